@@ -25,7 +25,7 @@ LAYERS = {
     "data": {"_core.errors", "_core.env", "_core.seams"},
     "_input": {"_core", "data"},
     "_mesh": {"_core", "_control", "_keras", "cluster_resolver"},
-    "_ps": ENGINE,
+    "_ps": {*ENGINE, "cluster_resolver"},
     "strategies": {*ENGINE, "_ps", "cluster_resolver"},
     "coordinator": {"_ps", "_core"},
     "train": {"_core", "_control", "_keras", "_input"},
@@ -73,7 +73,7 @@ LIBRARIES = {
     "jax._src": set(),
     "grain": {"data", "report", "testing"},
     # In launch, in one file and on first use: functions travel by it.
-    "cloudpickle": {"data", "launch._payload"},
+    "cloudpickle": {"data", "launch._payload", "_ps"},
     **dict.fromkeys(["absl", "google", "google_crc32c", "pyarrow", "PIL"], {"data"}),
     "ray": {"_ps"},
     **dict.fromkeys(["matplotlib", "rich", "sklearn"], {"report"}),

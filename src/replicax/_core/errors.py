@@ -12,6 +12,8 @@ ReplicaxError
     + ClusterSpecError · BackendAlreadyInitialized
     + ProcessFailed(rank, returncode, tail) · ProcessesTimedOut
     + WorkersDiffer(what, differing, table) · WorkerLost(workers)
+  x CoordinatorError
+    + UnavailableError(task) · CancelledError · ClosureInputError · OutOfRangeError
 """
 
 from __future__ import annotations
@@ -195,6 +197,38 @@ class WorkerLost(ClusterError, RuntimeError):
 
     def __str__(self) -> str:
         return self.args[0]
+
+
+class CoordinatorError(ReplicaxError):
+    """Base class of errors about closures, and the workers and servers that run them."""
+
+
+class UnavailableError(CoordinatorError, RuntimeError):
+    """Raised when a worker or a parameter server is gone and will not come back.
+
+    Args:
+        message: What happened.
+        task: Who, such as `/job:ps/task:0`.
+    """
+
+    def __init__(self, message: str, task: str = "") -> None:
+        super().__init__(message, task)  # so that it can be pickled
+        self.task = task
+
+    def __str__(self) -> str:
+        return self.args[0]
+
+
+class CancelledError(CoordinatorError, RuntimeError):
+    """Raised by `fetch` when a closure was not run because another one had failed."""
+
+
+class ClosureInputError(CoordinatorError, RuntimeError):
+    """Raised when a closure was given a per-worker value that could not be made."""
+
+
+class OutOfRangeError(CoordinatorError, IndexError):
+    """Raised when a closure asks a worker's data set for more than it has."""
 
 
 def describe_exit(returncode: int) -> str:
