@@ -35,6 +35,10 @@ class Store(Protocol):
         """Where a new variable is placed; asked once, when Keras creates it."""
         ...
 
+    def claim(self, variable: Any) -> None:
+        """Take a variable for which there is no layout; asked once, like `layout`."""
+        ...
+
     def lend(self, values: Sequence[Any]) -> Sequence[Any]:
         """Stored values, as the replicas will see them."""
         ...

@@ -43,6 +43,7 @@ def install() -> None:
         _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
     _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, _placed_batches)
     _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, _placed_batch)
+    _compat.wrap(trainer, _compat.LOOP_STATE, _state_elsewhere)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
@@ -116,7 +117,8 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         # Each time: a layer may have got new variables since (`enable_lora`).
         distribution.adopt(_variables(self))
         if current is None or force:
-            current = Steps(self, kind, distribution)
+            make_steps = distribution.make_steps
+            current = make_steps(self, kind) if make_steps else Steps(self, kind, distribution)
             setattr(self, attribute, current)
         return current
 
@@ -128,6 +130,8 @@ def _placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
     def batches(self: Any, distribution: Any) -> Any:
         if not isinstance(distribution, StoreDistribution):
             return original(self, distribution)
+        if distribution.make_steps is not None:
+            return self.data_adapter.get_numpy_iterator()
         ahead = 0 if distribution.topology.platform == "cpu" else 1
         adapter = self.data_adapter
         owned = isinstance(adapter, HostAdapter)
@@ -146,9 +150,26 @@ def _placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         current = _compat.distribution()
         if not isinstance(current, StoreDistribution):
             return original(data, layouts)
+        if current.make_steps is not None:
+            return data
         return next(current.place([data], ahead=0))
 
     return placed
+
+
+def _state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The values of all variables for a loop: none, if no step is computed here."""
+
+    @functools.wraps(original)
+    def state(self: Any, **wanted: bool) -> Any:
+        owner = _compat.strategy_of(self)
+        if owner is None or owner.extended.distribution.make_steps is None:
+            return original(self, **wanted)
+        groups = [wish for name, wish in wanted.items() if name.endswith("_variables") and wish]
+        purges = wanted.get("purge_model_variables", False)
+        return tuple([] for _ in groups[: len(groups) - purges])
+
+    return state
 
 
 def _variables(model: Any) -> list[Any]:
@@ -158,7 +179,7 @@ def _variables(model: Any) -> list[Any]:
 
 def _steps_of(model: Any) -> list[Steps]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
-    return [function for function in functions if isinstance(function, Steps)]
+    return [function for function in functions if hasattr(function, "restore")]
 
 
 @final

@@ -51,6 +51,9 @@ class DeviceStore:
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return self._placement(spec)
 
+    def claim(self, variable: Any) -> None:
+        """Leave it where Keras puts it."""
+
     @property
     def devices(self) -> tuple[jax.Device, ...]:
         """Where variables live."""

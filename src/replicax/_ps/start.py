@@ -1,0 +1,78 @@
+"""Starting the engine of a `ParameterServerStrategy`: a cluster, a client, a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from replicax._core.errors import UsageError
+from replicax._ps.client import Client
+from replicax._ps.cluster import Cluster
+from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.scaling import scaling
+from replicax._ps.store import ServerStore
+from replicax._ps.thread_cluster import ThreadCluster
+
+PATIENCE = 120.0  # seconds for a member to come back
+
+
+@dataclass
+class EngineRoom:
+    """What a strategy is made of."""
+
+    cluster: Cluster
+    client: Client
+    store: ServerStore
+    resolver: Any
+
+    def coordination(
+        self,
+        adopt: Callable[[Sequence[Any]], None],
+        scope: Callable[[], AbstractContextManager[Any]],
+        max_staleness: int | None,
+    ) -> Coordination:
+        """What the coordinator works with."""
+        engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
+        return Coordination(engine, adopt, scope, max_staleness=max_staleness)
+
+
+def start(
+    resolver: Any,
+    partitioner: Any,
+    devices: Sequence[Any],
+    *,
+    num_workers: int | None,
+    num_ps: int | None,
+    engine: str | None,
+    address: str | None,
+    settings: dict[str, Any],
+) -> EngineRoom:
+    """Start a cluster, or find the one that is there."""
+    scaling(settings["staleness_scaling"])
+    if engine not in (None, "ray", "threads"):
+        raise UsageError(
+            "The engine of a parameter-server strategy is 'ray' or 'threads'. Received: "
+            f"engine={engine!r}. Ray runs servers and workers as processes, threads run them "
+            "here. Leave it out for Ray."
+        )
+    servers, workers = sizes(num_ps, num_workers)
+    cluster: Any = ThreadCluster(servers, workers, settings)
+    addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
+    client = Client(cluster.secret, addresses, {"role": "chief"})
+    return EngineRoom(cluster, client, ServerStore(client, partitioner, devices), resolver)
+
+
+def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
+    """How many servers and workers a local cluster has: by default for the cores there are."""
+    cores = os.cpu_count() or 1
+    for name, count in [("num_ps", num_ps), ("num_workers", num_workers)]:
+        if count is not None and count < 1:
+            raise UsageError(
+                f"A cluster has at least one worker and one parameter server. Received: {name}="
+                f"{count}. Somebody has to hold the variables, and somebody to train them. Pass a "
+                "number from 1."
+            )
+    return num_ps or max(1, cores // 8), num_workers or max(2, cores // 2)
