@@ -1,4 +1,7 @@
-"""Partitioners and shard arithmetic; the expected numbers are those of TensorFlow."""
+"""Partitioners and shard arithmetic; the expected numbers are those of TensorFlow.
+
+Numbers in comments are pairs of the semantics' list A.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,22 @@ MaxSize = rx.experimental.partitioners.MaxSizePartitioner
 @pytest.mark.parametrize(
     ("partitioner", "shape", "dtype", "expected"),
     [
-        (Fixed(2), [10, 3], "float32", [2, 1]),
-        (Fixed(4), [3], "float32", [3]),
-        (MinSize(4, max_shards=2), [6, 1], "float32", [2, 1]),
+        (Fixed(2), [10, 3], "float32", [2, 1]),  # 1
+        (Fixed(4), [3], "float32", [3]),  # 2
+        (MinSize(4, max_shards=2), [6, 1], "float32", [2, 1]),  # 4
         (MinSize(4, max_shards=10), [6, 1], "float32", [6, 1]),
-        (MinSize(), [1024, 1024], "float32", [1, 1]),
+        (MinSize(), [1024, 1024], "float32", [1, 1]),  # 5
         (MinSize(max_shards=16), [1024, 1024], "float32", [16, 1]),
         (MinSize(max_shards=100), [1024, 1024], "float32", [16, 1]),
-        (MinSize(16, max_shards=10), [6, 1], "string", [6, 1]),
+        (MinSize(16, max_shards=10), [6, 1], "string", [6, 1]),  # 7
         (MinSize(32, max_shards=10), [6, 1], "string", [3, 1]),
-        (MinSize(256 << 10, max_shards=3), [100000, 16], "float32", [3, 1]),
-        (MaxSize(100), [10, 10], "float32", [5, 1]),
+        (MinSize(256 << 10, max_shards=3), [100000, 16], "float32", [3, 1]),  # 8
+        (MaxSize(100), [10, 10], "float32", [5, 1]),  # 10
         (MaxSize(1), [10, 1], "float32", [10, 1]),
         (MaxSize(1 << 20), [1000, 1000], "float32", [4, 1]),
         (MaxSize(10), [6, 1], "float64", [6, 1]),
-        (MaxSize(1, max_shards=0), [10, 1], "float32", [10, 1]),
-        (Fixed(0), [10, 1], "float32", [0, 1]),
+        (MaxSize(1, max_shards=0), [10, 1], "float32", [10, 1]),  # 11
+        (Fixed(0), [10, 1], "float32", [0, 1]),  # 11
         # 24 bytes in shards of 5 at least are ceil(4.8) shards: the rounding goes below the least.
         (MinSize(5, max_shards=10), [6, 1], "float32", [5, 1]),
         (MaxSize(1, max_shards=4), [10, 1], "float32", [4, 1]),
@@ -74,7 +77,7 @@ def test_a_scalar_has_no_axis_to_cut(partitioner):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: MinSize(0), "min_shard_bytes"),
+        (lambda: MinSize(0), "min_shard_bytes"),  # 11
         (lambda: MaxSize(0), "max_shard_bytes"),
         (lambda: MinSize(max_shards=0), "max_shards"),
         (lambda: MaxSize(1, max_shards=-1), "max_shards"),
@@ -90,8 +93,8 @@ def test_sizes_must_be_positive(make, name):
 @pytest.mark.parametrize(
     ("partitioner", "shape", "expected"),
     [
-        (Fixed(4), (3,), 3),  # three shards of one row
-        (MinSize(64 << 20, max_shards=2), (10,), 1),  # not sharded
+        (Fixed(4), (3,), 3),  # 13
+        (MinSize(64 << 20, max_shards=2), (10,), 1),  # 17
         (None, (10, 2), 1),
         (Fixed(4), (), 1),
         (lambda shape, dtype: [5, 1], (3, 2), 3),
@@ -119,8 +122,8 @@ def test_another_answer_is_refused(answer):
 @pytest.mark.parametrize(
     ("rows", "shards", "expected"),
     [
-        (3, 3, (1, 1, 1)),
-        (13, 4, (4, 3, 3, 3)),
+        (3, 3, (1, 1, 1)),  # 13
+        (13, 4, (4, 3, 3, 3)),  # 14
         (13, 5, (3, 3, 3, 2, 2)),
         (10, 4, (3, 3, 2, 2)),
         (0, 1, (0,)),

@@ -1,4 +1,7 @@
-"""Indices over shards, against TensorFlow's answers and NumPy on the whole."""
+"""Indices over shards, against TensorFlow's answers and NumPy on the whole.
+
+Numbers in comments are pairs of the semantics' list A.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ def read(whole, offsets, index):
 @pytest.mark.parametrize(
     ("index", "expected"),
     [
-        (np.s_[:2], [[1, 2], [3, 4]]),
+        (np.s_[:2], [[1, 2], [3, 4]]),  # 23
         (np.s_[-10:2], [[1, 2], [3, 4]]),
         (np.s_[5:], [[11, 12], [13, 14], [15, 16]]),
         (np.s_[::3], [[1, 2], [7, 8], [13, 14]]),
         (np.s_[1::6], [[3, 4], [15, 16]]),
         (np.s_[2:7:2], [[5, 6], [9, 10], [13, 14]]),
-        (np.s_[:, 0], [1, 3, 5, 7, 9, 11, 13, 15]),
+        (np.s_[:, 0], [1, 3, 5, 7, 9, 11, 13, 15]),  # 25
         (6, [13, 14]),
         (np.s_[2, 1], 6),
         (-2, [13, 14]),
@@ -79,7 +82,7 @@ def test_only_shards_that_are_touched_are_read():
 
 
 def test_an_assignment_is_cut_where_the_shards_begin():
-    # shards of 1, 2 and 1 rows
+    # 20: shards of 1, 2 and 1 rows
     new = np.array([[4, 4], [5, 5], [6, 6], [7, 7]])
     parts = [part.tolist() for part in shards_of(new, shard_offsets((1, 2, 1)))]
     assert parts == [[[4, 4]], [[5, 5], [6, 6]], [[7, 7]]]
@@ -129,7 +132,7 @@ def test_a_traced_index_is_not_allowed():
 
 
 def test_rows_are_asked_of_the_shard_that_has_them():
-    # shards of 2, 2 and 1 rows
+    # 26: shards of 2, 2 and 1 rows
     asked = rows_by_shard((0, 2, 4, 5), np.array([4, 0, 3, 4]))
     assert [(shard, local.tolist(), at.tolist()) for shard, local, at in asked] == [
         (0, [0], [1]),
@@ -139,7 +142,7 @@ def test_rows_are_asked_of_the_shard_that_has_them():
 
 
 def test_rows_that_are_scattered_reach_their_shard():
-    # +1 to row 0 and +2 to row 4 of [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]
+    # 26: +1 to row 0 and +2 to row 4 of [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]
     offsets = (0, 2, 4, 5)
     shards = [part.copy() for part in shards_of(np.arange(1.0, 11.0).reshape(5, 2), offsets)]
     amounts = np.array([1.0, 2.0])[:, None]
