@@ -30,7 +30,7 @@ LAYERS = {
     "coordinator": {"_ps", "_core"},
     "train": {"_core", "_control", "_keras", "_input"},
     "callbacks": {"_core", "_control", "_keras", "experimental", "train"},
-    "experimental": {"strategies", "_core", "_control", "_keras", "_input", "train"},
+    "experimental": {"strategies", "_core", "_control", "_keras", "_input", "_ps", "train"},
     PUBLIC: {
         *ENGINE,
         "strategies",
