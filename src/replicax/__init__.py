@@ -16,6 +16,7 @@ from replicax._core.env import prefer_jax_backend
 if TYPE_CHECKING:
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
+    from replicax import coordinator as coordinator
     from replicax import data as data
     from replicax import experimental as experimental
     from replicax import launch as launch
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from replicax.strategies import OneDeviceStrategy as OneDeviceStrategy
+    from replicax.strategies import ParameterServerStrategy as ParameterServerStrategy
     from replicax.strategies import Strategy as Strategy
     from replicax.strategies import StrategyExtended as StrategyExtended
     from replicax.strategies import experimental_set_strategy as experimental_set_strategy
@@ -77,6 +79,7 @@ _HOMES = {
         "MirroredStrategy",
         "MultiWorkerMirroredStrategy",
         "OneDeviceStrategy",
+        "ParameterServerStrategy",
         "Strategy",
         "StrategyExtended",
         "experimental_set_strategy",
@@ -90,6 +93,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {
     "callbacks": "replicax.callbacks",
     "cluster_resolver": "replicax.cluster_resolver",
+    "coordinator": "replicax.coordinator",
     "data": "replicax.data",
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",

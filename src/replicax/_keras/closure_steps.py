@@ -70,11 +70,12 @@ class ClosureSteps:
         self._loop = _compat.make_iterator_step(model, self._one, concatenate=kind == "predict")
 
     def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
-        self._scheduler.before_access(self.flush)
         return self._loop(state, iterator)
 
     def _one(self, state: Any, batch: Any) -> tuple[Any, Any]:
         result = self._scheduler.schedule(self._key, self._step, (batch,))
+        # From now on: tracing has read variables, and waited for what came before.
+        self._scheduler.before_access(self.flush)
         if self._kind == "predict":
             return self._predicted(result), state
         self._waiting.append(result)

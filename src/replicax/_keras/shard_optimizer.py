@@ -18,6 +18,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax._keras.distribution import installed
 
 
 class Part(NamedTuple):
@@ -157,23 +158,8 @@ class ShardOptimizer:
 
     def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
         if part not in self._built:
-            config = dict(self._recipe.config)
-            if not part.decays and config.get("weight_decay") is not None:
-                config["weight_decay"] = 0.0
-            optimizer: Any = self._recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
-            variable = keras.Variable(
-                jnp.zeros(part.shape, part.dtype), dtype=part.dtype, name="value"
-            )
-            _compat.set_path(variable, part.path)
-            variable.constraint = part.constraint
-            optimizer.build([variable])
-            shared = (optimizer.iterations, _compat.learning_rate(optimizer))
-            slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
-            initial = [np.array(slot.value) for slot in slots]
-            # The copy is a recipe: its own values are never looked at, and may be large.
-            for held in [variable, *slots]:
-                _compat.store(held, jnp.zeros((), held.dtype))
-            self._built[part] = optimizer, slots, initial
+            with installed(None):  # the copy is nobody's, also where a scope is open
+                self._built[part] = _copy(self._recipe, part)
         return self._built[part]
 
 
@@ -195,3 +181,22 @@ def is_rowwise(recipe: Recipe) -> bool:
 
     halves = np.concatenate([trained(slice(0, 2)), trained(slice(2, 4))])
     return bool(np.allclose(halves, trained(slice(0, 4)), rtol=1e-5, atol=1e-7))
+
+
+def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
+    """An optimizer for one value, its slots, and what these are at first."""
+    config = dict(recipe.config)
+    if not part.decays and config.get("weight_decay") is not None:
+        config["weight_decay"] = 0.0
+    optimizer: Any = recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
+    variable = keras.Variable(jnp.zeros(part.shape, part.dtype), dtype=part.dtype, name="value")
+    _compat.set_path(variable, part.path)
+    variable.constraint = part.constraint
+    optimizer.build([variable])
+    shared = (optimizer.iterations, _compat.learning_rate(optimizer))
+    slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
+    initial = [np.array(slot.value) for slot in slots]
+    # The copy is a recipe: its own values are never looked at, and may be large.
+    for held in [variable, *slots]:
+        _compat.store(held, jnp.zeros((), held.dtype))
+    return optimizer, slots, initial

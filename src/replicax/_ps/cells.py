@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax.numpy as jnp
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
+if TYPE_CHECKING:
+    from replicax._keras.shard_optimizer import Part
 
 
 @final

@@ -7,20 +7,22 @@ import logging
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UnavailableError
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.client import Client
-from replicax._ps.closures import Closure
-from replicax._ps.cluster import Cluster
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone, WorkerGone
-from replicax._ps.programs import Program
-from replicax._ps.store import ServerStore
 from replicax._ps.tasks import Tracer, assembled
 from replicax._ps.wire import Link, LinkLost, Refused
 from replicax._ps.worker_data import PerWorkerDataset
+
+if TYPE_CHECKING:
+    from replicax._ps.client import Client
+    from replicax._ps.closures import Closure
+    from replicax._ps.cluster import Cluster
+    from replicax._ps.programs import Program
+    from replicax._ps.store import ServerStore
 
 logger = logging.getLogger("replicax")
 

@@ -7,16 +7,17 @@ values go there or come from there, so that a round trip is one message to each 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.client import Client
 from replicax._ps.rows import rows_by_shard
 from replicax._ps.wire import Message, RemoteError
 
+if TYPE_CHECKING:
+    from replicax._ps.client import Client
 
 _NOTHING = np.zeros(0, np.int64)
 

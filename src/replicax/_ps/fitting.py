@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.closure_steps import ClosureSteps
 from replicax._ps.coordination import LANES, Coordination
-from replicax._ps.store import ServerStore
+
+if TYPE_CHECKING:
+    from replicax._ps.store import ServerStore
 
 AHEAD = 2  # closures per lane: one runs, one waits
 

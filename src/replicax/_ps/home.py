@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.client import Client
 from replicax._ps.rows import plan_index, rows_by_shard
+
+if TYPE_CHECKING:
+    from replicax._ps.client import Client
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
-from replicax._keras.recording import Recorded, Table
+
+if TYPE_CHECKING:
+    from replicax._keras.recording import Recorded, Table
 
 
 @dataclass(frozen=True)

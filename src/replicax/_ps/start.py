@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
-from replicax._ps.cluster import Cluster
 from replicax._ps.coordination import Coordination, Engine
 from replicax._ps.scaling import scaling
 from replicax._ps.store import ServerStore
 from replicax._ps.thread_cluster import ThreadCluster
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from replicax._ps.cluster import Cluster
 
 PATIENCE = 120.0  # seconds for a member to come back
 

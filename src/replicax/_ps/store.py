@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
 import jax
@@ -12,14 +12,16 @@ import numpy as np
 from jax.sharding import Sharding
 
 from replicax._core.errors import UsageError
-from replicax._core.store import VariableSpec
 from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
 from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
 from replicax._ps.buffers import raw
-from replicax._ps.client import Client
 from replicax._ps.home import Placed, ServerHome
 from replicax._ps.partition import num_shards, shard_rows
+
+if TYPE_CHECKING:
+    from replicax._core.store import VariableSpec
+    from replicax._ps.client import Client
 
 
 @final

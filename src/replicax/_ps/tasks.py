@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
@@ -20,8 +19,12 @@ from replicax._keras.signature import ProgramCache, Signature
 from replicax._ps.closures import RemoteValue
 from replicax._ps.per_worker import PerWorkerValues
 from replicax._ps.programs import Program, build
-from replicax._ps.store import ServerStore
-from replicax._ps.worker_data import PerWorkerIterator
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from replicax._ps.store import ServerStore
+    from replicax._ps.worker_data import PerWorkerIterator
 
 
 @final

@@ -7,7 +7,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
 import jax
@@ -18,8 +18,10 @@ from replicax._ps.client import Client
 from replicax._ps.exchange import Traffic
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
-from replicax._ps.wire import Message
 from replicax._ps.worker_data import NeedsProgram, Readers
+
+if TYPE_CHECKING:
+    from replicax._ps.wire import Message
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._input.source import as_dataset
-from replicax._keras.recording import recorder_of
 from replicax._keras import _compat
+from replicax._keras.recording import recorder_of
 from replicax._ps.current_worker import on_worker
 
 
