@@ -87,7 +87,10 @@ class ServerVariable(_compat.JaxVariable):
         if scope is not None or isinstance(ids, jax.core.Tracer):
             return jnp.take(self.value, ids, axis=0, mode="fill")
         wanted = np.asarray(ids)
-        rows = self._home.read_rows(wanted.reshape(-1).astype(np.int64))
+        flat = wanted.reshape(-1).astype(np.int64)
+        inside = (flat >= 0) & (flat < self.shape[0])
+        rows = np.array(self._home.read_rows(np.where(inside, flat, 0)))
+        rows[~inside] = np.nan if np.issubdtype(rows.dtype, np.inexact) else 0
         return jnp.asarray(rows.reshape(*wanted.shape, *self.shape[1:]))
 
 

@@ -13,6 +13,7 @@ import cloudpickle
 import jax
 import numpy as np
 
+from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
 from replicax._ps.exchange import Traffic
@@ -47,6 +48,8 @@ class Compiled:
             mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])
             unique, inverse = np.unique(flat, return_inverse=True)
+            if len(unique) and unique[0] == NO_ID:
+                unique, inverse = unique[1:], np.maximum(inverse - 1, 0)
             rows.append(unique)
             start = 0
             for i in mine:
