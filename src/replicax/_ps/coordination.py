@@ -115,7 +115,7 @@ class Coordination:
         self.engine = engine
         self.max_staleness = max_staleness
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
-        self.dispatcher = Dispatcher(self)
+        self.dispatcher = Dispatcher(self)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
 
     @property

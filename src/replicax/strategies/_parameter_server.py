@@ -99,4 +99,5 @@ class ParameterServerStrategy(Strategy):
 
 
 # On a worker, inside a function that makes a data set, the strategy is that of one replica.
-copyreg.pickle(ParameterServerStrategy, lambda strategy: (get_strategy, ()))
+_as_default: Any = lambda strategy: (get_strategy, ())  # noqa: E731
+copyreg.pickle(ParameterServerStrategy, _as_default)
