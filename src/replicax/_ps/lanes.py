@@ -193,7 +193,7 @@ class Lanes:
                 else:
                     self._run(lane, closure)
         except BaseException as error:  # a thread that dies without a word would stop the program
-            self._queue.fail(error)
+            self._queue.mark_failed(None, error)
 
     def _run(self, lane: Lane, closure: Closure) -> None:
         """Run one closure, and settle it; mend what is broken."""
@@ -234,7 +234,7 @@ class Lanes:
                 self._retire(lane.worker, error)
                 return
             except BaseException as error:
-                self._queue.fail(error)
+                self._queue.mark_failed(None, error)
                 self._retire(lane.worker, error)
                 return
             self._over.wait(pause)
@@ -258,7 +258,7 @@ class Lanes:
                 if not self._over.is_set():
                     self._on_server_gone(server)
             except BaseException as error:
-                self._queue.fail(error)
+                self._queue.mark_failed(None, error)
 
         self._repairs.mend(("server", server), since, restore)
 
