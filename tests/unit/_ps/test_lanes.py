@@ -400,7 +400,7 @@ def test_the_gate_decides_how_many_run(cluster):
     for _ in range(20):
         cluster.schedule(task)
     cluster.queue.wait()
-    assert max(most) == 2
+    assert max(most) <= 2
 
 
 def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
