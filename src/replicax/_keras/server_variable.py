@@ -42,7 +42,7 @@ class Home(Protocol):
         ...
 
     def shards(self) -> Sequence[Any]:
-        """The arrays that the value is divided into."""
+        """What the value is divided into: each has a `device`, and is an array when it is read."""
         ...
 
 
@@ -69,6 +69,12 @@ class ServerVariable(_compat.JaxVariable):
         # Keras' loop takes values away from variables (None) while it holds them itself.
         if value is not None:
             self._home.write(np.asarray(value))
+
+    @property
+    def device(self) -> str:
+        """The task that holds it, such as "/job:ps/task:1"; of an optimizer's counters, all do."""
+        (shard,) = self._home.shards()
+        return shard.device
 
     @property
     def value(self) -> Any:
@@ -107,8 +113,17 @@ class ShardedVariable(ServerVariable):
     """
 
     @property
+    def device(self) -> str:
+        """None by itself: each of its `variables` has one."""
+        raise AttributeError(
+            f"A sharded variable is on several devices. Received: `device` of '{self.path}' in "
+            f"{len(self.variables)} shards. Each shard is where its turn came. Ask its shards: "
+            "`[shard.device for shard in variable.variables]`."
+        )
+
+    @property
     def variables(self) -> Sequence[Any]:
-        """The shards' values, in the order of their rows."""
+        """The shards, in the order of their rows: each has a `device`, `shape` and `numpy()`."""
         return self._home.shards()
 
     def __getitem__(self, index: Any) -> Any:

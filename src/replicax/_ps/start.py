@@ -45,7 +45,6 @@ class EngineRoom:
 def start(
     resolver: Any,
     partitioner: Any,
-    devices: Sequence[Any],
     *,
     num_workers: int | None,
     num_ps: int | None,
@@ -65,7 +64,7 @@ def start(
     cluster: Any = ThreadCluster(servers, workers, settings)
     addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
     client = Client(cluster.secret, addresses, {"role": "chief"})
-    return EngineRoom(cluster, client, ServerStore(client, partitioner, devices), resolver)
+    return EngineRoom(cluster, client, ServerStore(client, partitioner), resolver)
 
 
 def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
-import jax
 import numpy as np
 from jax.sharding import Sharding
 
@@ -16,7 +15,7 @@ from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
 from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
 from replicax._ps.buffers import raw
-from replicax._ps.home import Placed, ServerHome
+from replicax._ps.home import Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
 
 if TYPE_CHECKING:
@@ -31,15 +30,13 @@ class ServerStore:
     Args:
         client: The way to the servers.
         partitioner: Says into how many shards a variable is divided; None for one.
-        devices: Where the coordinator computes.
     """
 
     is_resident = False
 
-    def __init__(self, client: Client, partitioner: Any, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, client: Client, partitioner: Any) -> None:
         self._client = client
         self._partitioner = partitioner
-        self.devices = tuple(devices)
         self._cells = itertools.count()
         self._turn = itertools.count()
         self._optimizers: dict[int, tuple[int, Any]] = {}
@@ -49,6 +46,11 @@ class ServerStore:
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
         self.before_access: Callable[[], None] = lambda: None
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Where variables live: the tasks of the servers."""
+        return tuple(task_name(server) for server in range(self._client.num_servers))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None
@@ -109,10 +111,6 @@ class ServerStore:
     def places(self, variable: Any) -> tuple[Placed, ...]:
         """Where a variable's rows are."""
         return home_of(variable).places
-
-    def device_of(self, variable: Any) -> tuple[str, ...]:
-        """Which tasks hold a variable, as TensorFlow writes them."""
-        return tuple(f"/job:ps/task:{place.server}" for place in self.places(variable))
 
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
         """The number of an optimizer on the servers, which then update these variables by it."""
@@ -218,8 +216,8 @@ class Tuned:
     def write(self, value: Any) -> None:
         self._store.tune(self._number, self._name, np.asarray(value).item())
 
-    def shards(self) -> list[np.ndarray]:
-        return [self.read()]
+    def shards(self) -> list[Shard]:
+        return [Shard("/job:ps", (), self._dtype, self.read)]
 
     def described(self) -> dict[str, Any]:
         """Where it is, for workers."""

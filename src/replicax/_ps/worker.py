@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -50,7 +51,9 @@ class Compiled:
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])
             unique, inverse = np.unique(flat, return_inverse=True)
             if len(unique) and unique[0] == NO_ID:
-                unique, inverse = unique[1:], np.maximum(inverse - 1, 0)
+                # Behind all rows that the program gets: it reads NaN there, and trains nothing.
+                behind = self.meta["tables"][table]["rows"]
+                unique, inverse = unique[1:], np.where(inverse == 0, behind, inverse - 1)
             rows.append(unique)
             start = 0
             for i in mine:
@@ -130,6 +133,8 @@ class Worker:
         if lane is None:
             hello = {"role": "worker", "index": self.index}
             lane = session.state["lane"] = Lane(Client(self._secret, self._addresses, hello))
+            # It ends with the connection that it is for, and so do its own ones.
+            weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head
         try:
             return self._closure(lane, head, message.buffers)

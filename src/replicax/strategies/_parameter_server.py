@@ -76,7 +76,6 @@ class ParameterServerStrategy(Strategy):
         engine_room = start(
             cluster_resolver,
             variable_partitioner,
-            topology.devices,
             num_workers=num_workers,
             num_ps=num_ps,
             engine=engine,
