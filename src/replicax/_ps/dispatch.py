@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
-from replicax._ps.gate import StalenessGate
+from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.lanes import Lane, Lanes
 
 
@@ -65,15 +65,16 @@ class Dispatcher:
 
     Args:
         coordination: What the strategy can do.
+        gate: Says which closures run at the same time; None bounds their staleness only.
     """
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, gate: Gate | None = None) -> None:
         self._coordination = coordination
         self._queue = ClosureQueue()
         self._lanes = Lanes(
             self._queue,
             on_server_gone=_restorer(weakref.ref(coordination)),
-            gate=StalenessGate(coordination.max_staleness),
+            gate=gate or StalenessGate(coordination.max_staleness),
         )
         self._ids = itertools.count()
         self._lock = threading.Lock()
