@@ -153,11 +153,13 @@ class Lanes:
             self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel all closures, and end all threads.
+        """Cancel all closures, and end all threads; once.
 
         Args:
             timeout: How many seconds to wait for the threads.
         """
+        if self._over.is_set():
+            return
         self._over.set()
         self._queue.close()
         self._gate.close()

@@ -193,10 +193,8 @@ def test_progress_of_another_data_set_is_refused():
     ("splits", "epochs"), [(-1, 1), (0, None), (3, -1)], ids=["negative", "endless", "epochs"]
 )
 def test_a_number_of_splits_that_makes_no_sense_is_refused(splits, epochs):
-    received = f"num_splits={splits}, epochs={epochs}"
-    with pytest.raises(
-        UsageError, match=f"in splits, over a number of epochs. Received: {received}"
-    ):
+    received = f"Received: num_splits={splits}, epochs={epochs}"
+    with pytest.raises(UsageError, match=f"in splits, over a number of epochs. {received}"):
         SplitQueue(splits, epochs=epochs)
 
 
