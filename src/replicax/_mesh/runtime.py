@@ -30,8 +30,8 @@ from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
+    from replicax._core.store import Store
     from replicax._core.topology import Topology
-    from replicax._mesh.store import DeviceStore
 
 
 @final
@@ -48,7 +48,7 @@ class Runtime:
     def __init__(
         self,
         topology: Topology,
-        store: DeviceStore,
+        store: Store,
         reducer: CrossDeviceOps,
         *,
         before: Callable[[], None] = lambda: None,

@@ -13,6 +13,7 @@ from replicax._core.errors import UnavailableError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone, WorkerGone
+from replicax._ps.rounds import RoundGate
 from replicax._ps.tasks import Tracer, assembled
 from replicax._ps.wire import Link, LinkLost, Refused
 from replicax._ps.worker_data import PerWorkerDataset
@@ -58,6 +59,11 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def end_round(self) -> None:
+        """All closures of a round have ended: servers apply the mean of what they pushed."""
+        self.client.each("round", {})
+        self.barrier()
+
     def note(self, clocks: dict[str, int]) -> None:
         """What workers have heard of the servers' clocks."""
         for server, clock in clocks.items():
@@ -102,6 +108,7 @@ class Coordination:
         adopt: Takes variables that were made outside the scope.
         scope: Enters the strategy's scope.
         max_staleness: How many updates a gradient may be late; None for any number.
+        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
     """
 
     def __init__(
@@ -111,11 +118,16 @@ class Coordination:
         scope: Callable[[], AbstractContextManager[Any]],
         *,
         max_staleness: int | None,
+        in_rounds: bool = False,
     ) -> None:
         self.engine = engine
         self.max_staleness = max_staleness
+        # In rounds a second lane would only take a place that is another worker's.
+        self._lanes_each = 1 if in_rounds else LANES
+        gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = gate.flush if in_rounds else lambda: None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
-        self.dispatcher = Dispatcher(self)
+        self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
 
     @property
@@ -129,6 +141,7 @@ class Coordination:
 
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
+        self._flush()
         self.engine.barrier()
 
     def lanes(self) -> list[Lane]:
@@ -154,7 +167,7 @@ class Coordination:
         self.engine.cluster.close()
 
     def _lanes_of(self, worker: int) -> list[Lane]:
-        return [WorkerLane(self.engine, worker) for _ in range(LANES)]
+        return [WorkerLane(self.engine, worker) for _ in range(self._lanes_each)]
 
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""

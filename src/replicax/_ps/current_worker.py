@@ -9,7 +9,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.recording import recorder_of
+from replicax._keras.recorder import recorder_of
 from replicax._ps.on_worker import on_worker as on_worker
 from replicax._ps.on_worker import worker_here
 from replicax._ps.worker_data import PerWorkerDataset

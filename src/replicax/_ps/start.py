@@ -35,11 +35,13 @@ class EngineRoom:
         self,
         adopt: Callable[[Sequence[Any]], None],
         scope: Callable[[], AbstractContextManager[Any]],
+        *,
         max_staleness: int | None,
+        in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
         engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
-        return Coordination(engine, adopt, scope, max_staleness=max_staleness)
+        return Coordination(engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds)
 
 
 def start(

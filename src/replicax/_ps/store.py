@@ -40,7 +40,8 @@ class ServerStore:
         self._cells = itertools.count()
         self._turn = itertools.count()
         self._optimizers: dict[int, tuple[int, Any]] = {}
-        self._paths: dict[int, str] = {}
+        # Variables by their ids, and kept, so that no other gets the id of one that is gone.
+        self._hosted: dict[int, tuple[int, Any]] = {}
         # Grows with each write of the coordinator: what a worker pulled before is of no use then.
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
@@ -117,7 +118,7 @@ class ServerStore:
         if known is None:
             self._optimizers[id(optimizer)] = (number, optimizer)
             self._host(number, optimizer)
-        new = [v for v in variables if getattr(v, "_replicax_optimizer", None) != number]
+        new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         if new:
             self._add(number, optimizer, new)
         return number
@@ -137,7 +138,8 @@ class ServerStore:
             self._client.call(server, "optimizer", head, [payload])
         for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
-                move_out(variable, Tuned(self, number, name, variable.dtype), sharded=False)
+                home: Any = Tuned(self, number, name, variable.dtype)
+                move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
 
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -188,7 +190,7 @@ class ServerStore:
                 )
                 move_out(slot, home, sharded=False)
                 _compat.adopt(slot, self, None)
-        variable._replicax_optimizer = number
+        self._hosted[id(variable)] = number, variable
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""
@@ -228,6 +230,6 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
     return UsageError(
         "A variable that is divided by rows needs an update that works on each row by itself. "
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
-        "looks at the variable as a whole. No server has all of it. Pass no `variable_partitioner`, "
-        "or one that leaves this variable whole."
+        "looks at the variable as a whole. No server has all of it. Pass no "
+        "`variable_partitioner`, or one that leaves this variable whole."
     )

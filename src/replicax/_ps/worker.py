@@ -44,7 +44,8 @@ class Compiled:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
         found = self.ids(*[leaves[i] for i in self._ids_leaves])
         ids = [np.asarray(one).astype(np.int64) for one in found]
-        rows, positions = [], [np.zeros(0, np.int32)] * len(ids)
+        rows: list[Any] = []
+        positions: list[Any] = [None] * len(ids)
         for table in range(len(self.meta["tables"])):
             mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])

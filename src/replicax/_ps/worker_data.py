@@ -17,7 +17,7 @@ from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._input.source import as_dataset
 from replicax._keras import _compat
 from replicax._keras.no_variables import variables_refused
-from replicax._keras.recording import recorder_of
+from replicax._keras.recorder import recorder_of
 from replicax._ps.on_worker import on_worker
 from replicax.data import Dataset
 from replicax.data._seeds import drawn_seeds, with_seeds
@@ -35,6 +35,9 @@ class NeedsProgram(Exception):
         self.source, self.shapes = source, shapes
 
 
+_numbers = itertools.count()
+
+
 @final
 class PerWorkerDataset:
     """A data set of which every worker has its own copy, or its share; for closures.
@@ -43,8 +46,6 @@ class PerWorkerDataset:
         make: Gives the data set, on a worker; or the data set itself.
         shard: "off": each worker reads all of it. "dynamic": workers share the splits of it.
     """
-
-    _numbers = itertools.count()
 
     def __init__(self, make: Any, shard: str = "off") -> None:
         self.make, self.shard = make, shard
@@ -71,7 +72,7 @@ class PerWorkerIterator:
 
     def __init__(self, dataset: PerWorkerDataset) -> None:
         self.dataset = dataset
-        self.resource = next(PerWorkerDataset._numbers)
+        self.resource = next(_numbers)
 
     def __iter__(self) -> PerWorkerIterator:
         return self

@@ -68,20 +68,20 @@ class ShardedEmbedding(keras.layers.Layer):
             inputs: Integers; with a combiner of shape (…, ids of an example).
             weights: A weight for each id, with a combiner.
         """
-        ids = inputs
+        ids: Any = inputs
         if not keras.backend.is_int_dtype(keras.backend.standardize_dtype(ids.dtype)):
             ids = keras.ops.cast(ids, "int32")
         if self.combiner is None:
             return self._cast(embedding_lookup(self.embeddings, ids))
-        flat = ids.reshape(-1, ids.shape[-1])
+        flat = keras.ops.reshape(ids, (-1, ids.shape[-1]))
         rows = embedding_lookup_sparse(
             self.embeddings,
             flat,
-            None if weights is None else weights.reshape(flat.shape),
+            None if weights is None else keras.ops.reshape(weights, (-1, ids.shape[-1])),
             combiner=self.combiner,
             padding_value=self.padding_value,
         )
-        return self._cast(rows.reshape(*ids.shape[:-1], self.output_dim))
+        return self._cast(keras.ops.reshape(rows, (-1, *ids.shape[1:-1], self.output_dim)))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """The shape of the result."""
