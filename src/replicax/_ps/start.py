@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
 from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.dialer import Dialer
 from replicax._ps.scaling import scaling
 from replicax._ps.store import ServerStore
 from replicax._ps.thread_cluster import ThreadCluster
@@ -27,6 +31,7 @@ class EngineRoom:
     """What a strategy is made of."""
 
     cluster: Cluster
+    dial: Dialer
     client: Client
     store: ServerStore
     resolver: Any
@@ -40,7 +45,7 @@ class EngineRoom:
         in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
-        engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
+        engine = Engine(self.cluster, self.dial, self.client, self.store, patience=PATIENCE)
         return Coordination(engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds)
 
 
@@ -63,10 +68,13 @@ def start(
             "here. Leave it out for Ray."
         )
     servers, workers = sizes(num_ps, num_workers)
-    cluster: Any = ThreadCluster(servers, workers, settings)
+    cluster: Any = ThreadCluster(servers, workers)
+    dial = Dialer(
+        cluster.secret, secrets.token_hex(8), {"role": "chief"}, cloudpickle.dumps(settings)
+    )
     addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
-    client = Client(cluster.secret, addresses, {"role": "chief"})
-    return EngineRoom(cluster, client, ServerStore(client, partitioner), resolver)
+    client = Client(dial, addresses)
+    return EngineRoom(cluster, dial, client, ServerStore(client, partitioner), resolver)
 
 
 def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
