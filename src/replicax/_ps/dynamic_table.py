@@ -38,8 +38,8 @@ class DynamicTableSpec:
         initializer: The class of a Keras initializer, for new rows.
         config: Its configuration.
         seed: Chooses among the initial rows.
-        max_rows: How many ids have a row at most; None for any number. Beyond it, those used least
-            often lose theirs.
+        max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
+            None for any number: rows are then copied now and then, as they grow more.
         time_to_live: After how many updates without a use an id loses its row; None for never.
         resident_rows: How many rows are in memory at most, the others on disk; None for all.
         directory: Where on disk.
@@ -84,10 +84,13 @@ class DynamicTable:
         self._initial = initial_rows(
             spec.initializer, spec.config, seed=spec.seed, shape=spec.shape, dtype=spec.dtype
         )
+        # All rows at once where their number is bounded, or they would be copied as they grow more;
+        # memory is taken when they are written.
+        rows = spec.max_rows or _FIRST_ROWS
         if spec.resident_rows is None:
-            store = ResidentRows(np.zeros((_FIRST_ROWS, *values.shape), values.dtype))
+            store = ResidentRows(np.zeros((rows, *values.shape), values.dtype))
         else:
-            store = SpilledRows(values, _FIRST_ROWS, spec.resident_rows, spec.directory)
+            store = SpilledRows(values, rows, spec.resident_rows, spec.directory)
         self.table = Table(store, values)
         self._vocabulary = Vocabulary()
         self._usage = Usage(spec.time_to_live)
@@ -247,8 +250,7 @@ class DynamicTable:
     def _reserve(self) -> None:
         rows = self._vocabulary.rows
         if rows > self.table.rows:
-            most = self._spec.max_rows or np.inf
-            self.table.grow(int(max(rows, min(self.table.rows * 3 // 2, most))))
+            self.table.grow(max(rows, self.table.rows * 3 // 2))
         self._usage.grow(self.table.rows)
 
 

@@ -19,6 +19,7 @@ InitialRows = Callable[[np.ndarray], np.ndarray]
 """`(ids) -> rows`"""
 
 _GOLDEN = 0x9E3779B97F4A7C15
+_BLOCK = 256
 _FAR = 2.0  # standard deviations at which a truncated normal distribution ends
 _UNIFORM = {"minval": -0.05, "maxval": 0.05}
 _NORMAL = {"mean": 0.0, "stddev": 0.05}
@@ -73,8 +74,13 @@ def initial_rows(
     width = prod(shape)
 
     def rows_of(ids: np.ndarray) -> np.ndarray:
-        flat = _draw(name, numbers, np.asarray(ids, np.int64), width, seed)
-        return flat.astype(dtype).reshape(len(ids), *shape)
+        ids = np.ascontiguousarray(ids, np.int64)
+        rows = np.empty((len(ids), width), dtype)
+        # By blocks: what is computed on the way to the rows stays in the cache.
+        for start in range(0, len(ids), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            rows[block] = _draw(name, numbers, ids[block], width, seed)
+        return rows.reshape(len(ids), *shape)
 
     return rows_of
 
