@@ -147,7 +147,7 @@ class DynamicTable:
     def evict_expired(self) -> int:
         """Take the rows of ids that were not used for their time to live; returns how many."""
         used = self._vocabulary.used_rows()
-        return self._remove(self._usage.expired(used, self.table.step))
+        return self._evict(self._usage.expired(used, self.table.step))
 
     def remove(self, ids: np.ndarray) -> int:
         """Take the rows of ids that have one; returns how many."""
@@ -239,12 +239,15 @@ class DynamicTable:
             )
         others = self._vocabulary.used_rows(without=needed)
         excess = max(len(self) + count - most, min(most // _GIVEN_UP_AT_ONCE, len(others)))
-        self._remove(self._usage.least_used(others, excess, self.table.step))
+        self._evict(self._usage.least_used(others, excess, self.table.step))
+
+    def _evict(self, rows: np.ndarray) -> int:
+        self.evictions += len(rows)
+        return self._remove(rows)
 
     def _remove(self, rows: np.ndarray) -> int:
         if len(rows):
             self._removals.note(self.table.version, self._vocabulary.remove(rows))
-            self.evictions += len(rows)
         return len(rows)
 
     def _reserve(self) -> None:

@@ -153,7 +153,7 @@ def test_expired_ids_can_be_removed_at_any_time():
 def test_ids_can_be_removed():
     table = make()
     table.gather(ids(1, 2, 3))
-    assert table.remove(ids(3, 1, 1, 99)) == 2
+    assert (table.remove(ids(3, 1, 1, 99)), table.evictions) == (2, 0)
     assert known(table, 1, 2, 3) == [False, True, False]
 
 
