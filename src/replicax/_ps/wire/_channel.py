@@ -6,10 +6,12 @@ import array
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.wire._frames import (
+    NOTHING,
     PREFIX_SIZE,
     Garbled,
     Message,
@@ -67,6 +69,7 @@ class Channel:
         self._flags = 0 if self._encrypted else _ALL
         self._prefix = memoryview(bytearray(PREFIX_SIZE))
         self._shared = (Outgoing(), Incoming()) if shared else None
+        self._ending = threading.RLock()  # a signal's handler may close what is just closing
 
     def prepare(
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
@@ -113,7 +116,7 @@ class Channel:
             self._fill(memoryview(data))
             op, head, notes = read_rest(data, prefix)
             places = read_places(data, prefix)
-            body = self._find(notes, file, prefix.body) if self._shared else None
+            body = self._find(notes, file, prefix.body)
         finally:
             if file is not None:
                 os.close(file)
@@ -124,12 +127,14 @@ class Channel:
 
     def hang_up(self) -> None:
         """End the connection; from any thread. Who waits is woken."""
-        hang_up(self._sock)
+        with self._ending:
+            hang_up(self._sock)
 
     def close(self) -> None:
         """Free the socket and what is shared; only where nobody waits for it."""
-        self._sock.close()
-        self._shared = None
+        with self._ending:
+            self._sock.close()
+            self._shared = None
 
     def _fill(self, view: memoryview) -> None:
         left = len(view)
@@ -158,7 +163,10 @@ class Channel:
 
     def _find(self, notes: Notes, file: int | None, size: int) -> memoryview | None:
         """Follow what a message says of shared memory; give its buffers, if that is their place."""
-        assert self._shared
+        if not self._shared:
+            if notes != NOTHING:
+                raise Garbled("it refers to memory, and nothing is shared")
+            return None
         outgoing, incoming = self._shared
         outgoing.given_back(notes.unused)
         incoming.forget(notes.forgotten)

@@ -114,9 +114,9 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
     end = places[-1][1] if places else 0
     if end > largest:
         raise UsageError(
-            f"A message must not be larger than {largest} bytes. Received: {end} bytes. The other "
-            "side refuses more, to be safe from a broken peer. Send several messages, or raise "
-            "`largest` on both sides."
+            f"The buffers of a message must not come to more than {largest} bytes. Received: {end} "
+            "bytes. The other side refuses more, to be safe from a broken peer. Send several "
+            "messages, or raise `largest` on both sides."
         )
     return Body(buffers, sizes, places, end)
 
@@ -172,9 +172,12 @@ def read_prefix(data: memoryview, largest: int) -> Prefix:
 
 def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Notes]:
     """Read what follows the first bytes."""
-    start = 8 * prefix.buffers
-    numbers = struct.unpack_from(f"<{prefix.forgotten + prefix.unused}I", data, start)
-    notes = Notes(prefix.segment, numbers[: prefix.forgotten], numbers[prefix.forgotten :])
+    notes = NOTHING
+    if prefix.segment or prefix.forgotten or prefix.unused:
+        numbers = struct.unpack_from(
+            f"<{prefix.forgotten + prefix.unused}I", data, 8 * prefix.buffers
+        )
+        notes = Notes(prefix.segment, numbers[: prefix.forgotten], numbers[prefix.forgotten :])
     try:
         op, head = _decode(data[len(data) - prefix.head :].decode())
     except (ValueError, TypeError, RecursionError):
