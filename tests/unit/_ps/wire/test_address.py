@@ -75,6 +75,27 @@ def test_a_folder_with_too_long_a_name_is_not_used(serve, tmp_path, monkeypatch)
     assert list(long.iterdir()) == []
 
 
+def test_sockets_of_processes_that_were_killed_are_removed(
+    serve, connect, short_folder, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    alive = serve()
+    name = path_of(alive[0]).parent.name.rpartition("-")[0]
+    dead, recent, other = (short_folder / f"{name}-{end}" for end in ("dead", "recent", "other"))
+    for folder in (dead, recent, other):
+        folder.mkdir()
+    for folder in (dead, recent):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(folder / "socket"))
+    for folder in (path_of(alive[0]).parent, dead, other):
+        os.utime(folder, (0, 0))
+    serve()
+    assert not dead.exists()
+    assert recent.exists()
+    assert other.exists()
+    assert connect(alive, "unix").call("x").head == {"op": "x"}
+
+
 def test_closing_twice_or_before_the_start_does_nothing(secret, serve):
     Listener(secret, lambda s, m: ({}, [])).close()
     serve()

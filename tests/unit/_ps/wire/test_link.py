@@ -279,8 +279,8 @@ def peer_process(folder):
             process.kill()
 
 
-def test_a_process_that_is_killed_is_noticed_at_once(connect, tmp_path):
-    with peer_process(tmp_path) as (process, addresses):
+def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
+    with peer_process(short_folder) as (process, addresses):
         links = [connect(addresses, way) for way in ("tcp", "shared")]
         sent = np.arange(200_000)
         for link in links:
