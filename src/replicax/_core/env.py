@@ -6,6 +6,8 @@
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
                          nothing, or stands still while others wait for it, ends all. Default: 30.
+`RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
+                         set by `replicax run`.
 
 What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers.
 """
@@ -22,6 +24,8 @@ KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
+RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
+RAY_AUTH_MODE = "RAY_AUTH_MODE"
 
 
 def prefer_jax_backend() -> None:
@@ -64,3 +68,26 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
             "is given up. Write for example 120, or leave it unset for 30."
         )
     return seconds
+
+
+def environment_for_child(
+    changes: Mapping[str, str],
+    *,
+    without: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment for a process that is started by this one.
+
+    Args:
+        changes: What it has beside what it inherits, or instead of it.
+        without: What it does not inherit: what begins with one of these.
+        environ: What there is to inherit; by default the environment of this process.
+    """
+    own = os.environ if environ is None else environ
+    kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}
+    return {**kept, **changes}
+
+
+def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether Ray, in this process, shows a token to the cluster that it joins."""
+    return (os.environ if environ is None else environ).get(RAY_AUTH_MODE, "").lower() == "token"
