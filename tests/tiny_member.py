@@ -1,42 +1,33 @@
-"""A member that serves nothing: it listens, and answers every connection with who it is."""
+"""A member that serves nothing: it listens, and says who it is to those who know the secret."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import threading
+
+from replicax._ps.contact import Presence
+from replicax._ps.wire import Link, Listener
 
 
 class TinyEndpoint:
-    """Answers with its role, its number, its process, and what it was started with."""
+    """Answers what every member answers, and with what it was started."""
 
     def __init__(self, role, index, secret, settings, host, port):
-        self._listener = socket.create_server((host, port))
-        host, port = self._listener.getsockname()[:2]
-        self.addresses = (f"tcp://{host}:{port}",)
-        names = settings.get("variables", [])
-        self._about = {
-            "role": role,
-            "index": index,
-            "secret": secret.hex(),
-            "pid": os.getpid(),
-            "variables": {name: os.environ.get(name) for name in names},
-        }
-        self._closed = threading.Event()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._presence = Presence(role, index)
+        variables = {name: os.environ.get(name) for name in settings.get("variables", [])}
+        self._given = {"pid": os.getpid(), "variables": variables}
+        self._listener = Listener(secret, self._handle, host=host, port=port)
+        self.addresses = self._presence.addresses = self._listener.start()
 
     def wait(self):
-        self._closed.wait()
+        self._presence.wait()
 
     def close(self):
-        self._closed.set()
+        self._presence.leave()
+        self._listener.close()
 
-    def _serve(self):
-        while True:
-            connection, _ = self._listener.accept()
-            with connection:
-                connection.sendall(json.dumps(self._about).encode())
+    def _handle(self, session, message):
+        answer = self._presence.answer(message.op)
+        return self._given if answer is None else answer, ()
 
 
 def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
@@ -46,8 +37,10 @@ def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
     return TinyEndpoint(role, index, secret, settings, host, port)
 
 
-def about(member):
-    """Ask a member who it is."""
-    host, _, port = member.addresses[0].removeprefix("tcp://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        return json.loads(b"".join(iter(lambda: connection.recv(4096), b"")))
+def about(member, secret, op="about"):
+    """Ask a member who it is, or by another word with what it was started."""
+    link = Link.connect(member.addresses, secret)
+    try:
+        return link.call(op).head
+    finally:
+        link.close()

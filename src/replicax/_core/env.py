@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from replicax._core.errors import UsageError
 
@@ -91,3 +92,14 @@ def environment_for_child(
 def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
     """Whether Ray, in this process, shows a token to the cluster that it joins."""
     return (os.environ if environ is None else environ).get(RAY_AUTH_MODE, "").lower() == "token"
+
+
+def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
+    """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
+    return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
+
+
+def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
+    """Where programs of this user keep what outlives them."""
+    own = os.environ if environ is None else environ
+    return Path(own.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

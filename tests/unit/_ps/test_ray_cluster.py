@@ -16,6 +16,7 @@ import replicax as rx
 from replicax._ps.cluster import SERVER, WORKER
 from replicax._ps.ray_cluster import Members, RayCluster
 from replicax._ps.session import processes_of
+from replicax._ps.wire import Refused
 
 import tiny_member
 from helpers import wait_until
@@ -49,8 +50,12 @@ def cluster():
     assert not processes_of(cluster.session)
 
 
-def process_of(member):
-    return tiny_member.about(member)["pid"]
+def about(cluster, role, index):
+    return tiny_member.about(cluster.member(role, index), cluster.secret)
+
+
+def process_of(cluster, role, index):
+    return about(cluster, role, index)["process"]
 
 
 def test_the_program_goes_on_without_ray(cluster):
@@ -60,20 +65,17 @@ def test_the_program_goes_on_without_ray(cluster):
 
 
 def test_members_are_there_and_know_the_secret(cluster):
-    members = [cluster.member(SERVER, 0), cluster.member(WORKER, 0), cluster.member(WORKER, 1)]
-    found = [tiny_member.about(member) for member in members]
-    assert [(one["role"], one["index"]) for one in found] == [
-        (SERVER, 0),
-        (WORKER, 0),
-        (WORKER, 1),
-    ]
-    assert {one["secret"] for one in found} == {cluster.secret.hex()}
-    assert len(cluster.secret) == 32
-    assert len({one["pid"] for one in found}) == 3
+    members = [(SERVER, 0), (WORKER, 0), (WORKER, 1)]
+    found = [about(cluster, *member) for member in members]
+    assert [(one["role"], one["index"]) for one in found] == members
+    assert len({one["process"] for one in found}) == 3
+    with pytest.raises(Refused):
+        tiny_member.about(cluster.member(WORKER, 0), b"another secret of 32 bytes......")
 
 
 def test_a_member_has_the_environment_that_was_given_and_no_other_cluster(cluster):
-    seen = tiny_member.about(cluster.member(SERVER, 0))["variables"]
+    server = cluster.member(SERVER, 0)
+    seen = tiny_member.about(server, cluster.secret, "given")["variables"]
     assert re.search(r"mmap_max=0.*arena_max=1", seen.pop("GLIBC_TUNABLES"))
     assert seen == {
         "RX_WATCHDOG_SECONDS": None,
@@ -113,27 +115,27 @@ def inodes_of(session):
 
 def test_a_member_that_is_killed_comes_back(cluster):
     before = cluster.member(WORKER, 0)
-    os.kill(process_of(before), signal.SIGKILL)
+    process = process_of(cluster, WORKER, 0)
+    os.kill(process, signal.SIGKILL)
     after = cluster.member(WORKER, 0, after=before.incarnation)
     assert after.incarnation == before.incarnation + 1
-    assert process_of(after) != process_of(cluster.member(WORKER, 1))
-    assert tiny_member.about(after)["index"] == 0
+    assert tiny_member.about(after, cluster.secret)["process"] != process
 
 
 def test_a_member_that_stands_still_comes_back_when_it_is_killed(cluster):
     before = cluster.member(SERVER, 0)
-    process = process_of(before)
+    process = process_of(cluster, SERVER, 0)
     os.kill(process, signal.SIGSTOP)
     cluster.kill(SERVER, 0)
     after = cluster.member(SERVER, 0, after=before.incarnation)
-    assert process_of(after) != process
+    assert tiny_member.about(after, cluster.secret)["process"] != process
     assert not is_running(process)
 
 
 def test_a_worker_can_come_in_addition(cluster):
     assert cluster.add_worker() == 2
     assert cluster.num_workers == 3
-    assert tiny_member.about(cluster.member(WORKER, 2))["index"] == 2
+    assert about(cluster, WORKER, 2)["index"] == 2
 
 
 def variables_of(process):
@@ -174,14 +176,14 @@ def test_another_cluster_joins_the_same_ray_and_leaves_it(cluster, near, monkeyp
         starter=TINY,
     )
     try:
-        process = process_of(joined.member(SERVER, 0))
+        process = process_of(joined, SERVER, 0)
         assert process in processes_of(cluster.session)
         with pytest.raises(rx.errors.UnavailableError, match="(?s)worker 0, which .* has no disk"):
             joined.member(WORKER, 0)
     finally:
         joined.close()
     wait_until(lambda: not is_running(process))
-    assert process_of(cluster.member(WORKER, 1)) in processes_of(cluster.session)
+    assert process_of(cluster, WORKER, 1) in processes_of(cluster.session)
 
 
 def test_without_the_token_nobody_is_let_in(cluster, near):
@@ -213,7 +215,7 @@ import tiny_member
 from replicax._ps.ray_cluster import Members, RayCluster
 kind = Members(1, {{"variables": ["TMPDIR"]}})
 cluster = RayCluster.start(kind, kind, starter={TINY!r})
-worker = tiny_member.about(cluster.member("worker", 0))
+worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")
 print(worker["pid"], worker["variables"]["TMPDIR"], flush=True)
 time.sleep(600)
 """
