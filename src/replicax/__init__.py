@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
@@ -75,6 +76,7 @@ _HOMES = {
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._ps.task_server": ["Server"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",
