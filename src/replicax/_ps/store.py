@@ -90,8 +90,6 @@ class ServerStore:
     def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
         places, start = [], 0
         sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
-        constraint = getattr(variable, "constraint", None)
-        extra = [] if constraint is None else [cloudpickle.dumps(constraint)]
         for size in sizes:
             piece = value if size is None else value[start : start + size]
             server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
@@ -102,7 +100,7 @@ class ServerStore:
                 "dtype": str(value.dtype),
                 "decays": True,
             }
-            self._client.call(server, "create", head, [raw(piece), *extra])
+            self._client.call(server, "create", head, [raw(piece)])
             stop = start + (piece.shape[0] if piece.ndim else 0)
             places.append(Placed(server, cell, start, stop))
             start = stop
@@ -132,6 +130,7 @@ class ServerStore:
             "iterations": int(_compat.read(_compat.iterations(optimizer))),
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
+            "constrained": False,
         }
         payload = cloudpickle.dumps(recipe)
         for server in range(self._client.num_servers):
@@ -172,14 +171,21 @@ class ServerStore:
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
         places = self.places(variable)
+        # Now, not when the variable is made: a layer sets it afterwards.
+        constraint = getattr(variable, "constraint", None)
+        constrained = [] if constraint is None else [cloudpickle.dumps(constraint)]
         values = [] if is_new else [np.asarray(_compat.stored(slot.variable)) for slot in slots]
         for place in places:
             pieces = [
                 value if slot.shared or len(places) == 1 else value[place.start : place.stop]
                 for slot, value in zip(slots, values, strict=bool(values))
             ]
-            head = {"id": number, "cells": [[place.cell, len(pieces), decays]]}
-            payload = [raw(piece) for piece in pieces]
+            head = {
+                "id": number,
+                "cells": [[place.cell, len(pieces), decays]],
+                "constrained": constraint is not None,
+            }
+            payload = [*map(raw, pieces), *constrained]
             self._client.call(place.server, "optimizer", head, [b"", *payload])
         for index, (slot, shared) in enumerate(slots):
             if shared:
