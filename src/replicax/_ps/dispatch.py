@@ -50,7 +50,7 @@ class Coordination(Protocol):
         """Wait until a server is back, with what it held; UnavailableError if it will not be."""
         ...
 
-    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> Any:
+    def worker_dataset(self, dataset_or_fn: Any, shard: str, num_splits: int | None = None) -> Any:
         """A data set of which each worker has an iterator of its own."""
         ...
 
