@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
+import numpy as np
 
 from replicax._control.agreement import agree
 from replicax._core.context import current_frame
@@ -22,9 +23,11 @@ from replicax._core.placement import place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
+from replicax._keras.capture import is_array
 from replicax._keras.data import HostAdapter, adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
+from replicax._keras.worker_batches import WorkerBatch, refuse_endless_validation
 from replicax._keras.workers import share_random_state
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -91,6 +94,8 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
             with installed(None):
                 return original(self, *args, **kwargs)
         with owner.scope():
+            if owner.extended.distribution.make_steps is not None:
+                refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
@@ -115,7 +120,7 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         current = getattr(self, attribute)
         distribution = owner.extended.distribution
         # Each time: a layer may have got new variables since (`enable_lora`).
-        distribution.adopt(_variables(self))
+        distribution.adopt(_variables(self, of_optimizer=distribution.make_steps is None))
         if current is None or force:
             make_steps = distribution.make_steps
             current = make_steps(self, kind) if make_steps else Steps(self, kind, distribution)
@@ -130,11 +135,12 @@ def _placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
     def batches(self: Any, distribution: Any) -> Any:
         if not isinstance(distribution, StoreDistribution):
             return original(self, distribution)
-        if distribution.make_steps is not None:
-            return self.data_adapter.get_numpy_iterator()
-        ahead = 0 if distribution.topology.platform == "cpu" else 1
         adapter = self.data_adapter
         owned = isinstance(adapter, HostAdapter)
+        if distribution.make_steps is not None:
+            batches = adapter.get_numpy_iterator()
+            return batches if owned else map(_own_copy, batches)
+        ahead = 0 if distribution.topology.platform == "cpu" else 1
         if distribution.topology.num_processes > 1:
             agree("data", {"number of batches": str(adapter.num_batches)})
             if not owned:
@@ -151,10 +157,17 @@ def _placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(current, StoreDistribution):
             return original(data, layouts)
         if current.make_steps is not None:
-            return data
+            return _own_copy(data)
         return next(current.place([data], ahead=0))
 
     return placed
+
+
+def _own_copy(batch: Any) -> Any:
+    """A batch that waits for a worker; what it was made of may be filled anew meanwhile."""
+    if isinstance(batch, WorkerBatch):
+        return batch
+    return jax.tree.map(lambda leaf: np.array(leaf) if is_array(leaf) else leaf, batch)
 
 
 def _state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,8 +185,9 @@ def _state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
     return state
 
 
-def _variables(model: Any) -> list[Any]:
-    optimizer = getattr(model, "optimizer", None)
+def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
+    """What a store takes over; on servers, what an optimizer keeps moves beside its variable."""
+    optimizer = getattr(model, "optimizer", None) if of_optimizer else None
     return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
 
 

@@ -49,6 +49,7 @@ class Runtime:
         self.store = store
         self.reducer = reducer
         self.distribution = StoreDistribution(store, topology)
+        self.hands_out = False
         self._programs = ProgramCache()
         self._own = OwnArrays()
         self._in_flight: Any = None

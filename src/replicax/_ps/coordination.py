@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import pickle
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UnavailableError
+from replicax._input.context import InputContext
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import ComesLater, Lane, ServerGone, WorkerGone
@@ -158,6 +160,10 @@ class Coordination:
             workers=lambda: cluster.num_workers,
             unused=self.engine.unused,
         )
+
+    def created_dataset(self, dataset_fn: Callable[[InputContext], Any], _: Any) -> Any:
+        """The data set of a `DatasetCreator`: each worker makes one."""
+        return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""

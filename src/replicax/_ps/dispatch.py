@@ -7,6 +7,7 @@ and servers are reached, is known to the strategy's `Coordination`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import threading
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
+from replicax._core.errors import CancelledError
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.gate import StalenessGate
 from replicax._ps.lanes import Lane, Lanes
@@ -119,6 +121,13 @@ class Dispatcher:
     def done(self) -> bool:
         """Whether all tasks have ended."""
         return self._queue.done()
+
+    def abandon(self) -> None:
+        """Cancel all tasks, and wait for those that run; no error is left to be raised."""
+        if self._started:
+            self._queue.fail(CancelledError("it was given up"))
+            with contextlib.suppress(Exception):
+                self._queue.wait()
 
     def barrier(self) -> None:
         """See to it that later tasks see all updates of those that have ended."""

@@ -87,14 +87,13 @@ class ParameterServerStrategy(Strategy):
                 "snapshot_seconds": snapshot_seconds,
             },
         )
-        super().__init__(
-            Runtime(topology, engine_room.store, CrossDeviceOps()),
-            cluster_resolver=engine_room.resolver,
-        )
-        self.coordination = engine_room.coordination(
-            self.extended.distribution.adopt, self.scope, max_staleness
-        )
-        self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        runtime = Runtime(topology, engine_room.store, CrossDeviceOps())
+        runtime.hands_out = True
+        super().__init__(runtime, cluster_resolver=engine_room.resolver)
+        distribution = self.extended.distribution
+        self.coordination = engine_room.coordination(distribution.adopt, self.scope, max_staleness)
+        distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.distribute_from_function = self.coordination.created_dataset
         self.close = self.coordination.close
 
 
