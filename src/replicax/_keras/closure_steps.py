@@ -19,7 +19,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax._keras.worker_batches import WorkerBatch
+from replicax._keras.worker_batches import promised
 
 
 class Scheduled(Protocol):
@@ -94,11 +94,11 @@ class ClosureSteps:
         return jax.tree.unflatten(jax.tree.structure(logs), later), state
 
     def _scheduled(self, batch: Any) -> Scheduled:
-        if isinstance(batch, WorkerBatch):
-            key, step, args = self._key_of_own, self._step_of_own, (batch.take(),)
+        source = promised(batch)
+        if source is None:
+            result = self._scheduler.schedule(self._key, self._step, (batch,))
         else:
-            key, step, args = self._key, self._step, (batch,)
-        result = self._scheduler.schedule(key, step, args)
+            result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
         # From now on: tracing has read variables, and waited for what came before.
         self._scheduler.before_access(self.flush)
         self._waiting.append(result)

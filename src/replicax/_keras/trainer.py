@@ -27,7 +27,7 @@ from replicax._keras.capture import is_array
 from replicax._keras.data import HostAdapter, adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
-from replicax._keras.worker_batches import WorkerBatch, refuse_endless_validation
+from replicax._keras.worker_batches import promised, refuse_endless_validation
 from replicax._keras.workers import share_random_state
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -165,7 +165,7 @@ def _placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _own_copy(batch: Any) -> Any:
     """A batch that waits for a worker; what it was made of may be filled anew meanwhile."""
-    if isinstance(batch, WorkerBatch):
+    if promised(batch):
         return batch
     return jax.tree.map(lambda leaf: np.array(leaf) if is_array(leaf) else leaf, batch)
 

@@ -9,28 +9,48 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, final
 
+import jax
+import numpy as np
+
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 
 
-class WorkerBatch(tuple):
-    """A batch that some worker will read. To Keras, which looks at its shapes, it is an example."""
+@final
+class PassOfWorkers:
+    """One pass of the workers over their data.
 
-    source: PassOfWorkers
+    Args:
+        iterator: The per-worker iterator.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self.is_begun = False
 
     def take(self) -> Any:
-        """The per-worker iterator that the batch is the next one of."""
-        self.source.is_begun = True
-        return self.source.iterator
+        """The iterator, for a closure that takes the next batch of it."""
+        self.is_begun = True
+        return self._iterator
 
 
 @final
-class PassOfWorkers:
-    """One pass of the workers over their data."""
+class Promised(np.ndarray):
+    """An array of a batch that some worker will read. Keras looks at its shape only."""
 
-    def __init__(self, iterator: Any) -> None:
-        self.iterator = iterator
-        self.is_begun = False
+    source: PassOfWorkers
+
+
+def promised(batch: Any) -> PassOfWorkers | None:
+    """What a batch is taken from, if a worker is to read it."""
+    first = next(iter(jax.tree.leaves(batch)), None)
+    return first.source if isinstance(first, Promised) else None
+
+
+def _promise(array: Any, source: PassOfWorkers) -> Promised:
+    found = np.asarray(array).view(Promised)
+    found.source = source
+    return found
 
 
 @final
@@ -55,11 +75,9 @@ class WorkerDataAdapter(_compat.DataAdapter):
         # Keras looks at the first batch before it begins: that is no pass.
         if self._pass is None or self._pass.is_begun:
             self._pass = PassOfWorkers(iter(self._dataset))
-        example, count = self._dataset.example, self._dataset.num_batches
-        for _ in itertools.count() if count is None else range(count):
-            batch = WorkerBatch(example if isinstance(example, tuple) else (example,))
-            batch.source = self._pass
-            yield batch
+        source, count = self._pass, self._dataset.num_batches
+        batch = jax.tree.map(lambda array: _promise(array, source), self._dataset.example)
+        yield from itertools.repeat(batch) if count is None else itertools.repeat(batch, count)
 
     def get_jax_iterator(self) -> Iterator[Any]:
         return self.get_numpy_iterator()

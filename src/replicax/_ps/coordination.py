@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
@@ -164,6 +165,16 @@ class Coordination:
     def created_dataset(self, dataset_fn: Callable[[InputContext], Any], _: Any) -> Any:
         """The data set of a `DatasetCreator`: each worker makes one."""
         return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
+
+    def staleness(self) -> Counter[int]:
+        """How often a server has applied a gradient that was so many updates late."""
+        self.engine.store.wait()
+        client, found = self.engine.client, Counter[int]()
+        for late in self.dispatcher.with_servers(
+            lambda: client.each("stats", {}, lambda reply: reply.head["staleness"])
+        ):
+            found.update({int(updates): count for updates, count in late.items()})
+        return found
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""

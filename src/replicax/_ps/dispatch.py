@@ -132,7 +132,11 @@ class Dispatcher:
     def barrier(self) -> None:
         """See to it that later tasks see all updates of those that have ended."""
         if self._started:
-            self._lanes.with_servers(self._coordination.barrier)
+            self.with_servers(self._coordination.barrier)
+
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, again after each server that it finds gone has been restored."""
+        return self._lanes.with_servers(call)
 
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once; give its number."""

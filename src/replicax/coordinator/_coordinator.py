@@ -226,6 +226,24 @@ class ClusterCoordinator:
             )
         return self._coordination.worker_dataset(dataset_or_fn, shard, num_splits)
 
+    def staleness(self) -> dict[int, int]:
+        """How late gradients were when the servers applied them, so far.
+
+        A gradient is as late as the number of updates that its server has made between the moment
+        the variables were read and the moment it arrived. `rx.callbacks.Staleness` shows it for
+        each epoch of `fit`.
+
+        Returns:
+            For each lateness, how often; each server counts by itself.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> rx.coordinator.ClusterCoordinator(strategy).staleness()
+            {}
+        """
+        return dict(sorted(self._coordination.staleness().items()))
+
     def add_worker(self) -> int:
         """Let one more worker join, also while functions run; it takes some at once.
 
