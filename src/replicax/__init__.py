@@ -14,12 +14,14 @@ from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
 
 if TYPE_CHECKING:
+    import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
     from replicax import coordinator as coordinator
     from replicax import data as data
     from replicax import experimental as experimental
     from replicax import launch as launch
+    from replicax import layers as layers
     from replicax import testing as testing
     from replicax import train as train
     from replicax._core import errors as errors
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
@@ -76,6 +79,7 @@ _HOMES = {
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._ps.task_server": ["Server"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",
@@ -97,9 +101,11 @@ _MODULES = {
     "cluster_resolver": "replicax.cluster_resolver",
     "coordinator": "replicax.coordinator",
     "data": "replicax.data",
+    "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",
+    "layers": "replicax.layers",
     "nn": "replicax._core.nn",
     "testing": "replicax.testing",
     "train": "replicax.train",

@@ -53,6 +53,10 @@ class Scheduler(Protocol):
         """Cancel what is scheduled, and wait for what runs."""
         ...
 
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        ...
+
 
 @final
 class ClosureSteps:
@@ -115,6 +119,7 @@ class ClosureSteps:
         self._scheduler.before_access(None)
         while self._waiting:
             self._take_one()
+        self._scheduler.settle()
 
     def restore(self) -> None:
         """After a failure: let nothing be under way any more, and no error be left over."""

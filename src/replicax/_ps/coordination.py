@@ -17,6 +17,7 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import ComesLater, Lane, ServerGone, WorkerGone
 from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.rounds import RoundGate
 from replicax._ps.tasks import Tracer, assembled
 from replicax._ps.wire import Link, LinkLost, Refused
 
@@ -40,15 +41,22 @@ class Engine:
 
     Args:
         cluster: Where servers and workers are.
+        dial: Connects to one of them.
         client: The way to the servers.
         store: Where variables live.
         patience: Seconds to wait for a member that is gone.
     """
 
     def __init__(
-        self, cluster: Cluster, client: Client, store: ServerStore, *, patience: float
+        self,
+        cluster: Cluster,
+        dial: Callable[[Sequence[str]], Link],
+        client: Client,
+        store: ServerStore,
+        *,
+        patience: float,
     ) -> None:
-        self.cluster, self.client, self.store = cluster, client, store
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.patience = patience
         self.unused = Unused()
         self.clocks: dict[int, int] = {}
@@ -63,6 +71,11 @@ class Engine:
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
+
+    def end_round(self) -> None:
+        """All closures of a round have ended: servers apply the mean of what they pushed."""
+        self.client.each("round", {})
+        self.barrier()
 
     def note(self, clocks: dict[str, int]) -> None:
         """What workers have heard of the servers' clocks."""
@@ -108,6 +121,7 @@ class Coordination:
         adopt: Takes variables that were made outside the scope.
         scope: Enters the strategy's scope.
         max_staleness: How many updates a gradient may be late; None for any number.
+        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
     """
 
     def __init__(
@@ -117,11 +131,16 @@ class Coordination:
         scope: Callable[[], AbstractContextManager[Any]],
         *,
         max_staleness: int | None,
+        in_rounds: bool = False,
     ) -> None:
         self.engine = engine
         self.max_staleness = max_staleness
+        # In rounds a second lane would only take a place that is another worker's.
+        self._lanes_each = 1 if in_rounds else LANES
+        gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = gate.flush if in_rounds else lambda: None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
-        self.dispatcher = Dispatcher(self)
+        self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
 
     @property
@@ -135,6 +154,7 @@ class Coordination:
 
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
+        self._flush()
         self.engine.barrier()
 
     def lanes(self) -> list[Lane]:
@@ -183,14 +203,14 @@ class Coordination:
         self.engine.cluster.close()
 
     def _lanes_of(self, worker: int) -> list[Lane]:
-        return [WorkerLane(self.engine, worker) for _ in range(LANES)]
+        return [WorkerLane(self.engine, worker) for _ in range(self._lanes_each)]
 
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""
         if self._found is None:
             engine = self.engine
             member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = Link.connect(member.addresses, engine.cluster.secret, hello={"role": "chief"})
+            link = engine.dial(member.addresses)
             self._found = (_export_name(link.call("ping").head["platform"]),)
             link.close()
         return self._found
@@ -213,9 +233,11 @@ class WorkerLane:
         self._told: set[Any] = set()
         self._unused = 0
         self._addresses: list[Any] = []
+        self._started = False
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
+        self._started = False
         task = closure.task.of(self.worker)
         shared = [source.splits for source in task.iterators if source.splits is not None]
         try:
@@ -294,11 +316,12 @@ class WorkerLane:
                 "sources": sources,
                 "unused": unused,
             }
+            self._started = True
             reply = link.call("run", head, [raw(array) for array in task.arrays])
             self._unused += len(unused)
         except (LinkLost, Refused, OSError) as error:
             self.close()
-            raise WorkerGone(self.worker) from error
+            raise WorkerGone(self.worker, str(error), self._started) from error
         return reply
 
     def _result(self, program: Program, reply: Any) -> Any:
@@ -329,8 +352,7 @@ class WorkerLane:
     def _connect(self, member: Any) -> Link:
         self._incarnation = member.incarnation
         self._told, self._addresses, self._unused = set(), [], 0
-        secret = self._engine.cluster.secret
-        self._link = Link.connect(member.addresses, secret, hello={"role": "chief"})
+        self._link = self._engine.dial(member.addresses)
         return self._link
 
 

@@ -55,6 +55,10 @@ class StepScheduler:
         """Cancel what is scheduled, and wait for what runs."""
         self._coordination.dispatcher.abandon()
 
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        self._coordination.dispatcher.barrier()
+
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
     """What makes the step functions of models."""

@@ -21,6 +21,7 @@ from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
 from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cells import Cell
+from replicax._ps.rounds import Sums
 from replicax._ps.scaling import scaling
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
@@ -46,7 +47,7 @@ class ParameterServer:
 
     Args:
         index: Which server it is.
-        settings: `staleness_scaling`, of the strategy.
+        settings: `staleness_scaling` and `dense`, of the strategy.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
@@ -59,8 +60,8 @@ class ParameterServer:
         self.staleness: Counter[int] = Counter()
         self._plans: dict[str, dict[str, Any]] = {}
         self._scale = scaling(settings.get("staleness_scaling"))
+        self._round = Sums() if settings.get("dense") == "mirrored" else None
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "ping": lambda session, message: ({}, ()),
             "create": self._create,
             "read": self._read,
             "write": self._write,
@@ -70,6 +71,7 @@ class ParameterServer:
             "tune": self._tune,
             "plan": self._plan,
             "exchange": self._exchange,
+            "round": self._end_round,
             "stats": self._stats,
         }
 
@@ -186,19 +188,34 @@ class ParameterServer:
         for push in plan["pushes"]:
             hosted = self.optimizers[push["optimizer"]]
             cells = [self.cells[number] for number in push["cells"]]
-            if cells:
-                grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
+            grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
+            if self._round is None:
                 self._step(hosted, cells, grads, scale)
+            else:
+                self._round.add((push["optimizer"], *push["cells"]), grads)
             for number in push["tables"]:
                 rows = numbers_of(next(given))
                 self._step_rows(hosted, self.cells[number], rows, next(given), scale)
-            hosted.iterations += 1
+            if self._round is None:
+                hosted.iterations += 1
         for number, slot, kind in plan["writes"]:
             cell = self.cells[number]
             now = cell.get(slot)
             cell.put(array_of(next(given), now.dtype, now.shape), kind, slot)
 
+    def _end_round(self, session: Any, message: Any) -> Reply:
+        """Apply the means of a round of closures."""
+        with self.lock:
+            means = self._round.means() if self._round else {}
+            for (optimizer, *numbers), grads in means.items():
+                self._step(self.optimizers[optimizer], [self.cells[n] for n in numbers], grads, 1.0)
+            for optimizer in {key[0] for key in means}:
+                self.optimizers[optimizer].iterations += 1
+        return {}, ()
+
     def _step(self, hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
+        if not cells:
+            return
         values, slots = hosted.updates.update(
             [cell.part for cell in cells],
             [cell.value for cell in cells],
