@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError
-from replicax._core.options import InputOptions
 from replicax._input.context import InputContext
 from replicax._input.source import as_dataset
+
+if TYPE_CHECKING:
+    from replicax._core.options import InputOptions
 
 
 @final

@@ -141,9 +141,9 @@ def capture(
             created = _compat.pending_variables() - before
         found = {**scope.reads, **scope.writes}
         complete = created <= 0 and found.keys() <= variables.keys()
-        # An error is the user's if nothing new was found. While the function still creates variables
-        # (`zip(grads, model.trainable_variables)` of a model that is not built) it may pass; also
-        # while it reads some that are no inputs yet: Keras' regularizers do not know these.
+        # An error is the user's if nothing new was found. While the function still creates
+        # variables (`zip(grads, model.trainable_variables)` of a model that is not built) it may
+        # pass; also while it reads some that are no inputs yet: Keras' regularizers expect them.
         if isinstance(error, TraceAgain):
             raise error
         if error is not None and created <= 0 and found.keys() <= variables.keys():

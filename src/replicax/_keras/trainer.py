@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from replicax._control.agreement import agree
 from replicax._core.context import current_frame

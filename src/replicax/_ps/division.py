@@ -170,7 +170,7 @@ def read(node: Node, epoch: int) -> Iterator[Any]:
 
 
 def whole(made: Any) -> Dataset:
-    """What a user gives workers to read, as a data set of whole batches: a worker is one replica."""
+    """What a user gives workers to read, with whole batches: a worker is one replica."""
     return as_dataset(made.sources[0] if isinstance(made, DistributedDataset) else made)
 
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
-import jax
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
 from replicax._keras import _compat
-from replicax._keras.recording import recorder_of
+from replicax._keras.recorder import recorder_of
 from replicax._ps.current_worker import on_worker
 from replicax._ps.division import Division, divisible, whole
 from replicax._ps.splits import Splits

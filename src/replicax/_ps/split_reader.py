@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from replicax._ps.splits import Place
+if TYPE_CHECKING:
+    from replicax._ps.splits import Place
 
 _OPEN = 3  # runs: as many as a worker has lanes, and one that was just begun
 

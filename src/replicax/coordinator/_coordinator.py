@@ -207,8 +207,8 @@ class ClusterCoordinator:
             >>> @rx.function
             ... def total(iterator):
             ...     return next(iterator).sum()
-            >>> iterator = iter(per_worker)
-            >>> sums = [coordinator.schedule(total, args=(iterator,)) for _ in range(len(per_worker))]
+            >>> epoch = iter(per_worker)
+            >>> sums = [coordinator.schedule(total, args=(epoch,)) for _ in range(len(per_worker))]
             >>> sorted(int(value) for value in coordinator.fetch(sums))
             [1, 5, 9]
         """
