@@ -14,11 +14,14 @@ from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
 
 if TYPE_CHECKING:
+    import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
+    from replicax import coordinator as coordinator
     from replicax import data as data
     from replicax import experimental as experimental
     from replicax import launch as launch
+    from replicax import layers as layers
     from replicax import testing as testing
     from replicax import train as train
     from replicax._core import errors as errors
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from replicax.strategies import OneDeviceStrategy as OneDeviceStrategy
+    from replicax.strategies import ParameterServerStrategy as ParameterServerStrategy
     from replicax.strategies import Strategy as Strategy
     from replicax.strategies import StrategyExtended as StrategyExtended
     from replicax.strategies import experimental_set_strategy as experimental_set_strategy
@@ -79,6 +83,7 @@ _HOMES = {
         "MirroredStrategy",
         "MultiWorkerMirroredStrategy",
         "OneDeviceStrategy",
+        "ParameterServerStrategy",
         "Strategy",
         "StrategyExtended",
         "experimental_set_strategy",
@@ -92,10 +97,13 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {
     "callbacks": "replicax.callbacks",
     "cluster_resolver": "replicax.cluster_resolver",
+    "coordinator": "replicax.coordinator",
     "data": "replicax.data",
+    "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",
+    "layers": "replicax.layers",
     "nn": "replicax._core.nn",
     "testing": "replicax.testing",
     "train": "replicax.train",

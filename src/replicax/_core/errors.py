@@ -5,6 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
+    + UnsupportedIndex · IndexOutOfBounds
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -80,6 +81,14 @@ class UnsupportedVersion(UsageError, RuntimeError):
 
 class LeakedTracer(UsageError, TypeError):
     """Raised when compiled code needs the concrete value of a traced array."""
+
+
+class UnsupportedIndex(UsageError, TypeError):
+    """Raised when a sharded variable is indexed by something that no shard could be asked for."""
+
+
+class IndexOutOfBounds(UsageError, IndexError):
+    """Raised when an index or an id lies outside the rows that there are."""
 
 
 class NonFinite(ReplicaxError, ArithmeticError):

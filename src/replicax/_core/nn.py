@@ -1,7 +1,7 @@
-"""Loss arithmetic for custom loops: averages over the global batch.
+"""Loss arithmetic for custom loops, averages over the global batch; `lookup.py` has the embeddings.
 
-Published as `replicax.nn`; the counterparts are `tf.nn.compute_average_loss` and
-`tf.nn.scale_regularization_loss`.
+Published as `replicax.nn`; the counterparts are `tf.nn.compute_average_loss`,
+`tf.nn.scale_regularization_loss`, and `tf.nn.embedding_lookup` with its sparse sibling.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import jax.numpy as jnp
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInReplicaContext, UsageError
+from replicax._core.lookup import embedding_lookup as embedding_lookup
+from replicax._core.lookup import embedding_lookup_sparse as embedding_lookup_sparse
 
 
 def compute_average_loss(

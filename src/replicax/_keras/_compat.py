@@ -90,7 +90,8 @@ def read(variable: KerasVariable) -> Any:
         value = scope.get_current_value(variable)
         if value is not None:
             return value
-    return variable._value if variable._value is not None else variable.value
+    own = variable._value  # once: a variable on a parameter server fetches it
+    return own if own is not None else variable.value
 
 
 def write(variable: KerasVariable, value: Any) -> None:
@@ -100,6 +101,45 @@ def write(variable: KerasVariable, value: Any) -> None:
         variable._value = value
     else:
         scope.add_update((variable, value))
+
+
+def set_path(variable: KerasVariable, path: str) -> None:
+    """Name the variable as one of another model is named."""
+    variable._path = path
+
+
+def learning_rate(optimizer: BaseOptimizer) -> Any:
+    """The variable that holds the learning rate; a schedule, or None, if it is none."""
+    return optimizer._learning_rate
+
+
+def optimizer_in_scope() -> Any:
+    """The optimizer that is making variables now, or None."""
+    scopes = global_state.get_global_attribute("name_scope_stack") or []
+    callers = [getattr(scope, "caller", None) for scope in scopes]
+    return next((one for one in callers if isinstance(one, BaseOptimizer)), None)
+
+
+def uses_weight_decay(optimizer: BaseOptimizer, variable: KerasVariable) -> bool:
+    """Whether an optimizer lets the variable decay."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def trainable_variables(optimizer: BaseOptimizer) -> list[Any]:
+    """The variables that the optimizer was built for."""
+    return list(optimizer._trainable_variables)
+
+
+def clip(optimizer: BaseOptimizer, grads: Any) -> Any:
+    """Gradients as the optimizer clips them."""
+    return optimizer._clip_gradients(grads)
+
+
+def outermost(scope: Any) -> Any:
+    """The stateless scope around all others, or None."""
+    while scope is not None and scope.original_scope is not None:
+        scope = scope.original_scope
+    return scope
 
 
 def is_lost(variable: KerasVariable) -> bool:
@@ -238,6 +278,34 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 def make_iterator_step(model: Any, step: Any, *, concatenate: bool) -> Any:
     """Keras' loop over `steps_per_execution` steps, around `step(state, batch)`."""
     return model._make_function(step, concatenate_outputs=concatenate)
+
+
+def unpack(batch: Any) -> Any:
+    """Inputs, targets and weights of a batch."""
+    return data_adapter_utils.unpack_x_y_sample_weight(batch)
+
+
+def training_argument(model: Any, training: bool) -> dict[str, bool]:
+    """What tells a model whether it is training, if it wants to know."""
+    return {"training": training} if model._call_has_training_arg else {}
+
+
+def compute_loss(
+    model: Any, x: Any, y: Any, predicted: Any, weights: Any, *, training: bool
+) -> Any:
+    """The loss of a batch, with that of layers and regularizers."""
+    return model._compute_loss(x, y, predicted, weights, training=training)
+
+
+def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
+    """Let a model's metrics see a batch; what they say then."""
+    rows = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    model._loss_tracker.update_state(loss, sample_weight=rows)
+    return model.compute_metrics(x, y, predicted, weights)
+
+
+LOOP_STATE = "_get_jax_state"
+"""The method of `JAXTrainer` that takes the values of all variables for a loop."""
 
 
 def drop_loop_state(model: Any) -> None:

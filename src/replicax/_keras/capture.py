@@ -34,14 +34,17 @@ _NEEDS_A_NUMBER = (
 class CaptureScope(keras.StatelessScope):
     """Notes which variables are read and written, and gives lent values for reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Any = None) -> None:
         super().__init__(collect_losses=True)
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
+        self.lent: dict[int, Any] = {}
+        self.recorder = recorder
 
     def lend(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         """Let reads of these variables see these values."""
-        self.state_mapping.update({id(variable): value for variable, value in pairs})
+        self.lent = {id(variable): value for variable, value in pairs}
+        self.state_mapping.update(self.lent)
 
     def get_current_value(self, variable: Any) -> Any:
         value = self.state_mapping.get(id(variable))
@@ -104,6 +107,7 @@ def capture(
     *,
     axis_env: Sequence[tuple[str, int]] | None = None,
     known: Sequence[Any] = (),
+    recorder: Any = None,
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
@@ -112,6 +116,7 @@ def capture(
         leaves: The arrays, or their `ShapeDtypeStruct`s.
         axis_env: Names and sizes of the mapped axes that `fn` may use collectives over.
         known: Variables to take as inputs in any case.
+        recorder: What a closure is recorded by: see recording.py.
 
     Returns:
         The pure function.
@@ -124,7 +129,7 @@ def capture(
         before = _compat.pending_variables()
         error: Exception | None = None
         result = None
-        with CaptureScope() as scope:
+        with CaptureScope(recorder) as scope:
             try:
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env)
             except Exception as caught:
@@ -162,11 +167,16 @@ def _trace(
         return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news
 
     # Shapes and types alone: an array's layout on a mesh would get into the jaxpr.
-    values = [abstract(_compat.read(variable)) for variable in variables]
+    shape_of = getattr(scope.recorder, "shape_of", _shape_of)
+    values = [shape_of(variable) for variable in variables]
     leaves = [abstract(leaf) for leaf in leaves]
     # A fresh function object per trace: JAX caches traces by identity.
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
     return Captured(jaxpr, variables, noted["written"], noted["outputs"], noted["tree"])
+
+
+def _shape_of(variable: Any) -> Any:
+    return abstract(_compat.read(variable))
 
 
 def abstract(leaf: Any) -> Any:

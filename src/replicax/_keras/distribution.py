@@ -42,6 +42,8 @@ class StoreDistribution(_compat.Distribution):
         self.store = store
         self.topology = topology
         self._distribute: Callable[[Any], Any] | None = None
+        # Makes the step functions of models whose batches are not computed here.
+        self.make_steps: Callable[[Any, str], Any] | None = None
 
     def share_by(self, distribute: Callable[[Any], Any]) -> None:
         """Say how a data set that is handed to `fit` as it is becomes this worker's share."""
@@ -68,6 +70,8 @@ class StoreDistribution(_compat.Distribution):
         layout = self.store.layout(spec)
         if layout is not None:
             _compat.adopt(variable, self.store, layout)
+        else:
+            self.store.claim(variable)
         return layout
 
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
@@ -171,6 +175,8 @@ class StoreDistribution(_compat.Distribution):
             layout = self.store.layout(spec)
             if layout is not None:
                 _move(variable, self.store, layout)
+            else:
+                self.store.claim(variable)
 
 
 _SAME_BATCHES = (

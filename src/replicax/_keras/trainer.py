@@ -22,10 +22,10 @@ from replicax._core.placement import place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
-from replicax._keras.data import HostAdapter, adapted, unannounced_end
+from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
-from replicax._keras.workers import share_random_state
+from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -41,8 +41,9 @@ def install() -> None:
         _compat.wrap(trainer, method, _in_own_distribution)
     for kind in ("train", "test", "predict"):
         _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
-    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, _placed_batches)
-    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, _placed_batch)
+    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
+    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
+    _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
@@ -116,39 +117,12 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         # Each time: a layer may have got new variables since (`enable_lora`).
         distribution.adopt(_variables(self))
         if current is None or force:
-            current = Steps(self, kind, distribution)
+            make_steps = distribution.make_steps
+            current = make_steps(self, kind) if make_steps else Steps(self, kind, distribution)
             setattr(self, attribute, current)
         return current
 
     return make
-
-
-def _placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def batches(self: Any, distribution: Any) -> Any:
-        if not isinstance(distribution, StoreDistribution):
-            return original(self, distribution)
-        ahead = 0 if distribution.topology.platform == "cpu" else 1
-        adapter = self.data_adapter
-        owned = isinstance(adapter, HostAdapter)
-        if distribution.topology.num_processes > 1:
-            agree("data", {"number of batches": str(adapter.num_batches)})
-            if not owned:
-                share_random_state()  # from which Keras draws the order of arrays
-        return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
-
-    return batches
-
-
-def _placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def placed(data: Any, layouts: Any = None) -> Any:
-        current = _compat.distribution()
-        if not isinstance(current, StoreDistribution):
-            return original(data, layouts)
-        return next(current.place([data], ahead=0))
-
-    return placed
 
 
 def _variables(model: Any) -> list[Any]:
@@ -156,9 +130,9 @@ def _variables(model: Any) -> list[Any]:
     return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
 
 
-def _steps_of(model: Any) -> list[Steps]:
+def _steps_of(model: Any) -> list[Any]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
-    return [function for function in functions if isinstance(function, Steps)]
+    return [function for function in functions if hasattr(function, "restore")]
 
 
 @final

@@ -16,3 +16,6 @@ from replicax.strategies._multi_worker_mirrored import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )
 from replicax.strategies._one_device import OneDeviceStrategy as OneDeviceStrategy
+from replicax.strategies._parameter_server import (
+    ParameterServerStrategy as ParameterServerStrategy,
+)

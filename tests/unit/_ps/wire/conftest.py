@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,13 @@ def echo(session, message):
 @pytest.fixture
 def secret():
     return SECRET
+
+
+@pytest.fixture
+def short_folder():
+    """A folder for temporary files whose name leaves room for that of a Unix socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 import tempfile
+import weakref
 from pathlib import Path
 
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.wire import _sockets
+from replicax._ps.wire import _door, _sockets
 from replicax._ps.wire._address import host_id, of_tcp, parse, reachable
+from replicax._ps.wire._door import Door
 from replicax._ps.wire._listener import Listener
 
 
@@ -72,6 +75,27 @@ def test_a_folder_with_too_long_a_name_is_not_used(serve, tmp_path, monkeypatch)
     assert list(long.iterdir()) == []
 
 
+def test_sockets_of_processes_that_were_killed_are_removed(
+    serve, connect, short_folder, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    alive = serve()
+    name = path_of(alive[0]).parent.name.rpartition("-")[0]
+    dead, recent, other = (short_folder / f"{name}-{end}" for end in ("dead", "recent", "other"))
+    for folder in (dead, recent, other):
+        folder.mkdir()
+    for folder in (dead, recent):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(folder / "socket"))
+    for folder in (path_of(alive[0]).parent, dead, other):
+        os.utime(folder, (0, 0))
+    serve()
+    assert not dead.exists()
+    assert recent.exists()
+    assert other.exists()
+    assert connect(alive, "unix").call("x").head == {"op": "x"}
+
+
 def test_closing_twice_or_before_the_start_does_nothing(secret, serve):
     Listener(secret, lambda s, m: ({}, [])).close()
     serve()
@@ -79,7 +103,28 @@ def test_closing_twice_or_before_the_start_does_nothing(secret, serve):
     serve.listener.close()
 
 
-def test_forked_children_close_every_socket_of_this_package(serve, connect, monkeypatch):
+def test_a_listener_goes_on_when_the_system_has_no_file_left(caplog, monkeypatch):
+    class Full:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(_door, "_PAUSE", 0.0)
+    entered = []
+    Door(entered.append)._accept(Full())
+    assert entered == []
+    assert "A connection could not be accepted: [Errno 24] Too many open files" in caplog.text
+
+
+def test_a_listener_may_have_an_address_of_version_six(serve, connect):
+    try:
+        *_, tcp = serve(host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert tcp.startswith("tcp://[::1]:")
+    assert connect([tcp]).call("x").head == {"op": "x"}
+
+
+def test_forked_children_close_every_socket_of_this_package(serve, connect):
     def sockets():
         links = {}
         for number in os.listdir("/proc/self/fd"):
@@ -99,8 +144,6 @@ def test_forked_children_close_every_socket_of_this_package(serve, connect, monk
 
 
 def test_a_child_that_closes_a_socket_leaves_the_object_without_it(monkeypatch):
-    import weakref
-
     monkeypatch.setattr(_sockets, "_ours", weakref.WeakSet())
     here, there = socket.socketpair()
     _sockets.own(here)

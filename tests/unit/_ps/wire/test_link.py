@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import subprocess
@@ -267,18 +268,19 @@ time.sleep(60)
 
 
 @contextlib.contextmanager
-def peer_process():
+def peer_process(folder):
     """A listener in a process of its own; gives the process and its addresses."""
     command = [sys.executable, "-c", PEER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"TMPDIR": str(folder)}  # its socket is left there when it is killed
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield process, process.stdout.readline().split()
         finally:
             process.kill()
 
 
-def test_a_process_that_is_killed_is_noticed_at_once(connect):
-    with peer_process() as (process, addresses):
+def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
+    with peer_process(short_folder) as (process, addresses):
         links = [connect(addresses, way) for way in ("tcp", "shared")]
         sent = np.arange(200_000)
         for link in links:

@@ -117,10 +117,13 @@ def test_where_no_memory_can_be_made_the_socket_is_used(ends, monkeypatch):
     assert ends[0].prepare(REQUEST, "x", {}, [np.zeros(MB)]).size > 8 * MB
 
 
-def raw(segment, count=8):
-    """A message that says that its numbers are in a segment."""
+def say(sock, segment, *files, new=1, count=8):
+    """Send a message that says that its numbers are in a segment, and the segment."""
     body = lay_out([np.zeros(count)], 1 << 30)
-    return first_bytes(REQUEST, b'["x",{}]', body, NOTHING._replace(segment=segment))
+    notes = NOTHING._replace(segment=segment, new=new)
+    sock.sendall(first_bytes(REQUEST, b'["x",{}]', body, notes))
+    if new:
+        socket.send_fds(sock, [b"f"], files)
 
 
 @pytest.fixture
@@ -145,7 +148,7 @@ def memory(size, seals=fcntl.F_SEAL_SHRINK):
 def test_memory_that_could_be_taken_away_is_refused(attack):
     mine, channel = attack
     file = memory(4096, seals=0)
-    socket.send_fds(mine, [raw(1)], [file])
+    say(mine, 1, file)
     os.close(file)
     with pytest.raises(Garbled, match="memory that it could take away"):
         channel.receive()
@@ -155,15 +158,31 @@ def test_a_file_that_is_no_memory_is_refused(attack, tmp_path):
     mine, channel = attack
     (tmp_path / "file").write_bytes(bytes(4096))
     with open(tmp_path / "file", "rb") as file:
-        socket.send_fds(mine, [raw(1)], [file.fileno()])
+        say(mine, 1, file.fileno())
     with pytest.raises(Garbled, match="shares memory that cannot be used: "):
+        channel.receive()
+
+
+def test_memory_that_is_announced_only_is_refused(attack):
+    mine, channel = attack
+    say(mine, 1)
+    with pytest.raises(Garbled, match="it announced memory, and sent none"):
+        channel.receive()
+
+
+def test_who_leaves_before_its_memory_arrives_is_gone(attack):
+    mine, channel = attack
+    body = lay_out([np.zeros(8)], 1 << 30)
+    mine.sendall(first_bytes(REQUEST, b'["x",{}]', body, NOTHING._replace(segment=1, new=1)))
+    mine.shutdown(socket.SHUT_WR)
+    with pytest.raises(EOFError):
         channel.receive()
 
 
 def test_a_message_beyond_the_memory_is_refused(attack):
     mine, channel = attack
     file = memory(4096)
-    socket.send_fds(mine, [raw(1, count=4096)], [file])
+    say(mine, 1, file, count=4096)
     os.close(file)
     with pytest.raises(Garbled, match="refers to memory that it does not share"):
         channel.receive()
@@ -172,10 +191,10 @@ def test_a_message_beyond_the_memory_is_refused(attack):
 def test_memory_that_is_in_use_is_refused(attack):
     mine, channel = attack
     file = memory(4096)
-    socket.send_fds(mine, [raw(1)], [file])
+    say(mine, 1, file)
     os.close(file)
     _, message = channel.receive()
-    mine.sendall(raw(1))
+    say(mine, 1, new=0)
     with pytest.raises(Garbled, match="refers to memory that it does not share"):
         channel.receive()
     assert value(message.buffers[0]) == 0
@@ -186,6 +205,6 @@ def test_more_memory_than_agreed_is_refused(attack):
     file = memory(4096)
     with pytest.raises(Garbled, match="it shares more memory than agreed"):
         for segment in range(1, 20):
-            socket.send_fds(mine, [raw(segment)], [file])
+            say(mine, segment, file)
             channel.receive()
     os.close(file)

@@ -63,7 +63,7 @@ def enter(addresses, secret):
 def frame(kind, text, *, head=None, buffers=0, segment=0, body=0, more=b""):
     text = text if isinstance(text, bytes) else text.encode()
     length = len(text) if head is None else head
-    return struct.pack("<4sBBBxIII4xQ", b"RXw1", kind, 0, 0, length, buffers, segment, body) + (
+    return struct.pack("<4sBBBBIII4xQ", b"RXw1", kind, 0, 0, 0, length, buffers, segment, body) + (
         more + text
     )
 

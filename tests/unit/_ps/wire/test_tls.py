@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -45,14 +46,14 @@ def test_processes_of_one_host_use_the_unix_socket_all_the_same(serve, connect, 
     assert link.call("x").head == {"op": "x"}
 
 
-def test_a_certificate_that_is_not_trusted_is_refused(serve, secret, contexts, caplog):
+def test_a_certificate_that_is_not_trusted_is_refused(serve, secret, contexts):
     server, _ = contexts
     addresses = serve(tls=server)
     with pytest.raises(LinkLost, match="certificate verify failed"):
         Link.connect(addresses[-1:], secret, tls=ssl.create_default_context())
 
 
-def test_tls_on_one_side_only_is_an_error_at_once(serve, connect, secret, contexts, caplog):
+def test_tls_on_one_side_only_is_an_error_at_once(serve, secret, contexts, caplog):
     caplog.set_level(logging.WARNING, "replicax")
     server, client = contexts
     with pytest.raises(LinkLost, match="both sides use TLS, or neither"):
@@ -65,8 +66,6 @@ def test_tls_on_one_side_only_is_an_error_at_once(serve, connect, secret, contex
 
 
 def test_a_link_that_closes_wakes_who_waits(serve, connect, contexts):
-    import threading
-
     server, client = contexts
     entered, released = threading.Event(), threading.Event()
 

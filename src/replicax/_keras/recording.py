@@ -1,0 +1,166 @@
+"""A closure, recorded: what a worker has to fetch, compute and send, as a pure function.
+
+Beside what `capture` finds (variables, results), a closure for parameter servers takes batches
+from a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that
+others add to as well, and looks up rows of tables that it should not get the whole of. A
+`Recorder` is told of each while the function is traced. What it learns may change the inputs
+(one more batch, a table as rows), then the function is traced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from replicax._keras import _compat
+from replicax._keras.capture import Captured, abstract, capture
+from replicax._keras.recorder import (
+    DenseUse,
+    Inputs,
+    NeedsBatch,
+    NotBuilt,
+    Push,
+    Recorder,
+    Table,
+    is_table,
+)
+
+MAX_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class Position:
+    """A leaf of a recorded function's result: the number of an output array."""
+
+    output: int
+
+
+@final
+@dataclass(frozen=True)
+class Recorded:
+    """A closure as a pure function.
+
+    Args:
+        captured: From variables and leaves to outputs. The leaves are the arguments' arrays, the
+            arrays of `batches`, and positions of looked-up rows.
+        result: What the function returns, with a `Position` for each array.
+        pushes: Optimizers and variables, with the positions of their gradients.
+        writes: Variables, how they change ("set", "add"), and the positions of the values.
+        batches: Which iterator each batch is taken from, in order, and what it looks like.
+        tables: Variables that arrive as rows.
+        lookups: Tables, and the positions of the ids that are looked up in them.
+    """
+
+    captured: Captured
+    result: Any
+    pushes: tuple[tuple[Push, tuple[int, ...]], ...]
+    writes: tuple[tuple[Any, str, int], ...]
+    batches: tuple[tuple[Any, Any], ...]
+    tables: tuple[Table, ...]
+    lookups: tuple[tuple[Any, int], ...]
+
+
+def record(
+    fn: Callable[[Sequence[Any]], Any],
+    arrays: Sequence[Any],
+    *,
+    example: Callable[[Any], Any],
+) -> Recorded:
+    """Trace a closure.
+
+    Args:
+        fn: A function of a list of arrays.
+        arrays: The arrays, or their shapes.
+        example: Gives a batch (or its shapes) like those of an iterator that `fn` reads.
+
+    Returns:
+        The closure as a pure function.
+
+    Raises:
+        DenseUse: If it needs all of a table.
+    """
+    inputs = Inputs()
+    for _ in range(MAX_ROUNDS):
+        recorder = Recorder(inputs)
+        try:
+            captured = _captured(fn, arrays, recorder)
+        except NeedsBatch as need:
+            inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
+            continue
+        except NotBuilt as need:
+            with keras.name_scope(need.optimizer.name, caller=need.optimizer):
+                need.optimizer.build(need.variables)
+            need.optimizer.built = True
+            continue
+        except DenseUse as error:
+            if id(error.variable) in inputs.dense or is_table(error.variable):
+                raise
+            inputs.dense[id(error.variable)] = inputs.tables.pop(id(error.variable))
+            continue
+        if not _learned(inputs, recorder):
+            return _recorded(captured, recorder)
+    raise RuntimeError("A closure must do the same each time it is traced.")
+
+
+def _learned(inputs: Inputs, recorder: Recorder) -> bool:
+    """Note what a trace has found; whether there was anything new."""
+    new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
+    for key, (variable, count) in new.items():
+        inputs.tables[key] = Table(variable, min(count, variable.shape[0]))
+    positions = [tuple(ids.shape) for _, ids in recorder.lookups]
+    changed = bool(new) or positions != inputs.positions
+    inputs.positions = positions
+    return changed
+
+
+def _captured(fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder) -> Captured:
+    inputs = recorder.inputs
+    batches, tree = jax.tree.flatten([batch for _, batch in inputs.batches])
+    positions = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in inputs.positions]
+
+    def flat(leaves: Sequence[Any]) -> Any:
+        taken, rest = leaves[: len(arrays)], leaves[len(arrays) :]
+        recorder.begin(tree.unflatten(rest[: len(batches)]), rest[len(batches) :])
+        result = fn(taken)
+        changes = recorder.changes(_compat.get_stateless_scope())
+        recorder.changed = [(variable, kind) for variable, kind, _ in changes]
+        # Statics keep their place in the tree; variables are no part of it.
+        return {
+            "result": result,
+            "grads": [grads for _, grads in recorder.pushes],
+            "changes": [value for *_, value in changes],
+            "ids": [ids for _, ids in recorder.lookups],
+        }
+
+    return capture(flat, [*arrays, *batches, *positions], recorder=recorder)
+
+
+def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
+    found = captured.assemble([Position(i) for i in range(captured.num_outputs)])
+    numbers = jax.tree.map(
+        lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
+        {key: found[key] for key in ("grads", "changes", "ids")},
+    )
+    return Recorded(
+        captured,
+        found["result"],
+        tuple(
+            (push, tuple(grads))
+            for (push, _), grads in zip(recorder.pushes, numbers["grads"], strict=True)
+        ),
+        tuple(
+            (variable, kind, value)
+            for (variable, kind), value in zip(recorder.changed, numbers["changes"], strict=True)
+        ),
+        tuple(recorder.inputs.batches),
+        tuple(recorder.inputs.tables.values()),
+        tuple(
+            (variable, ids)
+            for (variable, _), ids in zip(recorder.lookups, numbers["ids"], strict=True)
+        ),
+    )

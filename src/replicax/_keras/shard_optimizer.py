@@ -1,0 +1,202 @@
+"""A Keras optimizer, taken apart: it updates a variable, or some rows of one, where these live.
+
+A parameter server has neither the model nor the optimizer's variables: it has values, and beside
+each value its slots (momenta, accumulators). For every shape of value a copy of the optimizer is
+built around one variable of that shape, and its `stateless_apply` is compiled. What needs all
+gradients at once (clipping by norm, loss scaling) was done by the worker that sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.distribution import installed
+
+
+class Part(NamedTuple):
+    """What an optimizer has to know of a value.
+
+    Args:
+        path: The variable's path.
+        shape: The value's shape: of the variable, a shard of it, or some of its rows.
+        dtype: The type of its elements.
+        decays: Whether weight decay is for this variable.
+        constraint: Applied after an update, or None.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    decays: bool = True
+    constraint: Any = None
+
+
+class Recipe(NamedTuple):
+    """How to make a copy of an optimizer.
+
+    Args:
+        kind: Its class.
+        config: What `get_config` gave.
+    """
+
+    kind: type
+    config: dict[str, Any]
+
+    @classmethod
+    def of(cls, optimizer: Any) -> Recipe:
+        """The recipe of a Keras optimizer, without what workers do to gradients.
+
+        Raises:
+            UsageError: For an optimizer that cannot be taken apart.
+        """
+        if isinstance(optimizer, _compat.LossScaleOptimizer):
+            raise UsageError(
+                "A parameter server runs an optimizer that needs one variable at a time. "
+                "Received: a LossScaleOptimizer, which looks at all gradients before it decides. "
+                "They are on several servers. Use bfloat16, which needs no loss scale, or the "
+                "`loss_scale_factor` of the inner optimizer."
+            )
+        config = dict(optimizer.get_config())
+        clips = any(config.get(name) for name in _CLIPPING)
+        if clips and config.get("gradient_accumulation_steps"):
+            raise UsageError(
+                "With parameter servers, gradients are clipped before they are accumulated. "
+                "Received: an optimizer with both clipping and gradient_accumulation_steps. Keras "
+                "clips what was accumulated, which is on the servers. Leave one of them out."
+            )
+        config.update(dict.fromkeys([*_CLIPPING, "loss_scale_factor"]))
+        return cls(type(optimizer), config)
+
+
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+@final
+class ShardOptimizer:
+    """Updates values and their slots, as one Keras optimizer does.
+
+    Args:
+        recipe: The optimizer.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._built: dict[Part, tuple[Any, list[Any], list[np.ndarray]]] = {}
+        self._updates: dict[tuple[Part, ...], Callable[..., Any]] = {}
+
+    def initial_slots(self, part: Part) -> list[np.ndarray]:
+        """The slots of a value that was never updated."""
+        return self._build(part)[2]
+
+    def slot_paths(self, part: Part) -> list[str]:
+        """The names of the slots, as Keras gives them."""
+        return [variable.path for variable in self._build(part)[1]]
+
+    def update(
+        self,
+        parts: Sequence[Part],
+        values: Sequence[Any],
+        grads: Sequence[Any],
+        slots: Sequence[Sequence[Any]],
+        iterations: int,
+        learning_rate: float | None,
+        scale: float = 1.0,
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """One step for several values at once.
+
+        Args:
+            parts: What they are.
+            values: The values.
+            grads: Their gradients.
+            slots: Their slots.
+            iterations: How many steps came before.
+            learning_rate: The current one; None for a schedule.
+            scale: What gradients are multiplied by.
+
+        Returns:
+            The new values and the new slots.
+        """
+        key = tuple(parts)
+        if key not in self._updates:
+            self._updates[key] = jax.jit(self._traced(key))
+        rate = None if learning_rate is None else np.float32(learning_rate)
+        return self._updates[key](
+            values, grads, slots, np.int32(iterations), rate, np.float32(scale)
+        )
+
+    def _traced(self, parts: tuple[Part, ...]) -> Callable[..., Any]:
+        copies = [self._build(part)[:2] for part in parts]
+
+        def update(
+            values: Any, grads: Any, slots: Any, iterations: Any, rate: Any, scale: Any
+        ) -> tuple[list[Any], list[list[Any]]]:
+            new_values, new_slots = [], []
+            for (optimizer, mine), value, grad, held in zip(
+                copies, values, grads, slots, strict=True
+            ):
+                shared = {id(optimizer.iterations): iterations}
+                if rate is not None:
+                    shared[id(_compat.learning_rate(optimizer))] = rate
+                shared.update({id(v): array for v, array in zip(mine, held, strict=True)})
+                state = [shared[id(variable)] for variable in optimizer.variables]
+                scaled = grad * scale.astype(grad.dtype)
+                (new,), news = optimizer.stateless_apply(state, [scaled], [value])
+                found = dict(zip(map(id, optimizer.variables), news, strict=True))
+                new_values.append(jnp.asarray(new, value.dtype))
+                new_slots.append([found[id(variable)] for variable in mine])
+            return new_values, new_slots
+
+        return update
+
+    def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
+        if part not in self._built:
+            with installed(None):  # the copy is nobody's, also where a scope is open
+                self._built[part] = _copy(self._recipe, part)
+        return self._built[part]
+
+
+def is_rowwise(recipe: Recipe) -> bool:
+    """Whether updating a variable by rows gives what updating all of it gives."""
+    rng = np.random.default_rng(0)
+    value = rng.normal(size=(4, 3)).astype("float32")
+    grads = [rng.normal(size=(4, 3)).astype("float32") for _ in range(2)]
+
+    def trained(rows: slice) -> np.ndarray:
+        optimizer = ShardOptimizer(recipe)
+        part = Part("probe", value[rows].shape, "float32")
+        values, slots = [value[rows]], [optimizer.initial_slots(part)]
+        rate = recipe.config.get("learning_rate")
+        known = float(rate) if isinstance(rate, int | float) else None
+        for step, grad in enumerate(grads):
+            values, slots = optimizer.update([part], values, [grad[rows]], slots, step, known)
+        return np.asarray(values[0])
+
+    halves = np.concatenate([trained(slice(0, 2)), trained(slice(2, 4))])
+    return bool(np.allclose(halves, trained(slice(0, 4)), rtol=1e-5, atol=1e-7))
+
+
+def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
+    """An optimizer for one value, its slots, and what these are at first."""
+    config = dict(recipe.config)
+    if not part.decays and config.get("weight_decay") is not None:
+        config["weight_decay"] = 0.0
+    optimizer: Any = recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
+    variable = keras.Variable(jnp.zeros(part.shape, part.dtype), dtype=part.dtype, name="value")
+    _compat.set_path(variable, part.path)
+    variable.constraint = part.constraint
+    optimizer.build([variable])
+    shared = (optimizer.iterations, _compat.learning_rate(optimizer))
+    slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
+    initial = [np.array(slot.value) for slot in slots]
+    # The copy is a recipe: its own values are never looked at, and may be large.
+    for held in [variable, *slots]:
+        _compat.store(held, jnp.zeros((), held.dtype))
+    return optimizer, slots, initial

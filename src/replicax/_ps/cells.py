@@ -1,0 +1,106 @@
+"""What a server holds: cells, each a variable or a shard of one, with its slots and its version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from replicax._keras.shard_optimizer import Part
+
+_CHANGES = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@final
+@dataclass
+class Cell:
+    """A variable, or a shard of one.
+
+    Args:
+        part: What an optimizer has to know of it.
+        value: Its value. One that is trained by rows is changed in place; any other is replaced,
+            so that whoever has got hold of it may go on reading.
+        version: How often it was changed.
+        slots: What the optimizer keeps beside it.
+        optimizer: Which optimizer that is; None before the first.
+    """
+
+    part: Part
+    value: Any
+    version: int = 0
+    slots: list[Any] = field(default_factory=list)
+    optimizer: int | None = None
+
+    def get(self, slot: int | None = None) -> Any:
+        """The value, or one of the slots, as it is now."""
+        held = self.value if slot is None else self.slots[slot]
+        return held.copy() if _is_own(held) else held
+
+    def put(self, new: Any, kind: str = "set", slot: int | None = None) -> None:
+        """Replace the value or a slot by a value, or add to it."""
+        if kind == "add":
+            new = np.asarray(self.get(slot)) + new
+        if slot is None:
+            self.value = new
+        else:
+            self.slots[slot] = new
+        self.version += 1
+
+    def rows(self, rows: np.ndarray) -> np.ndarray:
+        """Some rows of the value, by number."""
+        return np.asarray(self.value)[rows]
+
+    def scatter(self, rows: np.ndarray, values: np.ndarray, how: str) -> None:
+        """Change rows by number, in place; a row that is named twice is changed twice."""
+        value = self._own(None)
+        if how == "update":
+            value[rows] = values
+        else:
+            _CHANGES[how].at(value, rows, values)
+        self.version += 1
+
+    def step_rows(self, rows: np.ndarray, grads: np.ndarray, hosted: Any, scale: float) -> None:
+        """Let an optimizer update some rows, each of them named once."""
+        size = 1 << (len(rows) - 1).bit_length()  # few sizes, since each is compiled
+        part = self.part._replace(shape=(size, *self.part.shape[1:]))
+        pad = [(0, size - len(rows))] + [(0, 0)] * (grads.ndim - 1)
+        held = [self._own(slot) for slot in range(len(self.slots))]
+        value = self._own(None)
+        (new,), (slots,) = hosted.updates.update(
+            [part],
+            [np.pad(value[rows], pad)],
+            [np.pad(grads, pad)],
+            [[np.pad(slot[rows], pad) for slot in held]],
+            hosted.iterations,
+            hosted.learning_rate,
+            scale,
+        )
+        value[rows] = np.asarray(new)[: len(rows)]
+        for slot, changed in zip(held, slots, strict=True):
+            slot[rows] = np.asarray(changed)[: len(rows)]
+        self.version += 1
+
+    def _own(self, slot: int | None) -> np.ndarray:
+        """The value or a slot as an array that may be changed in place."""
+        now = self.value if slot is None else self.slots[slot]
+        if not _is_own(now):
+            now = np.array(now)
+            if slot is None:
+                self.value = now
+            else:
+                self.slots[slot] = now
+        return now
+
+
+def _is_own(held: Any) -> bool:
+    """Whether an array is changed in place by `step_rows`; all others never change."""
+    return isinstance(held, np.ndarray) and held.flags.owndata

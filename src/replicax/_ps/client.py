@@ -1,0 +1,97 @@
+"""The way to the servers: a link to each, opened when it is needed and again after it broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, final
+
+from replicax._ps.lanes import ServerGone
+from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
+
+
+@final
+class Client:
+    """Links to all servers.
+
+    Args:
+        dial: Connects to a member.
+        addresses: Where each server listens.
+    """
+
+    def __init__(
+        self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
+    ) -> None:
+        self._dial = dial
+        self._addresses = [tuple(one) for one in addresses]
+        self._links: list[Link | None] = [None] * len(addresses)
+        self._lock = threading.Lock()
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return len(self._addresses)
+
+    @property
+    def addresses(self) -> list[tuple[str, ...]]:
+        """Where the servers listen."""
+        return list(self._addresses)
+
+    def move(self, server: int, addresses: Sequence[str]) -> None:
+        """A server listens elsewhere now."""
+        with self._lock:
+            if self._addresses[server] != tuple(addresses):
+                self._addresses[server] = tuple(addresses)
+                self._drop(server)
+
+    def call(
+        self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
+    ) -> Message:
+        """Ask a server something.
+
+        Raises:
+            ServerGone: If it cannot be reached, or the connection breaks.
+        """
+        try:
+            return self._link(server).call(op, head or {}, buffers)
+        except (LinkLost, Refused, OSError) as error:
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, str(error)) from error
+        except RemoteError as error:
+            if error.kind != "WrongRun":
+                raise
+            # It began anew, and the coordinator has not told it what it needs to know.
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, "It has begun anew.") from error
+
+    def each(
+        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
+    ) -> list[Any]:
+        """Ask all servers the same."""
+        return [select(self.call(server, op, head)) for server in range(self.num_servers)]
+
+    def close(self) -> None:
+        """End all links."""
+        with self._lock:
+            for server in range(len(self._links)):
+                self._drop(server)
+
+    def _link(self, server: int) -> Link:
+        link = self._links[server]
+        if link is not None:
+            return link
+        with self._lock:
+            if self._links[server] is None:
+                self._links[server] = self._dial(self._addresses[server])
+            link = self._links[server]
+        assert link is not None
+        return link
+
+    def _drop(self, server: int) -> None:
+        link, self._links[server] = self._links[server], None
+        if link is not None:
+            with suppress(OSError):
+                link.close()

@@ -1,0 +1,293 @@
+"""What a `ClusterCoordinator` asks of its strategy: tasks, lanes to workers, servers back again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.errors import UnavailableError
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.dispatch import Dispatcher
+from replicax._ps.lanes import Lane, ServerGone, WorkerGone
+from replicax._ps.rounds import RoundGate
+from replicax._ps.tasks import Tracer, assembled
+from replicax._ps.wire import Link, LinkLost, Refused
+from replicax._ps.worker_data import PerWorkerDataset
+
+if TYPE_CHECKING:
+    from replicax._ps.client import Client
+    from replicax._ps.closures import Closure
+    from replicax._ps.cluster import Cluster
+    from replicax._ps.programs import Program
+    from replicax._ps.store import ServerStore
+
+logger = logging.getLogger("replicax")
+
+LANES = 2  # per worker: while one computes, the other fetches or sends
+
+
+@final
+class Engine:
+    """What lanes share: the way to all members, and what is known of them.
+
+    Args:
+        cluster: Where servers and workers are.
+        dial: Connects to one of them.
+        client: The way to the servers.
+        store: Where variables live.
+        patience: Seconds to wait for a member that is gone.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        dial: Callable[[Sequence[str]], Link],
+        client: Client,
+        store: ServerStore,
+        *,
+        patience: float,
+    ) -> None:
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
+        self.patience = patience
+        self.clocks: dict[int, int] = {}
+        self._incarnations = dict.fromkeys(range(client.num_servers), 0)
+        self._barrier = 0
+
+    @property
+    def epoch(self) -> str:
+        """Changes whenever closures from now on have to see something new."""
+        return f"{self._barrier}.{self.store.epoch}"
+
+    def barrier(self) -> None:
+        """Closures from now on see the updates of all that have ended."""
+        self._barrier += 1
+
+    def end_round(self) -> None:
+        """All closures of a round have ended: servers apply the mean of what they pushed."""
+        self.client.each("round", {})
+        self.barrier()
+
+    def note(self, clocks: dict[str, int]) -> None:
+        """What workers have heard of the servers' clocks."""
+        for server, clock in clocks.items():
+            if clock > self.clocks.get(int(server), 0):
+                self.clocks[int(server)] = clock
+
+    def restore_server(self, server: int) -> None:
+        """Wait until a server is back.
+
+        Raises:
+            UnavailableError: If it does not come back, or has lost what it had.
+        """
+        with suppress(ServerGone):
+            self.client.call(server, "ping")
+            return
+        known = self._incarnations[server]
+        member = self.cluster.member("server", server, after=known, timeout=self.patience)
+        self._incarnations[server] = member.incarnation
+        self.client.move(server, member.addresses)
+        found = self.client.call(server, "stats").head
+        if not found["versions"]:
+            raise UnavailableError(
+                "A parameter server that dies comes back from a snapshot. Received: server "
+                f"{server}, which came back with nothing. What it held is lost. Pass "
+                "`snapshot_dir=` to the strategy, and load the last checkpoint.",
+                f"/job:ps/task:{server}",
+            )
+        lost = self.clocks.get(server, 0) - found["clock"]
+        logger.warning(
+            "Parameter server %d is back from its snapshot; %d update(s) were lost.",
+            server,
+            max(lost, 0),
+        )
+
+
+@final
+class Coordination:
+    """The engine of one strategy, as its coordinator sees it.
+
+    Args:
+        engine: What lanes share.
+        adopt: Takes variables that were made outside the scope.
+        scope: Enters the strategy's scope.
+        max_staleness: How many updates a gradient may be late; None for any number.
+        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        adopt: Callable[[Sequence[Any]], None],
+        scope: Callable[[], AbstractContextManager[Any]],
+        *,
+        max_staleness: int | None,
+        in_rounds: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.max_staleness = max_staleness
+        # In rounds a second lane would only take a place that is another worker's.
+        self._lanes_each = 1 if in_rounds else LANES
+        gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = gate.flush if in_rounds else lambda: None
+        self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
+        self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
+        self._found: tuple[str, ...] | None = None
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return self.engine.cluster.num_workers
+
+    def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a call of `fn` is for workers."""
+        return self.tracer.task(fn, args, dict(kwargs))
+
+    def barrier(self) -> None:
+        """Closures from now on see the updates of all that have ended."""
+        self._flush()
+        self.engine.barrier()
+
+    def lanes(self) -> list[Lane]:
+        """The lanes to all workers."""
+        return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
+
+    def add_worker(self) -> list[Lane]:
+        """Start one more worker; the lanes to it."""
+        return self._lanes_of(self.engine.cluster.add_worker())
+
+    def restore_server(self, server: int) -> None:
+        """Wait until a server is back."""
+        self.engine.restore_server(server)
+
+    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> PerWorkerDataset:
+        """A data set of which each worker has a copy, or a share."""
+        return PerWorkerDataset(dataset_or_fn, shard)
+
+    def close(self) -> None:
+        """End all that was started: closures, links, members."""
+        self.dispatcher.close()
+        self.engine.client.close()
+        self.engine.cluster.close()
+
+    def _lanes_of(self, worker: int) -> list[Lane]:
+        return [WorkerLane(self.engine, worker) for _ in range(self._lanes_each)]
+
+    def _platforms(self) -> tuple[str, ...]:
+        """What the workers compute on: asked of the first one."""
+        if self._found is None:
+            engine = self.engine
+            member = engine.cluster.member("worker", 0, timeout=engine.patience)
+            link = engine.dial(member.addresses)
+            self._found = (_export_name(link.call("ping").head["platform"]),)
+            link.close()
+        return self._found
+
+
+@final
+class WorkerLane:
+    """One connection to one worker: it runs one closure at a time.
+
+    Args:
+        engine: The way to it, and to the servers.
+        worker: Which worker.
+    """
+
+    def __init__(self, engine: Engine, worker: int) -> None:
+        self.worker = worker
+        self._engine = engine
+        self._incarnation = -1
+        self._link: Link | None = None
+        self._told: set[Any] = set()
+        self._addresses: list[Any] = []
+        self._started = False
+
+    def run(self, closure: Closure, *, more: bool) -> Any:
+        """Run a closure there, and wait for its result."""
+        self._started = False
+        try:
+            return self._run(closure, more=more)
+        except (LinkLost, Refused, OSError) as error:
+            self.close()
+            raise WorkerGone(self.worker, str(error), self._started) from error
+
+    def recover(self) -> None:
+        """Wait until the worker is back."""
+        self.close()
+        member = self._engine.cluster.member(
+            "worker", self.worker, after=self._incarnation, timeout=self._engine.patience
+        )
+        self._connect(member)
+
+    def close(self) -> None:
+        """End the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _run(self, closure: Closure, *, more: bool) -> Any:
+        engine, task = self._engine, closure.task.of(self.worker)
+        link = self._link or self._connect(
+            engine.cluster.member("worker", self.worker, timeout=engine.patience)
+        )
+        addresses = engine.client.addresses
+        if addresses != self._addresses:
+            link.call("servers", {"addresses": addresses})
+            self._addresses = addresses
+        shapes: dict[int, Any] = {}
+        program = task.family.usual
+        while True:
+            self._tell(link, program)
+            head = {
+                "closure": closure.id,
+                "program": program.digest,
+                "epoch": engine.epoch,
+                "more": more,
+                "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
+                "splits": [None] * len(task.iterators),
+            }
+            self._started = True
+            reply = link.call("run", head, [raw(array) for array in task.arrays])
+            if "need" not in reply.head:
+                return self._result(program, reply)
+            shapes[reply.head["source"]] = reply.head["need"]
+            program = task.family.program(shapes)
+
+    def _result(self, program: Program, reply: Any) -> Any:
+        if "gone" in reply.head:
+            raise ServerGone(reply.head["gone"])
+        if "failed" in reply.head:
+            raise pickle.loads(reply.buffers[0])
+        self._engine.note(reply.head["clocks"])
+        arrays = [
+            array_of(buffer, dtype, shape)
+            for (dtype, shape), buffer in zip(reply.head["results"], reply.buffers, strict=True)
+        ]
+        return assembled(program, arrays)
+
+    def _tell(self, link: Link, program: Program) -> None:
+        """Send what the worker has not got yet: a program, and the data that it reads."""
+        if program.digest in self._told:
+            return
+        for source, _ in program.recorded.batches:
+            if source.resource not in self._told:
+                head = {"resource": source.resource, "shard": source.dataset.shard}
+                link.call("dataset", head, [source.dataset.payload])
+                self._told.add(source.resource)
+        meta = json.dumps(program.meta).encode()
+        link.call("program", {"digest": program.digest}, [meta, program.main, program.ids])
+        self._told.add(program.digest)
+
+    def _connect(self, member: Any) -> Link:
+        self._incarnation = member.incarnation
+        self._told, self._addresses = set(), []
+        self._link = self._engine.dial(member.addresses)
+        return self._link
+
+
+def _export_name(platform: str) -> str:
+    """How `jax.export` calls what a backend is called."""
+    return {"gpu": "cuda"}.get(platform, platform)

@@ -1,0 +1,50 @@
+"""`fit` and its like under a `ParameterServerStrategy`: who schedules their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._keras.closure_steps import ClosureSteps
+from replicax._ps.coordination import LANES, Coordination
+
+if TYPE_CHECKING:
+    from replicax._ps.store import ServerStore
+
+AHEAD = 2  # closures per lane: one runs, one waits
+
+
+@final
+class StepScheduler:
+    """Schedules the steps of Keras' loops.
+
+    Args:
+        coordination: The engine.
+        store: Where variables live.
+    """
+
+    def __init__(self, coordination: Coordination, store: ServerStore) -> None:
+        self._coordination, self._store = coordination, store
+
+    def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Run `fn(*args)` on a worker."""
+        task = self._coordination.tracer.traced(fn, key, args, {})
+        return self._coordination.dispatcher.submit(task)
+
+    def under_way(self) -> int:
+        """How many closures it is good to have under way."""
+        return self._coordination.num_workers * LANES * AHEAD
+
+    def before_access(self, flush: Callable[[], None] | None) -> None:
+        """What to do before the coordinator reads or writes a variable."""
+        self._store.before_access = flush or (lambda: None)
+
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        self._coordination.dispatcher.barrier()
+
+
+def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
+    """What makes the step functions of models."""
+    scheduler = StepScheduler(coordination, store)
+    return lambda model, kind: ClosureSteps(model, kind, scheduler)

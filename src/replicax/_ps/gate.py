@@ -1,0 +1,94 @@
+"""`StalenessGate`: which closures may run at the same time, so that no update is too old."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol, final
+
+from replicax._core.errors import UsageError
+
+
+class Gate(Protocol):
+    """Says which closures may run at the same time."""
+
+    def admit(self, closure: int) -> bool:
+        """Wait until a closure may run; False if the gate was closed instead."""
+        ...
+
+    def finish(self, closure: int) -> None:
+        """Note that a closure that was admitted has ended."""
+        ...
+
+    def close(self) -> None:
+        """Let nobody in any more; who waits is told."""
+        ...
+
+
+@final
+class StalenessGate:
+    """Lets closures run at the same time as long as each update stays fresh enough.
+
+    An update is as old as the number of other closures that ended between the moment its own
+    closure was admitted, when it may have read the variables, and the moment that closure ended.
+
+    Args:
+        bound: How old an update may be; 0 lets one closure run at a time, None sets no bound.
+    """
+
+    def __init__(self, bound: int | None) -> None:
+        if bound is not None and (isinstance(bound, bool) or bound < 0):
+            raise UsageError(
+                "The bound of staleness must be None or a number of updates, at least 0. Received: "
+                f"max_staleness={bound!r}. An update cannot be newer than the variables it was "
+                "made from. Use 0 for one step after the other, or None for no bound."
+            )
+        self._bound = bound
+        self._changed = threading.Condition()
+        self._waiting: deque[int] = deque()
+        self._ended = 0
+        self._ended_before: dict[int, int] = {}  # of those that run, in the order of admission
+        self._closed = False
+
+    def admit(self, closure: int) -> bool:
+        """Wait until a closure may run; those that wait are let in as they came.
+
+        Returns:
+            False if the gate was closed instead.
+        """
+        if self._bound is None:
+            return not self._closed
+        with self._changed:
+            self._waiting.append(closure)
+            self._changed.wait_for(
+                lambda: self._closed or (self._waiting[0] == closure and self._has_room())
+            )
+            self._waiting.remove(closure)
+            if not self._closed:
+                self._ended_before[closure] = self._ended
+            self._changed.notify_all()  # the next one might fit in as well
+            return not self._closed
+
+    def finish(self, closure: int) -> None:
+        """Note that a closure that was admitted has ended; it may have updated variables."""
+        if self._bound is None:
+            return
+        with self._changed:
+            if self._ended_before.pop(closure, None) is not None:
+                self._ended += 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in any more; who waits is told."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        # F runs, and aᵢ have ended since i ∈ F was admitted. In the worst case i ends after all
+        # others: its update is then aᵢ + |F| old, the new one counted; the new one's is |F| old,
+        # if all of F end before it. Who comes later asks the same, so no more has to be looked at.
+        # The first in F has the largest aᵢ.
+        assert self._bound is not None
+        oldest = next(iter(self._ended_before.values()), self._ended)
+        return self._ended - oldest + len(self._ended_before) <= self._bound

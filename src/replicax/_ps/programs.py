@@ -1,0 +1,187 @@
+"""A recorded closure as what travels to workers: compiled code, and which values go where.
+
+The code is `jax.export` bytes: a worker needs nothing of the user's program. Beside it there is a
+description in plain JSON: which cells are read, where gradients and changes go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from replicax._core.errors import UsageError
+from replicax._keras.capture import evaluate
+
+if TYPE_CHECKING:
+    from replicax._keras.recorder import Table
+    from replicax._keras.recording import Recorded
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a worker runs.
+
+    Args:
+        digest: Names it.
+        meta: The description; see `describe`.
+        main: From values, leaves and rows to results, gradients and changes.
+        ids: From leaves to the ids that are looked up; empty if there are none.
+        recorded: What it was made of.
+    """
+
+    digest: str
+    meta: dict[str, Any]
+    main: bytes
+    ids: bytes
+    recorded: Recorded
+
+
+def build(
+    recorded: Recorded,
+    *,
+    where: Callable[[Any], dict[str, Any]],
+    number: Callable[[Any, Sequence[Any]], int],
+    resource: Callable[[Any], int],
+    platforms: Sequence[str] | None = None,
+) -> Program:
+    """Make the program of a recorded closure.
+
+    Args:
+        recorded: The closure.
+        where: Describes the home of a variable.
+        number: Names an optimizer on the servers, for these variables.
+        resource: Names an iterator on the workers.
+        platforms: What workers compute on.
+    """
+    captured = recorded.captured
+    variables = captured.variables
+    wanted, layout = _outputs(recorded, where, number)
+    main, kept = _exported(captured.jaxpr, wanted, platforms)
+    tables = {id(table.variable): index for index, table in enumerate(recorded.tables)}
+    num_leaves = len(captured.jaxpr.in_avals) - len(variables)
+    num_positions = len(recorded.lookups)
+    inputs: list[list[Any]] = []
+    reads: list[dict[str, Any]] = []
+    for index in kept:
+        if index >= len(variables):
+            leaf = index - len(variables)
+            last = num_leaves - num_positions
+            inputs.append(["leaf", leaf] if leaf < last else ["positions", leaf - last])
+        elif id(variables[index]) in tables:
+            inputs.append(["rows", tables[id(variables[index])]])
+        else:
+            inputs.append(["value", len(reads)])
+            reads.append(where(variables[index]))
+    ids = b""
+    if recorded.lookups:
+        ids = _exported_ids(recorded, platforms)
+    meta = {
+        "inputs": inputs,
+        "reads": reads,
+        "tables": [{**where(table.variable), "rows": table.rows} for table in recorded.tables],
+        "lookups": [tables[id(variable)] for variable, _ in recorded.lookups],
+        "batches": [
+            [resource(source), [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]]
+            for source, batch in recorded.batches
+        ],
+        **layout,
+    }
+    digest = hashlib.sha256(json.dumps(meta, sort_keys=True).encode() + main + ids).hexdigest()
+    return Program(digest[:24], meta, main, ids, recorded)
+
+
+def _outputs(
+    recorded: Recorded,
+    where: Callable[[Any], dict[str, Any]],
+    number: Callable[[Any, Sequence[Any]], int],
+) -> tuple[list[int], dict[str, Any]]:
+    """Which outputs are computed, in order, and what becomes of them."""
+    from_result = sorted({leaf.output for leaf in _positions(recorded.result)})
+    wanted = list(from_result)
+    tables = {id(table.variable) for table in recorded.tables}
+    pushes = []
+    for push, grads in recorded.pushes:
+        described = {"optimizer": number(push.optimizer, push.variables), "grads": []}
+        for variable, grad in zip(push.variables, grads, strict=True):
+            is_rows = id(variable) in tables
+            home = _table_index(recorded.tables, variable) if is_rows else where(variable)
+            described["grads"].append([len(wanted), "rows" if is_rows else "value", home])
+            wanted.append(grad)
+        pushes.append(described)
+    writes = []
+    for variable, kind, output in recorded.writes:
+        writes.append([len(wanted), kind, where(variable)])
+        wanted.append(output)
+    return wanted, {"results": len(from_result), "pushes": pushes, "writes": writes}
+
+
+def _positions(result: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(result) if hasattr(leaf, "output")]
+
+
+def _table_index(tables: Sequence[Table], variable: Any) -> int:
+    return next(i for i, table in enumerate(tables) if table.variable is variable)
+
+
+def _exported(
+    jaxpr: Any, wanted: Sequence[int], platforms: Sequence[str] | None
+) -> tuple[bytes, list[int]]:
+    """The code of some outputs, and which inputs it needs."""
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jaxpr.in_avals]
+
+    def main(*inputs: Any) -> list[Any]:
+        outputs = evaluate(jaxpr, *inputs)
+        return [outputs[i] for i in wanted]
+
+    exported = _export(main, shapes, platforms)
+    kept = list(exported.module_kept_var_idx)
+    if len(kept) < len(shapes):
+
+        def pruned(*inputs: Any) -> list[Any]:
+            given = dict(zip(kept, inputs, strict=True))
+            return main(*[given.get(i, jnp.zeros(s.shape, s.dtype)) for i, s in enumerate(shapes)])
+
+        exported = _export(pruned, [shapes[i] for i in kept], platforms)
+    return exported.serialize(), kept
+
+
+def _exported_ids(recorded: Recorded, platforms: Sequence[str] | None) -> bytes:
+    """The code of the ids. They must follow from the data alone: nothing else is there yet."""
+    captured = recorded.captured
+    code, kept = _exported(captured.jaxpr, [output for _, output in recorded.lookups], platforms)
+    first = len(captured.variables)
+    last = len(captured.jaxpr.in_avals) - len(recorded.lookups)
+    for index in kept:
+        if not first <= index < last:
+            what = f"variable '{captured.variables[index].path}'" if index < first else "a lookup"
+            raise UsageError(
+                "The ids that a closure looks up in a table follow from its data. Received: ids "
+                f"that depend on {what}. The rows are fetched before the closure begins, when "
+                "only the batch is there. Compute these ids in an earlier closure, or in the "
+                "input pipeline."
+            )
+    names = json.dumps([index - first for index in kept]).encode()
+    return len(names).to_bytes(4, "big") + names + code
+
+
+def _export(fn: Callable[..., Any], shapes: Any, platforms: Sequence[str] | None) -> Any:
+    try:
+        return jax.export.export(jax.jit(fn), platforms=platforms)(*shapes)
+    except (ValueError, NotImplementedError) as error:
+        raise UsageError(
+            "What a closure computes travels to the workers as compiled code. Received: a "
+            f"function that cannot be exported: {error}. Calls back into Python "
+            "(`jax.debug.print`, `io_callback`) stay behind. Leave them out of the closure."
+        ) from error
+
+
+def split_ids(code: bytes) -> tuple[list[int], bytes]:
+    """Which leaves the code of the ids needs, and the code."""
+    size = int.from_bytes(code[:4], "big")
+    return json.loads(code[4 : 4 + size]), code[4 + size :]

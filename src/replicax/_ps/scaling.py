@@ -1,0 +1,31 @@
+"""How much a late gradient counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from replicax._core.errors import UsageError
+
+
+def scaling(wanted: Any) -> Callable[[int], float]:
+    """The factor for a gradient that is some updates late.
+
+    Args:
+        wanted: None for no scaling; "inverse" for 1 / (1 + lateness); or a function.
+
+    Raises:
+        UsageError: For anything else.
+    """
+    if wanted is None:
+        return lambda late: 1.0
+    if wanted == "inverse":
+        return lambda late: 1.0 / (1.0 + late)
+    if callable(wanted):
+        own: Callable[[int], Any] = wanted
+        return lambda late: float(own(late))
+    raise UsageError(
+        "`staleness_scaling` says how much a late gradient counts. Received: "
+        f"{wanted!r}. It is None, 'inverse' for 1 / (1 + lateness), or a function of the lateness "
+        "in updates. Pass one of these."
+    )

@@ -1,0 +1,235 @@
+"""`ServerStore`: variables live on parameter servers, round-robin or divided by rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import cloudpickle
+import numpy as np
+from jax.sharding import Sharding
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.server_variable import home_of, move_out
+from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
+from replicax._ps.buffers import raw
+from replicax._ps.home import Placed, ServerHome, Shard, task_name
+from replicax._ps.partition import num_shards, shard_rows
+
+if TYPE_CHECKING:
+    from replicax._core.store import VariableSpec
+    from replicax._ps.client import Client
+
+
+@final
+class ServerStore:
+    """Variables on parameter servers.
+
+    Args:
+        client: The way to the servers.
+        partitioner: Says into how many shards a variable is divided; None for one.
+    """
+
+    is_resident = False
+
+    def __init__(self, client: Client, partitioner: Any) -> None:
+        self._client = client
+        self._partitioner = partitioner
+        self._cells = itertools.count()
+        self._turn = itertools.count()
+        self._optimizers: dict[int, tuple[int, Any]] = {}
+        # Variables by their ids, and kept, so that no other gets the id of one that is gone.
+        self._hosted: dict[int, tuple[int, Any]] = {}
+        # Grows with each write of the coordinator: what a worker pulled before is of no use then.
+        self.epoch = 0
+        # Called before the coordinator reads or writes: `fit` waits for what it has under way.
+        self.before_access: Callable[[], None] = lambda: None
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Where variables live: the tasks of the servers."""
+        return tuple(task_name(server) for server in range(self._client.num_servers))
+
+    def layout(self, spec: VariableSpec) -> Sharding | None:
+        return None
+
+    def lend(self, values: Any) -> Any:
+        return values
+
+    def keep(self, values: Any) -> Any:
+        return values
+
+    def claim(self, variable: Any) -> None:
+        """Take a variable that was made in the scope, or that a closure uses."""
+        if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
+            return  # what an optimizer makes moves beside the variables that it is for
+        shape = tuple(variable.shape)
+        shards = num_shards(self._partitioner, shape, variable.dtype)
+        home = ServerHome(
+            self._client,
+            (),
+            shape,
+            variable.dtype,
+            make=lambda value: self._make(variable, value, shards),
+            changed=self.changed,
+            before=self.wait,
+        )
+        _compat.adopt(variable, self, None)
+        move_out(variable, home, sharded=shards > 1)
+
+    def wait(self) -> None:
+        """Let what is under way end, before something is read or written."""
+        self.before_access()
+
+    def changed(self) -> None:
+        """Note that closures from now on have to see something new."""
+        self.epoch += 1
+
+    def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
+        places, start = [], 0
+        sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
+        constraint = getattr(variable, "constraint", None)
+        extra = [] if constraint is None else [cloudpickle.dumps(constraint)]
+        for size in sizes:
+            piece = value if size is None else value[start : start + size]
+            server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
+            head = {
+                "cell": cell,
+                "path": variable.path,
+                "shape": piece.shape,
+                "dtype": str(value.dtype),
+                "decays": True,
+            }
+            self._client.call(server, "create", head, [raw(piece), *extra])
+            stop = start + (piece.shape[0] if piece.ndim else 0)
+            places.append(Placed(server, cell, start, stop))
+            start = stop
+        return places
+
+    def places(self, variable: Any) -> tuple[Placed, ...]:
+        """Where a variable's rows are."""
+        return home_of(variable).places
+
+    def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
+        """The number of an optimizer on the servers, which then update these variables by it."""
+        number, known = self._optimizers.get(id(optimizer), (len(self._optimizers), None))
+        if known is None:
+            self._optimizers[id(optimizer)] = (number, optimizer)
+            self._host(number, optimizer)
+        new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
+        if new:
+            self._add(number, optimizer, new)
+        return number
+
+    def _host(self, number: int, optimizer: Any) -> None:
+        recipe = Recipe.of(optimizer)
+        rate = _compat.learning_rate(optimizer)
+        is_variable = isinstance(rate, _compat.KerasVariable)
+        head = {
+            "id": number,
+            "iterations": int(_compat.read(optimizer.iterations)),
+            "learning_rate": float(_compat.read(rate)) if is_variable else None,
+            "cells": [],
+        }
+        payload = cloudpickle.dumps(recipe)
+        for server in range(self._client.num_servers):
+            self._client.call(server, "optimizer", head, [payload])
+        for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
+            if isinstance(variable, _compat.KerasVariable):
+                home: Any = Tuned(self, number, name, variable.dtype)
+                move_out(variable, home, sharded=False)
+                _compat.adopt(variable, self, None)
+
+    def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
+        recipe = Recipe.of(optimizer)
+        rowwise = all(len(self.places(v)) == 1 for v in variables) or is_rowwise(recipe)
+        shared = (optimizer.iterations, _compat.learning_rate(optimizer))
+        free = [v for v in optimizer.variables if all(v is not s for s in shared)]
+        free = [v for v in free if home_of(v) is None]
+        is_new = int(_compat.read(optimizer.iterations)) == 0
+        probe = ShardOptimizer(recipe)
+        for variable in variables:
+            constraint = getattr(variable, "constraint", None)
+            sharded = len(self.places(variable)) > 1
+            if sharded and (not rowwise or constraint is not None):
+                raise _cannot_shard(variable, optimizer, constraint)
+            shape = tuple(variable.shape)
+            small = (min(shape[0], 2), *shape[1:]) if sharded else shape
+            slots = []
+            for path in probe.slot_paths(Part(variable.path, small, variable.dtype)):
+                mine = next((v for v in free if v.path.endswith(path)), None)
+                slots.append(mine)
+                free = [v for v in free if v is not mine]
+            self._move_slots(number, optimizer, variable, slots, is_new=is_new)
+
+    def _move_slots(
+        self, number: int, optimizer: Any, variable: Any, slots: Sequence[Any], *, is_new: bool
+    ) -> None:
+        decays = _compat.uses_weight_decay(optimizer, variable)
+        values = [] if is_new or None in slots else [np.asarray(_compat.stored(s)) for s in slots]
+        for place in self.places(variable):
+            whole = len(self.places(variable)) == 1
+            pieces = [v if whole else v[place.start : place.stop] for v in values]
+            head = {"id": number, "cells": [[place.cell, len(pieces), decays]]}
+            payload = [raw(piece) for piece in pieces]
+            self._client.call(place.server, "optimizer", head, [b"", *payload])
+        for index, slot in enumerate(slots):
+            if slot is not None:
+                slot.__dict__.pop("_value", None)
+                shape = tuple(slot.shape)
+                home = ServerHome(
+                    self._client,
+                    self.places(variable),
+                    shape,
+                    slot.dtype,
+                    slot=index,
+                    changed=self.changed,
+                    before=self.wait,
+                )
+                move_out(slot, home, sharded=False)
+                _compat.adopt(slot, self, None)
+        self._hosted[id(variable)] = number, variable
+
+    def tune(self, number: int, name: str, value: Any = None) -> Any:
+        """Read, or change, what an optimizer has once for all variables."""
+        wanted = {} if value is None else {name: value}
+        self.wait()
+        found = self._client.each("tune", {"id": number, "set": wanted})
+        if wanted:
+            self.changed()
+        return max(one[name] for one in found)
+
+
+@final
+class Tuned:
+    """The home of an optimizer's step counter or learning rate: each server has a copy."""
+
+    def __init__(self, store: ServerStore, number: int, name: str, dtype: str) -> None:
+        self._store, self._number, self._name, self._dtype = store, number, name, dtype
+
+    def read(self) -> np.ndarray:
+        value = self._store.tune(self._number, self._name)
+        return np.asarray(value, np.dtype(self._dtype))
+
+    def write(self, value: Any) -> None:
+        self._store.tune(self._number, self._name, np.asarray(value).item())
+
+    def shards(self) -> list[Shard]:
+        return [Shard("/job:ps", (), self._dtype, self.read)]
+
+    def described(self) -> dict[str, Any]:
+        """Where it is, for workers."""
+        what = [self._number, self._name, self._dtype]
+        return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
+
+
+def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
+    what = f"the constraint {type(constraint).__name__}" if constraint else "its update"
+    return UsageError(
+        "A variable that is divided by rows needs an update that works on each row by itself. "
+        f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
+        "looks at the variable as a whole. No server has all of it. Pass no "
+        "`variable_partitioner`, or one that leaves this variable whole."
+    )

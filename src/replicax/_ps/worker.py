@@ -1,0 +1,203 @@
+"""A worker: programs, the data it reads, and what it does when it is told to run a closure."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import cloudpickle
+import jax
+import numpy as np
+
+from replicax._core.lookup import NO_ID
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.client import Client
+from replicax._ps.dialer import Dialer
+from replicax._ps.exchange import Traffic
+from replicax._ps.lanes import ServerGone
+from replicax._ps.programs import split_ids
+from replicax._ps.worker_data import NeedsProgram, Readers
+
+if TYPE_CHECKING:
+    from replicax._ps.wire import Message
+
+Reply = tuple[dict[str, Any], Sequence[Any]]
+
+
+@final
+class Compiled:
+    """A program on a worker."""
+
+    def __init__(self, digest: str, meta: dict[str, Any], main: bytes, ids: bytes) -> None:
+        self.digest, self.meta = digest, meta
+        self.main = jax.jit(jax.export.deserialize(bytearray(main)).call)
+        self.ids: Any = None
+        if ids:
+            self._ids_leaves, code = split_ids(ids)
+            self.ids = jax.jit(jax.export.deserialize(bytearray(code)).call)
+
+    def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """For each table the rows that the leaves ask for; for each lookup where it finds them."""
+        found = self.ids(*[leaves[i] for i in self._ids_leaves])
+        ids = [np.asarray(one).astype(np.int64) for one in found]
+        rows: list[Any] = []
+        positions: list[Any] = [None] * len(ids)
+        for table in range(len(self.meta["tables"])):
+            mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
+            flat = np.concatenate([ids[i].reshape(-1) for i in mine])
+            unique, inverse = np.unique(flat, return_inverse=True)
+            if len(unique) and unique[0] == NO_ID:
+                # Behind all rows that the program gets: it reads NaN there, and trains nothing.
+                behind = self.meta["tables"][table]["rows"]
+                unique, inverse = unique[1:], np.where(inverse == 0, behind, inverse - 1)
+            rows.append(unique)
+            start = 0
+            for i in mine:
+                at = inverse.reshape(-1)[start : start + ids[i].size]
+                positions[i] = at.reshape(ids[i].shape).astype(np.int32)
+                start += ids[i].size
+        return rows, positions
+
+
+@final
+class Lane:
+    """What a worker keeps for one connection of the coordinator: its own way to the servers."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.traffic: dict[str, Traffic] = {}
+        self.ahead: tuple[str, int, list[np.ndarray]] | None = None
+
+
+@final
+class Worker:
+    """The state of one worker, and a handler of messages.
+
+    Args:
+        index: Which worker it is.
+        secret: What the cluster's members know.
+        settings: Nothing that a worker needs so far.
+    """
+
+    def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
+        self.index = index
+        self._secret = secret
+        self._addresses: list[Sequence[str]] = []
+        self._programs: dict[str, Compiled] = {}
+        self._readers = Readers(index)
+        # One computes, the others fetch and send: more at once would fight for the same cores.
+        self._computing = threading.Lock()
+        self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
+            "servers": self._servers,
+            "program": self._program,
+            "dataset": self._dataset,
+            "run": self._run,
+        }
+
+    def handle(self, session: Any, message: Message) -> Reply:
+        """Answer one message."""
+        return self._handlers[message.op](session, message)
+
+    def _servers(self, session: Any, message: Message) -> Reply:
+        self._addresses = message.head["addresses"]
+        lane = session.state.get("lane")
+        if lane is not None:
+            for server, addresses in enumerate(self._addresses):
+                if tuple(addresses) != lane.client.addresses[server]:
+                    lane.client.move(server, addresses)
+                    for traffic in lane.traffic.values():
+                        traffic.forget(server)
+                    lane.ahead = None
+        return {}, ()
+
+    def _program(self, session: Any, message: Message) -> Reply:
+        digest = message.head["digest"]
+        if digest not in self._programs:
+            meta, main, ids = message.buffers
+            self._programs[digest] = Compiled(
+                digest, json.loads(bytes(meta)), bytes(main), bytes(ids)
+            )
+        return {}, ()
+
+    def _dataset(self, session: Any, message: Message) -> Reply:
+        self._readers.add(message.head["resource"], message.head["shard"], message.buffers[0])
+        return {}, ()
+
+    def _run(self, session: Any, message: Message) -> Reply:
+        lane = session.state.get("lane")
+        if lane is None:
+            hello = {"role": "worker", "index": self.index}
+            dial = Dialer(self._secret, session.hello["run"], hello)
+            lane = session.state["lane"] = Lane(Client(dial, self._addresses))
+            # It ends with the connection that it is for, and so do its own ones.
+            weakref.finalize(lane, lane.client.close).atexit = False
+        head = message.head
+        try:
+            return self._closure(lane, head, message.buffers)
+        except ServerGone as error:
+            lane.ahead = None
+            return {"gone": error.server}, ()
+        except NeedsProgram as need:
+            return {"need": need.shapes, "source": need.source}, ()
+        except Exception as error:
+            self._readers.forget(head["closure"])
+            return {"failed": repr(error)}, [_pickled(error)]
+
+    def _closure(self, lane: Lane, head: dict[str, Any], buffers: Sequence[Any]) -> Reply:
+        program = self._programs[head["program"]]
+        traffic = lane.traffic.get(program.digest)
+        if traffic is None:
+            traffic = Traffic(program.digest, program.meta, lane.client)
+            lane.traffic[program.digest] = traffic
+        leaves: list[Any] = [
+            array_of(buffer, dtype, shape)
+            for (dtype, shape), buffer in zip(head["arrays"], buffers, strict=True)
+        ]
+        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["splits"])
+        rows, positions = program.wanted_rows(leaves) if program.ids else (None, [])
+        closure = head["closure"]
+        ahead, lane.ahead = lane.ahead, None
+        clocks: dict[int, int] = {}
+        if rows is None and ahead is not None and ahead[:2] == (program.digest, head["epoch"]):
+            values, found = ahead[2], []
+        else:
+            values, found, clocks = traffic.trip(closure, outputs=None, wanted=rows, pull=True)
+        inputs = _inputs(program.meta["inputs"], values, leaves, found, positions)
+        with self._computing:
+            outputs = [np.asarray(output) for output in program.main(*inputs)]
+        if program.meta["pushes"] or program.meta["writes"]:
+            more = head["more"] and rows is None
+            values, _, clocks = traffic.trip(closure, outputs=outputs, rows=rows, pull=more)
+            if more:
+                lane.ahead = program.digest, head["epoch"], values
+        self._readers.forget(closure)
+        results = outputs[: program.meta["results"]]
+        described = [[str(result.dtype), list(result.shape)] for result in results]
+        return {"results": described, "clocks": clocks}, [raw(result) for result in results]
+
+
+def _inputs(
+    wanted: Sequence[Sequence[Any]],
+    values: Sequence[Any],
+    leaves: Sequence[Any],
+    rows: Sequence[Any],
+    positions: Sequence[Any],
+) -> list[Any]:
+    given = {"value": values, "leaf": leaves, "rows": rows, "positions": positions}
+    return [given[kind][index] for kind, index in wanted]
+
+
+def _pickled(error: Exception) -> bytes:
+    """An error as the coordinator will raise it, with what happened here in a note."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        data = cloudpickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        return cloudpickle.dumps(RuntimeError(repr(error)))
+    return data

@@ -1,0 +1,226 @@
+"""`ClusterCoordinator`: functions that run on any worker, one after the other or at once.
+
+The queue, the threads and what happens when a worker dies are in `_ps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.errors import UsageError
+from replicax._ps.remote_value import fetched, holds_remote
+from replicax.coordinator._progress import wait_and_show
+
+if TYPE_CHECKING:
+    from replicax._ps.dispatch import Coordination
+    from replicax._ps.remote_value import RemoteValue
+
+_SHARDS = ("off", "dynamic")
+
+
+@final
+class ClusterCoordinator:
+    """Schedules functions on the workers of a strategy, and waits for them.
+
+    There is one for each strategy: making it again gives the same.
+
+    A function runs **at least once**: if its worker dies, another one runs it, and its updates
+    are applied once by each server. The first error cancels all functions that were scheduled; it
+    is raised by the next `schedule`, `join` or `done`, when nothing runs any more, and after
+    that the coordinator can be used again.
+
+    **Differs from TF:** a server that dies is restored, and the functions go on; workers may join
+    while functions run; data sets can be shared out over the workers.
+
+    Args:
+        strategy: A `ParameterServerStrategy`.
+
+    Example:
+        >>> import keras
+        >>> import replicax as rx
+        >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+        >>> with strategy.scope():
+        ...     counter = keras.Variable(0.0)
+        >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
+        >>> @rx.function
+        ... def count():
+        ...     return counter.assign_add(1.0)
+        >>> for _ in range(10):
+        ...     _ = coordinator.schedule(count)
+        >>> coordinator.join()
+        >>> float(counter.numpy())
+        10.0
+    """
+
+    _strategy: Any
+    _coordination: Coordination
+
+    def __new__(cls, strategy: Any) -> ClusterCoordinator:
+        """Give the coordinator of `strategy`."""
+        coordination = getattr(strategy, "coordination", None)
+        if coordination is None:
+            raise UsageError(
+                "A ClusterCoordinator needs a strategy with parameter servers. Received: "
+                f"{type(strategy).__name__}. Only there do workers run functions one by one; under "
+                "other strategies all replicas run one program. Make a ParameterServerStrategy, or "
+                "call `strategy.run`."
+            )
+
+        def make() -> ClusterCoordinator:
+            made = super(ClusterCoordinator, cls).__new__(cls)
+            made._strategy, made._coordination = strategy, coordination
+            return made
+
+        return coordination.dispatcher.shared(make)
+
+    @property
+    def strategy(self) -> Any:
+        """The strategy whose workers these are."""
+        return self._strategy
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Let a worker run `fn(*args, **kwargs)`, as soon as one has time.
+
+        It is traced now, in the strategy's scope, and given to a worker later. Waits while
+        262,144 functions are scheduled that no worker has taken.
+
+        Args:
+            fn: Made by `rx.function`.
+            args: A component of a `PerWorkerValues` or an iterator of a per-worker data set is
+                that of the worker which runs `fn`.
+            kwargs: The same, by name.
+
+        Returns:
+            What `fn` will have returned.
+
+        Raises:
+            TypeError: If `fn` was not made by `rx.function`.
+            ValueError: If there is a `RemoteValue` among the arguments.
+            Exception: What a function scheduled earlier raised; then `fn` is not scheduled.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
+            >>> @rx.function
+            ... def add(x, y):
+            ...     return x + y
+            >>> int(coordinator.schedule(add, args=(1,), kwargs={"y": 2}).fetch())
+            3
+        """
+        with self._strategy.scope():
+            task = self._coordination.task(fn, tuple(args or ()), dict(kwargs or {}))
+        return self._coordination.dispatcher.submit(task)
+
+    def join(self, progress: bool = False) -> None:
+        """Wait until all scheduled functions have ended; what runs later sees their updates.
+
+        Args:
+            progress: Whether to show how many have ended.
+
+        Raises:
+            Exception: The first error that a scheduled function raised, once; the others were
+                cancelled.
+        """
+        if progress:
+            wait_and_show(self._coordination.dispatcher)
+        else:
+            self._coordination.dispatcher.wait()
+        self._coordination.dispatcher.barrier()
+
+    def done(self) -> bool:
+        """Whether all scheduled functions have ended.
+
+        Raises:
+            Exception: The first error that a scheduled function raised, once.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> rx.coordinator.ClusterCoordinator(strategy).done()
+            True
+        """
+        return self._coordination.dispatcher.done()
+
+    def fetch(self, val: Any) -> Any:
+        """Wait for each `RemoteValue` in a nest, and put what it gives in its place.
+
+        Args:
+            val: A `RemoteValue`, or a nest with some; other leaves stay as they are.
+
+        Returns:
+            The nest, with NumPy values.
+
+        Raises:
+            Exception: What the first function of them that failed had raised.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
+            >>> @rx.function
+            ... def square(x):
+            ...     return x * x
+            >>> nest = {"four": coordinator.schedule(square, args=(2,)), "name": "squares"}
+            >>> fetched = coordinator.fetch(nest)
+            >>> int(fetched["four"]), fetched["name"]
+            (4, 'squares')
+        """
+        found = fetched(val)
+        if holds_remote(val):
+            self._coordination.dispatcher.barrier()
+        return found
+
+    def create_per_worker_dataset(self, dataset_or_fn: Any, shard: str = "off") -> Any:
+        """Give each worker a data set of its own.
+
+        Args:
+            dataset_or_fn: A data set, or a function without arguments that makes one and is
+                called on each worker.
+            shard: `"off"`: each worker goes through the whole data set, as in TensorFlow.
+                `"dynamic"`: the workers share it out as they go, so that each example is visited
+                once in an epoch, although workers come and go.
+
+        Returns:
+            What `iter` makes iterators of, to be arguments of scheduled functions.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
+            >>> dataset = rx.data.Dataset.range(6).batch(2)
+            >>> iterator = iter(coordinator.create_per_worker_dataset(dataset, shard="dynamic"))
+            >>> @rx.function
+            ... def total(iterator):
+            ...     return next(iterator).sum()
+            >>> sums = [coordinator.schedule(total, args=(iterator,)) for _ in range(3)]
+            >>> sorted(int(value) for value in coordinator.fetch(sums))
+            [1, 5, 9]
+        """
+        if shard not in _SHARDS:
+            raise UsageError(
+                f"`shard` must be one of {list(_SHARDS)}. Received: {shard!r}. It says how the "
+                'workers share a data set. Use "dynamic" to visit each example once in an epoch, '
+                'or "off" to let each worker go through all of it.'
+            )
+        return self._coordination.worker_dataset(dataset_or_fn, shard)
+
+    def add_worker(self) -> int:
+        """Let one more worker join, also while functions run; it takes some at once.
+
+        Returns:
+            Its number.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> rx.coordinator.ClusterCoordinator(strategy).add_worker()
+            2
+        """
+        return self._coordination.dispatcher.add_worker()

@@ -1,0 +1,110 @@
+"""Asynchronous training: variables on servers, computation on workers."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+from typing import Any, final
+
+from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.topology import Topology
+from replicax._mesh.runtime import Runtime
+from replicax._ps.fitting import steps_maker
+from replicax._ps.rounds import check_dense
+from replicax._ps.start import start
+from replicax.strategies._base import Strategy
+from replicax.strategies._current import get_strategy
+
+
+@final
+class ParameterServerStrategy(Strategy):
+    """Variables live on parameter servers; workers train them, each at its own pace.
+
+    Work is given to the workers as closures, by a `rx.coordinator.ClusterCoordinator`, or by
+    `fit`. A closure fetches the values that it needs, computes, and sends gradients; the servers
+    apply them as they come. Nobody waits for the slowest.
+
+    **Differs from TF:** without arguments a local cluster is started; `fit`, `evaluate` and
+    `predict` work; each update is applied once, also if a worker dies; a server that dies comes
+    back; staleness is measured, and can be bounded.
+
+    Args:
+        cluster_resolver: Who is in the cluster, with jobs `worker` and `ps`. Defaults to
+            `TF_CONFIG`; without it, a local cluster is started.
+        variable_partitioner: Divides variables by rows: see `rx.experimental.partitioners`.
+        num_workers: How many workers a cluster that is started here has.
+        num_ps: How many servers it has.
+        engine: "ray", or "threads" for servers and workers in this process, to debug.
+        address: The address of a Ray cluster that runs already, or "auto".
+        max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
+            any number.
+        staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.
+        dense: "mirrored" trains dense variables in rounds, with the mean of all workers' gradients,
+            while rows of tables are updated as they come; "servers" updates all as it comes.
+        snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
+            cluster.
+        snapshot_seconds: How often they do.
+
+    Raises:
+        UsageError: If an argument is none of these.
+
+    Example:
+        >>> import keras
+        >>> import replicax as rx
+        >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+        >>> with strategy.scope():
+        ...     v = keras.Variable([1.0, 2.0])
+        >>> v.assign_add([1.0, 1.0])  # doctest: +ELLIPSIS
+        <...>
+        >>> [float(x) for x in v.value]
+        [2.0, 3.0]
+        >>> strategy.close()
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        variable_partitioner: Callable[..., Any] | None = None,
+        *,
+        num_workers: int | None = None,
+        num_ps: int | None = None,
+        engine: str | None = None,
+        address: str | None = None,
+        max_staleness: int | None = None,
+        staleness_scaling: Any = None,
+        dense: str = "servers",
+        snapshot_dir: str | None = None,
+        snapshot_seconds: float = 30.0,
+    ) -> None:
+        topology = Topology.single()
+        engine_room = start(
+            cluster_resolver,
+            variable_partitioner,
+            num_workers=num_workers,
+            num_ps=num_ps,
+            engine=engine,
+            address=address,
+            settings={
+                "staleness_scaling": staleness_scaling,
+                "dense": dense,
+                "snapshot_dir": snapshot_dir,
+                "snapshot_seconds": snapshot_seconds,
+            },
+        )
+        super().__init__(
+            Runtime(topology, engine_room.store, CrossDeviceOps()),
+            cluster_resolver=engine_room.resolver,
+        )
+        self.coordination = engine_room.coordination(
+            self.extended.distribution.adopt,
+            self.scope,
+            max_staleness=max_staleness,
+            in_rounds=check_dense(dense, max_staleness),
+        )
+        self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        self.close = self.coordination.close
+
+
+# On a worker, inside a function that makes a data set, the strategy is that of one replica.
+_as_default: Any = lambda strategy: (get_strategy, ())  # noqa: E731
+copyreg.pickle(ParameterServerStrategy, _as_default)

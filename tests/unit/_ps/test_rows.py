@@ -1,0 +1,175 @@
+"""Indices over shards, against TensorFlow's answers and NumPy on the whole.
+
+Numbers in comments are pairs of the semantics' list A.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicax._ps.partition import shard_offsets, shard_rows
+from replicax._ps.rows import plan_index, rows_by_shard
+
+WHOLE = np.arange(1, 17).reshape(8, 2)  # [[1, 2] … [15, 16]]
+OFFSETS = shard_offsets((3, 3, 2))
+
+
+def shards_of(whole, offsets):
+    return [whole[low:high] for low, high in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def read(whole, offsets, index):
+    """What `variable[index]` gives, read from the shards."""
+    plan = plan_index(whole.shape, offsets, index)
+    shards = shards_of(whole, offsets)
+    return plan.assemble([shards[shard][local] for shard, local in plan.parts])
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (np.s_[:2], [[1, 2], [3, 4]]),  # 23
+        (np.s_[-10:2], [[1, 2], [3, 4]]),
+        (np.s_[5:], [[11, 12], [13, 14], [15, 16]]),
+        (np.s_[::3], [[1, 2], [7, 8], [13, 14]]),
+        (np.s_[1::6], [[3, 4], [15, 16]]),
+        (np.s_[2:7:2], [[5, 6], [9, 10], [13, 14]]),
+        (np.s_[:, 0], [1, 3, 5, 7, 9, 11, 13, 15]),  # 25
+        (6, [13, 14]),
+        (np.s_[2, 1], 6),
+        (-2, [13, 14]),
+        (np.s_[..., 0], [1, 3, 5, 7, 9, 11, 13, 15]),
+        (np.s_[0:1, ...], [[1, 2]]),
+        (WHOLE > 10, [11, 12, 13, 14, 15, 16]),
+        (jnp.asarray(WHOLE > 10), [11, 12, 13, 14, 15, 16]),
+        ((WHOLE > 14).tolist(), [15, 16]),
+        (WHOLE[:, 0] == 7, [[7, 8]]),
+        (np.s_[5:5], np.empty((0, 2))),
+        (WHOLE > 99, np.empty(0)),
+        (np.int32(6), [13, 14]),
+        (jnp.int32(6), [13, 14]),
+        (np.s_[None, 6, :, None], [[[13], [14]]]),
+    ],
+)
+def test_an_index_reads_what_it_names(index, expected):
+    result = read(WHOLE, OFFSETS, index)
+    assert result.dtype == WHOLE.dtype
+    np.testing.assert_array_equal(result, expected)
+
+
+bounds = st.none() | st.integers(-12, 12)
+slices = st.builds(slice, bounds, bounds, st.none() | st.sampled_from([-9, -3, -1, 1, 2, 5]))
+columns = st.sampled_from([(), (0,), (-1,), (slice(1, None),), (..., 1), (None,)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 8), slices | st.integers(-8, 7), columns, st.booleans())
+def test_every_index_means_what_it_means_in_numpy(shards, row, column, new_axis):
+    index = (None,) * new_axis + (row, *column)
+    result = read(WHOLE, shard_offsets(shard_rows(8, shards)), index)
+    np.testing.assert_array_equal(result, WHOLE[index])
+    assert result.shape == WHOLE[index].shape
+
+
+def test_only_shards_that_are_touched_are_read():
+    assert plan_index((8, 2), OFFSETS, np.s_[4:6]).parts == ((1, slice(1, 3, 1)),)
+    assert plan_index((8, 2), OFFSETS, -1).parts == ((2, slice(1, 2)),)
+
+
+def test_an_assignment_is_cut_where_the_shards_begin():
+    # 20: shards of 1, 2 and 1 rows
+    new = np.array([[4, 4], [5, 5], [6, 6], [7, 7]])
+    parts = [part.tolist() for part in shards_of(new, shard_offsets((1, 2, 1)))]
+    assert parts == [[[4, 4]], [[5, 5], [6, 6]], [[7, 7]]]
+
+
+@pytest.mark.parametrize("index", [100, -9, np.s_[0, 2], np.s_[:, -3]])
+def test_an_index_outside_is_an_index_error(index):
+    with pytest.raises(IndexError, match=r"out of bounds for axis .* An index counts from 0"):
+        read(WHOLE, OFFSETS, index)
+
+
+@pytest.mark.parametrize("index", [np.s_[0, 0, 0], np.s_[..., 0, ...]])
+def test_an_index_has_one_entry_per_axis(index):
+    with pytest.raises(IndexError, match="An index has at most one entry per axis"):
+        read(WHOLE, OFFSETS, index)
+
+
+@pytest.mark.parametrize(
+    "mask", [np.ones(3, bool), np.ones((2, 8), bool), np.ones((8, 2, 1), bool)]
+)
+def test_a_mask_has_the_shape_of_the_variable(mask):
+    with pytest.raises(IndexError, match="A mask must have the shape of the variable"):
+        read(WHOLE, OFFSETS, mask)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        np.array([1, 2]),
+        jnp.array([1, 2]),
+        [1, 2],
+        (0, np.array([1])),
+        True,
+        1.5,
+        "1",
+        np.float32(1),
+    ],
+)
+def test_an_array_of_integers_is_not_allowed(index):
+    with pytest.raises(TypeError, match=r"is not allowed\. Received: .*embedding_lookup"):
+        read(WHOLE, OFFSETS, index)
+
+
+def test_a_traced_index_is_not_allowed():
+    with pytest.raises(TypeError, match=r"not allowed\. Received: an array of shape \(\)"):
+        jax.jit(lambda number: read(WHOLE, OFFSETS, number))(1)
+
+
+def test_rows_are_asked_of_the_shard_that_has_them():
+    # 26: shards of 2, 2 and 1 rows
+    asked = rows_by_shard((0, 2, 4, 5), np.array([4, 0, 3, 4]))
+    assert [(shard, local.tolist(), at.tolist()) for shard, local, at in asked] == [
+        (0, [0], [1]),
+        (1, [1], [2]),
+        (2, [0, 0], [0, 3]),
+    ]
+
+
+def test_rows_that_are_scattered_reach_their_shard():
+    # 26: +1 to row 0 and +2 to row 4 of [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 10]]
+    offsets = (0, 2, 4, 5)
+    shards = [part.copy() for part in shards_of(np.arange(1.0, 11.0).reshape(5, 2), offsets)]
+    amounts = np.array([1.0, 2.0])[:, None]
+    for shard, local, at in rows_by_shard(offsets, np.array([0, 4])):
+        np.add.at(shards[shard], local, amounts[at])
+    assert shards[0].tolist() == [[2, 3], [3, 4]]
+    assert shards[1].tolist() == [[5, 6], [7, 8]]
+    assert shards[2].tolist() == [[11, 12]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 40), st.data())
+def test_every_id_is_asked_for_once_and_in_order(rows, data):
+    offsets = shard_offsets(shard_rows(rows, data.draw(st.integers(1, rows))))
+    ids = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=30)), np.int64)
+    found = np.full(len(ids), -1)
+    for shard, local, at in rows_by_shard(offsets, ids):
+        assert (np.diff(at) > 0).all()
+        assert (local >= 0).all()
+        assert (local < offsets[shard + 1] - offsets[shard]).all()
+        found[at] = local + offsets[shard]
+    np.testing.assert_array_equal(found, ids)
+
+
+@pytest.mark.parametrize("ids", [[0, 5], [-1], [7, 8, 9]])
+def test_an_id_outside_is_not_clipped(ids):
+    with pytest.raises(
+        IndexError, match=r"number of a row, from 0 to 4\. Received: .*out of bounds"
+    ):
+        rows_by_shard((0, 2, 4, 5), np.array(ids))
