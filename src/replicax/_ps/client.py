@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, final
 
@@ -66,11 +66,10 @@ class Client:
                 self._drop(server)
             raise ServerGone(server) from error
 
-    def each(
-        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
-    ) -> list[Any]:
-        """Ask all servers the same."""
-        return [select(self.call(server, op, head)) for server in range(self.num_servers)]
+    def drop(self, server: int) -> None:
+        """End the link to a server; who waits for an answer gets ServerGone."""
+        with self._lock:
+            self._drop(server)
 
     def close(self) -> None:
         """End all links."""

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import UnavailableError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone, WorkerGone
+from replicax._ps.pulse import Pulse
 from replicax._ps.tasks import Tracer, assembled
 from replicax._ps.wire import Link, LinkLost, Refused
 from replicax._ps.worker_data import PerWorkerDataset
 
 if TYPE_CHECKING:
+    from replicax._control import Limits
     from replicax._ps.client import Client
     from replicax._ps.closures import Closure
     from replicax._ps.cluster import Cluster
     from replicax._ps.programs import Program
+    from replicax._ps.recovery import Recoveries, Recovery
     from replicax._ps.store import ServerStore
-
-logger = logging.getLogger("replicax")
 
 LANES = 2  # per worker: while one computes, the other fetches or sends
 
@@ -37,16 +37,22 @@ class Engine:
         cluster: Where servers and workers are.
         client: The way to the servers.
         store: Where variables live.
+        recoveries: Brings servers back.
         patience: Seconds to wait for a member that is gone.
     """
 
     def __init__(
-        self, cluster: Cluster, client: Client, store: ServerStore, *, patience: float
+        self,
+        cluster: Cluster,
+        client: Client,
+        store: ServerStore,
+        recoveries: Recoveries,
+        *,
+        patience: float,
     ) -> None:
         self.cluster, self.client, self.store = cluster, client, store
+        self.recoveries = recoveries
         self.patience = patience
-        self.clocks: dict[int, int] = {}
-        self._incarnations = dict.fromkeys(range(client.num_servers), 0)
         self._barrier = 0
 
     @property
@@ -57,40 +63,6 @@ class Engine:
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
-
-    def note(self, clocks: dict[str, int]) -> None:
-        """What workers have heard of the servers' clocks."""
-        for server, clock in clocks.items():
-            if clock > self.clocks.get(int(server), 0):
-                self.clocks[int(server)] = clock
-
-    def restore_server(self, server: int) -> None:
-        """Wait until a server is back.
-
-        Raises:
-            UnavailableError: If it does not come back, or has lost what it had.
-        """
-        with suppress(ServerGone):
-            self.client.call(server, "ping")
-            return
-        known = self._incarnations[server]
-        member = self.cluster.member("server", server, after=known, timeout=self.patience)
-        self._incarnations[server] = member.incarnation
-        self.client.move(server, member.addresses)
-        found = self.client.call(server, "stats").head
-        if not found["versions"]:
-            raise UnavailableError(
-                "A parameter server that dies comes back from a snapshot. Received: server "
-                f"{server}, which came back with nothing. What it held is lost. Pass "
-                "`snapshot_dir=` to the strategy, and load the last checkpoint.",
-                f"/job:ps/task:{server}",
-            )
-        lost = self.clocks.get(server, 0) - found["clock"]
-        logger.warning(
-            "Parameter server %d is back from its snapshot; %d update(s) were lost.",
-            server,
-            max(lost, 0),
-        )
 
 
 @final
@@ -117,6 +89,7 @@ class Coordination:
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
         self.dispatcher = Dispatcher(self)
         self._found: tuple[str, ...] | None = None
+        self._watch: Pulse | None = None
 
     @property
     def num_workers(self) -> int:
@@ -141,15 +114,29 @@ class Coordination:
 
     def restore_server(self, server: int) -> None:
         """Wait until a server is back."""
-        self.engine.restore_server(server)
+        self.engine.recoveries.restore(server)
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back."""
+        return tuple(self.engine.recoveries.records)
 
     def worker_dataset(self, dataset_or_fn: Any, shard: str) -> PerWorkerDataset:
         """A data set of which each worker has a copy, or a share."""
         return PerWorkerDataset(dataset_or_fn, shard)
 
+    def begin(self, limits: Limits) -> None:
+        """Watch over all members from now on."""
+        pulse = Pulse(self.engine.cluster, limits, _on_silence(weakref.ref(self)))
+        weakref.finalize(self, pulse.close)
+        pulse.start()
+        self._watch = pulse
+
     def close(self) -> None:
         """End all that was started: closures, links, members."""
         self.dispatcher.close()
+        if self._watch is not None:
+            self._watch.close()
         self.engine.client.close()
         self.engine.cluster.close()
 
@@ -229,16 +216,16 @@ class WorkerLane:
             }
             reply = link.call("run", head, [raw(array) for array in task.arrays])
             if "need" not in reply.head:
-                return self._result(program, reply)
+                return self._result(closure.id, program, reply)
             shapes[reply.head["source"]] = reply.head["need"]
             program = task.family.program(shapes)
 
-    def _result(self, program: Program, reply: Any) -> Any:
+    def _result(self, closure: int, program: Program, reply: Any) -> Any:
         if "gone" in reply.head:
             raise ServerGone(reply.head["gone"])
         if "failed" in reply.head:
             raise pickle.loads(reply.buffers[0])
-        self._engine.note(reply.head["clocks"])
+        self._engine.recoveries.note(closure, reply.head["pushed"], reply.head["clocks"])
         arrays = [
             array_of(buffer, dtype, shape)
             for (dtype, shape), buffer in zip(reply.head["results"], reply.buffers, strict=True)
@@ -264,6 +251,19 @@ class WorkerLane:
         secret = self._engine.cluster.secret
         self._link = Link.connect(member.addresses, secret, hello={"role": "chief"})
         return self._link
+
+
+def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
+    """What is done with a member that is silent, for a thread that must not keep the strategy."""
+
+    def let_go(role: str, index: int) -> None:
+        there = coordination()
+        if there is not None and role == "worker":
+            there.dispatcher.drop_worker(index)
+        elif there is not None:
+            there.engine.client.drop(index)
+
+    return let_go
 
 
 def _export_name(platform: str) -> str:

@@ -125,6 +125,18 @@ class Dispatcher:
         if self._started:
             self._lanes.with_servers(self._coordination.barrier)
 
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, again after each server that it finds gone has been restored.
+
+        Raises:
+            UnavailableError: If a server will not come back.
+        """
+        return self._lanes.with_servers(call)
+
+    def drop_worker(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        self._lanes.drop(worker)
+
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once; give its number."""
         self._start()

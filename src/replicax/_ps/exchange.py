@@ -13,6 +13,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.lanes import ServerGone
 from replicax._ps.rows import rows_by_shard
 from replicax._ps.wire import Message, RemoteError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from replicax._ps.client import Client
 
 _NOTHING = np.zeros(0, np.int64)
+# What a server raises that is there, but is not the one that it was.
+_REPLACED = {"NotOpen": "it began anew", "Deposed": "another process is in its place"}
 
 
 @final
@@ -44,6 +47,11 @@ class Traffic:
             if self._plans[server]["pushes"] or self._plans[server]["writes"]
         ]
         self._known: set[int] = set()
+
+    @property
+    def pushed(self) -> list[int]:
+        """The servers that get something from each closure."""
+        return self._pushed
 
     def forget(self, server: int) -> None:
         """A server began anew: it has to be told the plan again."""
@@ -90,16 +98,21 @@ class Traffic:
         return values, found, clocks
 
     def _ask(self, server: int, head: dict[str, Any], buffers: Sequence[Any]) -> Message:
-        if server not in self._known:
-            self._client.call(server, "plan", self._plans[server])
-            self._known.add(server)
         try:
-            return self._client.call(server, "exchange", head, buffers)
+            if server not in self._known:
+                self._client.call(server, "plan", self._plans[server])
+                self._known.add(server)
+            try:
+                return self._client.call(server, "exchange", head, buffers)
+            except RemoteError as error:
+                if error.kind != "UnknownPlan":
+                    raise
+                self._client.call(server, "plan", self._plans[server])
+                return self._client.call(server, "exchange", head, buffers)
         except RemoteError as error:
-            if error.kind != "UnknownPlan":
-                raise
-            self._client.call(server, "plan", self._plans[server])
-            return self._client.call(server, "exchange", head, buffers)
+            if error.kind in _REPLACED:
+                raise ServerGone(server, _REPLACED[error.kind]) from error
+            raise
 
     def _plan(self, server: int) -> dict[str, Any]:
         here = [(home, part) for home in self._reads for part in home["parts"]]

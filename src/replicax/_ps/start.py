@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from replicax._control import Limits
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
 from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.keeping import keeping, own_folder
+from replicax._ps.recovery import Recoveries
 from replicax._ps.scaling import scaling
+from replicax._ps.steady import SteadyClient
 from replicax._ps.store import ServerStore
 from replicax._ps.thread_cluster import ThreadCluster
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from replicax._ps.dispatch import Dispatcher
     from replicax._ps.cluster import Cluster
 
 PATIENCE = 120.0  # seconds for a member to come back
@@ -28,8 +35,10 @@ class EngineRoom:
 
     cluster: Cluster
     client: Client
+    steady: SteadyClient
     store: ServerStore
     resolver: Any
+    settings: dict[str, Any]
 
     def coordination(
         self,
@@ -38,8 +47,20 @@ class EngineRoom:
         max_staleness: int | None,
     ) -> Coordination:
         """What the coordinator works with."""
-        engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
-        return Coordination(engine, adopt, scope, max_staleness=max_staleness)
+        limits = Limits.from_environ()
+        recoveries = Recoveries(
+            self.cluster,
+            self.client,
+            self.steady.changes,
+            replicas=bool(self.settings["replicas"]),
+            patience=PATIENCE,
+        )
+        recoveries.meet()
+        engine = Engine(self.cluster, self.client, self.store, recoveries, patience=PATIENCE)
+        coordination = Coordination(engine, adopt, scope, max_staleness=max_staleness)
+        self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
+        coordination.begin(limits)
+        return coordination
 
 
 def start(
@@ -51,10 +72,23 @@ def start(
     num_ps: int | None,
     engine: str | None,
     address: str | None,
-    settings: dict[str, Any],
+    staleness_scaling: Any,
+    **kept: Any,
 ) -> EngineRoom:
-    """Start a cluster, or find the one that is there."""
-    scaling(settings["staleness_scaling"])
+    """Start a cluster, or find the one that is there.
+
+    Args:
+        resolver: Who is in the cluster.
+        partitioner: Divides variables.
+        devices: Where the coordinator computes.
+        num_workers: How many workers.
+        num_ps: How many servers.
+        engine: What runs them.
+        address: That of a Ray cluster.
+        staleness_scaling: How much late gradients count.
+        **kept: See `keeping`.
+    """
+    scaling(staleness_scaling)
     if engine not in (None, "ray", "threads"):
         raise UsageError(
             "The engine of a parameter-server strategy is 'ray' or 'threads'. Received: "
@@ -62,10 +96,26 @@ def start(
             "here. Leave it out for Ray."
         )
     servers, workers = sizes(num_ps, num_workers)
+    settings = {"staleness_scaling": staleness_scaling, **keeping(num_servers=servers, **kept)}
+    folder = own_folder(settings)
     cluster: Any = ThreadCluster(servers, workers, settings)
+    if folder is not None:
+        weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
     client = Client(cluster.secret, addresses, {"role": "chief"})
-    return EngineRoom(cluster, client, ServerStore(client, partitioner, devices), resolver)
+    steady = SteadyClient(client)
+    store = ServerStore(steady, partitioner, devices)
+    return EngineRoom(cluster, client, steady, store, resolver, settings)
+
+
+def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
+    """`Dispatcher.with_servers` for the store, which must not keep the strategy alive."""
+
+    def outlive(call: Callable[[], Any]) -> Any:
+        there = dispatcher()
+        return call() if there is None else there.with_servers(call)
+
+    return outlive
 
 
 def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:

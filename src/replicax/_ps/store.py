@@ -21,7 +21,7 @@ from replicax._ps.partition import num_shards, shard_rows
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
-    from replicax._ps.client import Client
+    from replicax._ps.steady import SteadyClient
 
 
 @final
@@ -36,7 +36,7 @@ class ServerStore:
 
     is_resident = False
 
-    def __init__(self, client: Client, partitioner: Any, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, client: SteadyClient, partitioner: Any, devices: Sequence[jax.Device]) -> None:
         self._client = client
         self._partitioner = partitioner
         self.devices = tuple(devices)
