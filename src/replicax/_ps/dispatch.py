@@ -12,11 +12,14 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.gate import StalenessGate
 from replicax._ps.lanes import Lane, Lanes
+
+if TYPE_CHECKING:
+    from replicax._ps.recovery import Recovery
 
 
 class Coordination(Protocol):
@@ -27,6 +30,7 @@ class Coordination(Protocol):
 
     num_workers: int
     max_staleness: int | None
+    recoveries: Sequence[Recovery]  # servers that died and came back
     dispatcher: Dispatcher  # `Dispatcher(self)`, one for as long as this lives
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

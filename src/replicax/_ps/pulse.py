@@ -74,7 +74,7 @@ class Pulse:
 
     def _declare_dead(self, role: str, index: int, heart: _Heart) -> None:
         logger.warning(
-            "The %s %d has not answered for %.0f seconds: it is taken for dead and ended.",
+            "The %s %d has not answered for %g seconds: it is taken for dead and ended.",
             "parameter server" if role == "server" else role,
             index,
             self._limits.silence,

@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -62,6 +63,8 @@ class Lane:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        # It is in the state of the connection's session, and ends with that.
+        weakref.finalize(self, client.close).atexit = False
         self.traffic: dict[str, Traffic] = {}
         self.ahead: tuple[str, int, list[np.ndarray]] | None = None
 
