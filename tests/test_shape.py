@@ -24,6 +24,8 @@ CLASSES_IN_A_LINE = 2
 DEEP_BY_DESIGN = {SRC / "_core" / "errors.py"}
 # The file that exists to hold what Keras does not publish.
 MAY_TOUCH_PRIVATE = {SRC / "_keras" / "_compat.py"}
+# All of it in one file, which is a list of small functions.
+LONG_BY_DESIGN = {SRC / "_keras" / "_compat.py"}
 NAMEDTUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
 MAY_READ_ENVIRON = {"cluster_resolver", "launch", "_core/env.py", "testing", "report"}
 BESIDE_THE_STRATEGIES = {"_base.py", "_extended.py", "_current.py"}
@@ -102,7 +104,7 @@ def test_no_file_is_long():
         [
             f"{path.relative_to(ROOT)}: {count} lines"
             for path, count in lines.items()
-            if count > LINES_PER_FILE
+            if count > LINES_PER_FILE and path not in LONG_BY_DESIGN
         ]
     )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from replicax import data as data
     from replicax import experimental as experimental
     from replicax import launch as launch
+    from replicax import layers as layers
     from replicax import testing as testing
     from replicax import train as train
     from replicax._core import errors as errors
@@ -98,6 +99,7 @@ _MODULES = {
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",
+    "layers": "replicax.layers",
     "nn": "replicax._core.nn",
     "testing": "replicax.testing",
     "train": "replicax.train",

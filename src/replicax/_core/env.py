@@ -4,6 +4,8 @@
                          unset.
 `CUDA_VISIBLE_DEVICES`   set by `SlurmClusterResolver` to the GPUs of this task.
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
+`RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
+                         files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
                          nothing, or stands still while others wait for it, ends all. Default: 30.
 
@@ -21,6 +23,7 @@ from replicax._core.errors import UsageError
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 
 
@@ -64,3 +67,9 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
             "is given up. Write for example 120, or leave it unset for 30."
         )
     return seconds
+
+
+def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
+    own = os.environ if environ is None else environ
+    return {name: own.get(name, "").strip() for name in RX_TLS}

@@ -31,6 +31,16 @@ class VariableSpec:
 class Store(Protocol):
     """Where variables live and how a write reaches them."""
 
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """What holds the variables: devices, or tasks of a cluster."""
+        ...
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether they are where the replicas compute."""
+        ...
+
     def layout(self, spec: VariableSpec) -> Sharding | None:
         """Where a new variable is placed; asked once, when Keras creates it."""
         ...

@@ -43,6 +43,10 @@ class Scheduler(Protocol):
         """What to do before the coordinator reads or writes a variable."""
         ...
 
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        ...
+
 
 @final
 class ClosureSteps:
@@ -98,6 +102,7 @@ class ClosureSteps:
         self._scheduler.before_access(None)
         while self._waiting:
             self._logs = self._waiting.popleft().fetch()
+        self._scheduler.settle()
 
     def restore(self) -> None:
         """After a failure: nothing is under way any more."""

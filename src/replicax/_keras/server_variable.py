@@ -12,9 +12,10 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from replicax._keras import _compat
-from replicax._keras.recording import DenseUse, recorder_of
+from replicax._keras.recorder import DenseUse, recorder_of
 
 
 class Home(Protocol):
@@ -41,7 +42,7 @@ class Home(Protocol):
         ...
 
     def shards(self) -> Sequence[Any]:
-        """The arrays that the value is divided into."""
+        """What the value is divided into: each has a `device`, and is an array when it is read."""
         ...
 
 
@@ -70,13 +71,23 @@ class ServerVariable(_compat.JaxVariable):
             self._home.write(np.asarray(value))
 
     @property
+    def device(self) -> str:
+        """The task that holds it, such as "/job:ps/task:1"; of an optimizer's counters, all do."""
+        (shard,) = self._home.shards()
+        return shard.device
+
+    @property
     def value(self) -> Any:
         scope = _compat.get_stateless_scope()
         if scope is not None:
             lent = scope.get_current_value(self)
-            if lent is not None and tuple(lent.shape) != tuple(self.shape):
+            if lent is not None and tuple(lent.shape) != self._whole:
                 raise DenseUse(self)
         return super().value
+
+    @property
+    def _whole(self) -> tuple[int, ...]:
+        return tuple(self.shape or ())
 
     def lookup_rows(self, ids: Any) -> Any:
         """The rows that `ids` name, without the others."""
@@ -84,11 +95,14 @@ class ServerVariable(_compat.JaxVariable):
         recorder = recorder_of(scope)
         if recorder is not None:
             return recorder.lookup(self, ids)
-        if scope is not None or isinstance(ids, jax.core.Tracer):
+        if scope is not None or isinstance(ids, Tracer):
             return jnp.take(self.value, ids, axis=0, mode="fill")
         wanted = np.asarray(ids)
-        rows = self._home.read_rows(wanted.reshape(-1).astype(np.int64))
-        return jnp.asarray(rows.reshape(*wanted.shape, *self.shape[1:]))
+        flat = wanted.reshape(-1).astype(np.int64)
+        inside = (flat >= 0) & (flat < self._whole[0])
+        rows = np.array(self._home.read_rows(np.where(inside, flat, 0)))
+        rows[~inside] = np.nan if np.issubdtype(rows.dtype, np.inexact) else 0
+        return jnp.asarray(rows.reshape(*wanted.shape, *self._whole[1:]))
 
 
 class ShardedVariable(ServerVariable):
@@ -99,8 +113,17 @@ class ShardedVariable(ServerVariable):
     """
 
     @property
+    def device(self) -> str:
+        """None by itself: each of its `variables` has one."""
+        raise AttributeError(
+            f"A sharded variable is on several devices. Received: `device` of '{self.path}' in "
+            f"{len(self.variables)} shards. Each shard is where its turn came. Ask its shards: "
+            "`[shard.device for shard in variable.variables]`."
+        )
+
+    @property
     def variables(self) -> Sequence[Any]:
-        """The shards' values, in the order of their rows."""
+        """The shards, in the order of their rows: each has a `device`, `shape` and `numpy()`."""
         return self._home.shards()
 
     def __getitem__(self, index: Any) -> Any:
@@ -138,11 +161,11 @@ class ShardedVariable(ServerVariable):
 
     def _scatter(self, how: str, indices: Any, updates: Any) -> None:
         rows = np.asarray(indices).reshape(-1).astype(np.int64)
-        outside = rows[(rows < 0) | (rows >= self.shape[0])]
+        outside = rows[(rows < 0) | (rows >= self._whole[0])]
         if outside.size:
             raise IndexError(
                 f"A row that is changed must be there. Received: index {outside[0]}, which is out "
-                f"of bounds for '{self.path}' with {self.shape[0]} rows. Nothing was changed. "
+                f"of bounds for '{self.path}' with {self._whole[0]} rows. Nothing was changed. "
                 "Check the indices."
             )
         self._home.scatter(how, rows, updates)

@@ -22,10 +22,10 @@ from replicax._core.placement import place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
-from replicax._keras.data import HostAdapter, adapted, unannounced_end
+from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
-from replicax._keras.workers import share_random_state
+from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -41,9 +41,9 @@ def install() -> None:
         _compat.wrap(trainer, method, _in_own_distribution)
     for kind in ("train", "test", "predict"):
         _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
-    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, _placed_batches)
-    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, _placed_batch)
-    _compat.wrap(trainer, _compat.LOOP_STATE, _state_elsewhere)
+    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
+    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
+    _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
@@ -125,59 +125,12 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
     return make
 
 
-def _placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def batches(self: Any, distribution: Any) -> Any:
-        if not isinstance(distribution, StoreDistribution):
-            return original(self, distribution)
-        if distribution.make_steps is not None:
-            return self.data_adapter.get_numpy_iterator()
-        ahead = 0 if distribution.topology.platform == "cpu" else 1
-        adapter = self.data_adapter
-        owned = isinstance(adapter, HostAdapter)
-        if distribution.topology.num_processes > 1:
-            agree("data", {"number of batches": str(adapter.num_batches)})
-            if not owned:
-                share_random_state()  # from which Keras draws the order of arrays
-        return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
-
-    return batches
-
-
-def _placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def placed(data: Any, layouts: Any = None) -> Any:
-        current = _compat.distribution()
-        if not isinstance(current, StoreDistribution):
-            return original(data, layouts)
-        if current.make_steps is not None:
-            return data
-        return next(current.place([data], ahead=0))
-
-    return placed
-
-
-def _state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of all variables for a loop: none, if no step is computed here."""
-
-    @functools.wraps(original)
-    def state(self: Any, **wanted: bool) -> Any:
-        owner = _compat.strategy_of(self)
-        if owner is None or owner.extended.distribution.make_steps is None:
-            return original(self, **wanted)
-        groups = [wish for name, wish in wanted.items() if name.endswith("_variables") and wish]
-        purges = wanted.get("purge_model_variables", False)
-        return tuple([] for _ in groups[: len(groups) - purges])
-
-    return state
-
-
 def _variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
 
 
-def _steps_of(model: Any) -> list[Steps]:
+def _steps_of(model: Any) -> list[Any]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
     return [function for function in functions if hasattr(function, "restore")]
 

@@ -30,8 +30,8 @@ from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
+    from replicax._core.store import Store
     from replicax._core.topology import Topology
-    from replicax._mesh.store import DeviceStore
 
 
 @final
@@ -44,7 +44,7 @@ class Runtime:
         reducer: How replicas combine.
     """
 
-    def __init__(self, topology: Topology, store: DeviceStore, reducer: CrossDeviceOps) -> None:
+    def __init__(self, topology: Topology, store: Store, reducer: CrossDeviceOps) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer

@@ -10,7 +10,7 @@ from jax.sharding import Sharding
 
 from replicax._core.placement import place_all
 from replicax._core.store import VariableSpec
-from replicax._core.topology import Topology
+from replicax._core.topology import Topology, device_name
 
 Placement = Callable[[VariableSpec], Sharding | None]
 
@@ -60,6 +60,11 @@ class DeviceStore:
         if self._home is None or self.is_resident:
             return self._topology.devices
         return tuple(self._home.device_set)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The names of these devices."""
+        return tuple(map(device_name, self.devices))
 
     def lend(self, values: Any) -> Any:
         return values if self.is_resident else place_all(values, self._topology.replicated)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-import jax.numpy as jnp
 import numpy as np
 
 from replicax._ps.row_capture import RowCapture
 
 if TYPE_CHECKING:
     from replicax._keras.shard_optimizer import Part
+
+_CHANGES = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 @final
@@ -85,18 +93,14 @@ class Cell:
         return np.asarray(self.value)[rows]
 
     def scatter(self, rows: np.ndarray, values: np.ndarray, how: str) -> None:
-        """Change rows by number; a row that is named twice is changed twice."""
-        at = jnp.asarray(self.value).at[rows]
-        change = {
-            "add": at.add,
-            "sub": at.subtract,
-            "mul": at.multiply,
-            "div": at.divide,
-            "min": at.min,
-            "max": at.max,
-            "update": at.set,
-        }[how]
-        self.put(change(values))
+        """Change rows by number, in place; a row that is named twice is changed twice."""
+        value = self._own(None)
+        self._note(rows)
+        if how == "update":
+            value[rows] = values
+        else:
+            _CHANGES[how].at(value, rows, values)
+        self.version += 1
 
     def step_rows(self, rows: np.ndarray, grads: np.ndarray, hosted: Any, scale: float) -> None:
         """Let an optimizer update some rows, each of them named once."""

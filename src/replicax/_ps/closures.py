@@ -11,6 +11,7 @@ The threads that take closures are in `lanes.py`; how one runs is known to a lan
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -94,8 +95,14 @@ class ClosureQueue:
             UnavailableError: If no worker can ever run it.
         """
         with self._lock:
+            # Those for one worker need no room: they are few, and others may wait for them.
             self._room.wait_for(
-                lambda: self._line.for_any < self._capacity or self.is_stopping or self._deserted
+                lambda: (
+                    closure.tag is not None
+                    or self._line.for_any < self._capacity
+                    or self.is_stopping
+                    or self._deserted
+                )
             )
             self._raise_error()
             if self._closed:
@@ -109,7 +116,7 @@ class ClosureQueue:
             if self._line.is_stranded(closure):
                 raise worker_is_gone(closure)
             self._line.add(closure)
-            self._tell_lanes(closure)
+            self._ready.notify(_waiters_to_tell(closure))
 
     def get(self, worker: int, timeout: float | None = None) -> Closure | None:
         """Take the next closure for a worker, which then runs; wait for one.
@@ -155,7 +162,7 @@ class ClosureQueue:
                 self._fail(worker_is_gone(closure), [closure])
             else:
                 self._line.add_first(closure)
-                self._tell_lanes(closure)
+                self._ready.notify(_waiters_to_tell(closure))
             self._tell_waiting()
 
     def mark_finished(self, closure: Closure, result: Any) -> None:
@@ -168,16 +175,15 @@ class ClosureQueue:
                 closure.value.fail(cancelled(closure, "it ran", self._why))
             self._tell_waiting()
 
-    def mark_failed(self, closure: Closure, error: BaseException) -> None:
-        """Note that a closure has raised; the first one's error is the queue's."""
-        with self._lock:
-            self._running.pop(closure.id, None)
-            self._fail(error, [closure])
+    def mark_failed(self, closure: Closure | None, error: BaseException) -> None:
+        """Note that a closure has raised, or, with None, that none can run.
 
-    def fail(self, error: BaseException) -> None:
-        """Note an error that is no closure's own: it cancels all, and is raised once."""
+        The first error cancels all, and is raised once.
+        """
         with self._lock:
-            self._fail(error)
+            if closure is not None:
+                self._running.pop(closure.id, None)
+            self._fail(error, [closure] if closure else [])
 
     def admit(self, worker: int) -> None:
         """Note that a worker takes closures from now on."""
@@ -237,18 +243,12 @@ class ClosureQueue:
     def _is_idle(self) -> bool:
         return not self._running and not len(self._line)
 
-    def _tell_lanes(self, closure: Closure) -> None:
-        if closure.tag is None:
-            self._ready.notify()
-        else:
-            self._ready.notify_all()  # a single one might be told that is of another worker
-
     def _tell_waiting(self) -> None:
         # Not at every lull: the program's thread would wake up between any two closures.
         if not self._running and (self._error is not None or not len(self._line)):
             self._calm.notify_all()
 
-    def _fail(self, error: BaseException, closures: list[Closure] | tuple[()] = ()) -> None:
+    def _fail(self, error: BaseException, closures: list[Closure]) -> None:
         """Let `closures` fail with `error`, and cancel what waits if it is the first error."""
         for closure in closures:
             closure.value.fail(error)
@@ -266,3 +266,8 @@ class ClosureQueue:
         error, self._error = self._error, None
         if error is not None:  # another thread may have raised it meanwhile
             raise error
+
+
+def _waiters_to_tell(closure: Closure) -> int:
+    # If it is for one worker, a single one that is told might be of another.
+    return 1 if closure.tag is None else sys.maxsize

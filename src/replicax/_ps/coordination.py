@@ -6,15 +6,16 @@ import json
 import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone, WorkerGone
 from replicax._ps.pulse import Pulse
+from replicax._ps.rounds import RoundGate
 from replicax._ps.tasks import Tracer, assembled
-from replicax._ps.wire import Link, LinkLost, Refused
+from replicax._ps.wire import Link, LinkLost, Refused, RemoteError
 from replicax._ps.worker_data import PerWorkerDataset
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from replicax._ps.client import Client
     from replicax._ps.closures import Closure
     from replicax._ps.cluster import Cluster
+    from replicax._ps.dialer import Dialer
     from replicax._ps.programs import Program
     from replicax._ps.recovery import Recoveries, Recovery
     from replicax._ps.store import ServerStore
@@ -35,6 +37,7 @@ class Engine:
 
     Args:
         cluster: Where servers and workers are.
+        dial: Connects to one of them.
         client: The way to the servers.
         store: Where variables live.
         recoveries: Brings servers back.
@@ -44,13 +47,14 @@ class Engine:
     def __init__(
         self,
         cluster: Cluster,
+        dial: Dialer,
         client: Client,
         store: ServerStore,
         recoveries: Recoveries,
         *,
         patience: float,
     ) -> None:
-        self.cluster, self.client, self.store = cluster, client, store
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries
         self.patience = patience
         self._barrier = 0
@@ -64,6 +68,17 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def finish(self) -> None:
+        """The program ends well: servers write what a later run may begin with."""
+        for server in range(self.client.num_servers):
+            with suppress(ServerGone, RemoteError):
+                self.client.call(server, "finish")
+
+    def end_round(self) -> None:
+        """All closures of a round have ended: servers apply the mean of what they pushed."""
+        self.store.end_round()
+        self.barrier()
+
 
 @final
 class Coordination:
@@ -74,6 +89,7 @@ class Coordination:
         adopt: Takes variables that were made outside the scope.
         scope: Enters the strategy's scope.
         max_staleness: How many updates a gradient may be late; None for any number.
+        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
     """
 
     def __init__(
@@ -83,11 +99,16 @@ class Coordination:
         scope: Callable[[], AbstractContextManager[Any]],
         *,
         max_staleness: int | None,
+        in_rounds: bool = False,
     ) -> None:
         self.engine = engine
         self.max_staleness = max_staleness
+        # In rounds a second lane would only take a place that is another worker's.
+        self._lanes_each = 1 if in_rounds else LANES
+        gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = gate.flush if in_rounds else lambda: None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
-        self.dispatcher = Dispatcher(self)
+        self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
         self._watch: Pulse | None = None
 
@@ -102,6 +123,7 @@ class Coordination:
 
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
+        self._flush()
         self.engine.barrier()
 
     def lanes(self) -> list[Lane]:
@@ -127,7 +149,8 @@ class Coordination:
 
     def begin(self, limits: Limits) -> None:
         """Watch over all members from now on."""
-        pulse = Pulse(self.engine.cluster, limits, _on_silence(weakref.ref(self)))
+        silent = _on_silence(weakref.ref(self))
+        pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
         weakref.finalize(self, pulse.close)
         pulse.start()
         self._watch = pulse
@@ -137,18 +160,19 @@ class Coordination:
         self.dispatcher.close()
         if self._watch is not None:
             self._watch.close()
+        self.engine.finish()
         self.engine.client.close()
         self.engine.cluster.close()
 
     def _lanes_of(self, worker: int) -> list[Lane]:
-        return [WorkerLane(self.engine, worker) for _ in range(LANES)]
+        return [WorkerLane(self.engine, worker) for _ in range(self._lanes_each)]
 
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""
         if self._found is None:
             engine = self.engine
             member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = Link.connect(member.addresses, engine.cluster.secret, hello={"role": "chief"})
+            link = engine.dial(member.addresses)
             self._found = (_export_name(link.call("ping").head["platform"]),)
             link.close()
         return self._found
@@ -170,14 +194,16 @@ class WorkerLane:
         self._link: Link | None = None
         self._told: set[Any] = set()
         self._addresses: list[Any] = []
+        self._started = False
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
+        self._started = False
         try:
             return self._run(closure, more=more)
         except (LinkLost, Refused, OSError) as error:
             self.close()
-            raise WorkerGone(self.worker) from error
+            raise WorkerGone(self.worker, str(error), self._started) from error
 
     def recover(self) -> None:
         """Wait until the worker is back."""
@@ -214,6 +240,7 @@ class WorkerLane:
                 "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
                 "splits": [None] * len(task.iterators),
             }
+            self._started = True
             reply = link.call("run", head, [raw(array) for array in task.arrays])
             if "need" not in reply.head:
                 return self._result(closure.id, program, reply)
@@ -248,8 +275,7 @@ class WorkerLane:
     def _connect(self, member: Any) -> Link:
         self._incarnation = member.incarnation
         self._told, self._addresses = set(), []
-        secret = self._engine.cluster.secret
-        self._link = Link.connect(member.addresses, secret, hello={"role": "chief"})
+        self._link = self._engine.dial(member.addresses)
         return self._link
 
 

@@ -12,14 +12,17 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
-from replicax._ps.gate import StalenessGate
+from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.lanes import Lane, Lanes
 
 if TYPE_CHECKING:
     from replicax._ps.recovery import Recovery
+
+_PATIENCE = 10.0  # seconds
 
 
 class Coordination(Protocol):
@@ -69,19 +72,22 @@ class Dispatcher:
 
     Args:
         coordination: What the strategy can do.
+        gate: Says which closures run at the same time; None bounds their staleness only.
     """
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, gate: Gate | None = None) -> None:
         self._coordination = coordination
         self._queue = ClosureQueue()
         self._lanes = Lanes(
             self._queue,
             on_server_gone=_restorer(weakref.ref(coordination)),
-            gate=StalenessGate(coordination.max_staleness),
+            gate=gate or StalenessGate(coordination.max_staleness),
         )
         self._ids = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # opening lanes may ask for the public face
         self._started = False
+        self._end: SimpleQueue[None] = SimpleQueue()
+        self._closer: threading.Thread | None = None
         self._face: Callable[[], Any] = lambda: None
 
     def __len__(self) -> int:
@@ -151,6 +157,9 @@ class Dispatcher:
     def close(self) -> None:
         """Cancel all tasks, and end all threads; the cluster itself is the strategy's."""
         self._lanes.close()
+        self._end.put(None)
+        if self._closer:
+            self._closer.join(_PATIENCE)
 
     def _start(self) -> None:
         with self._lock:
@@ -158,9 +167,18 @@ class Dispatcher:
                 return
             self._lanes.add(self._coordination.lanes())
             self._started = True
+            self._closer = threading.Thread(
+                target=_close_when_told,
+                args=(self._end, self._lanes),
+                name="replicax-dispatcher",
+                daemon=True,
+            )
+            self._closer.start()
+        # Garbage is collected in any thread at any time, also in one that holds the queue's lock:
+        # the lanes are closed by another, which is told in a way that takes no lock.
+        weakref.finalize(self, self._end.put, None).atexit = False
         # Threads that run Python while the interpreter ends can crash it.
         atexit.register(functools.partial(_close_if_there, weakref.ref(self._lanes)))
-        weakref.finalize(self, _close_apart, self._lanes).atexit = False
 
 
 def _restorer(coordination: weakref.ref[Coordination]) -> Callable[[int], None]:
@@ -180,6 +198,6 @@ def _close_if_there(lanes: weakref.ref[Lanes]) -> None:
         there.close()
 
 
-def _close_apart(lanes: Lanes) -> None:
-    # Garbage is collected in any thread at any time, also in one that holds the queue's lock.
-    threading.Thread(target=lanes.close, name="replicax-lanes-end", daemon=True).start()
+def _close_when_told(end: SimpleQueue[None], lanes: Lanes) -> None:
+    end.get()
+    lanes.close()

@@ -13,7 +13,6 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.lanes import ServerGone
 from replicax._ps.rows import rows_by_shard
 from replicax._ps.wire import Message, RemoteError
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from replicax._ps.client import Client
 
 _NOTHING = np.zeros(0, np.int64)
-# What a server raises that is there, but is not the one that it was.
-_REPLACED = {"NotOpen": "it began anew", "Deposed": "another process is in its place"}
 
 
 @final
@@ -98,21 +95,16 @@ class Traffic:
         return values, found, clocks
 
     def _ask(self, server: int, head: dict[str, Any], buffers: Sequence[Any]) -> Message:
+        if server not in self._known:
+            self._client.call(server, "plan", self._plans[server])
+            self._known.add(server)
         try:
-            if server not in self._known:
-                self._client.call(server, "plan", self._plans[server])
-                self._known.add(server)
-            try:
-                return self._client.call(server, "exchange", head, buffers)
-            except RemoteError as error:
-                if error.kind != "UnknownPlan":
-                    raise
-                self._client.call(server, "plan", self._plans[server])
-                return self._client.call(server, "exchange", head, buffers)
+            return self._client.call(server, "exchange", head, buffers)
         except RemoteError as error:
-            if error.kind in _REPLACED:
-                raise ServerGone(server, _REPLACED[error.kind]) from error
-            raise
+            if error.kind != "UnknownPlan":
+                raise
+            self._client.call(server, "plan", self._plans[server])
+            return self._client.call(server, "exchange", head, buffers)
 
     def _plan(self, server: int) -> dict[str, Any]:
         here = [(home, part) for home in self._reads for part in home["parts"]]

@@ -39,6 +39,10 @@ class StepScheduler:
         """What to do before the coordinator reads or writes a variable."""
         self._store.before_access = flush or (lambda: None)
 
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        self._coordination.dispatcher.barrier()
+
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
     """What makes the step functions of models."""

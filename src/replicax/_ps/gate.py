@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import final
+from typing import Protocol, final
 
 from replicax._core.errors import UsageError
+
+
+class Gate(Protocol):
+    """Says which closures may run at the same time."""
+
+    def admit(self, closure: int) -> bool:
+        """Wait until a closure may run; False if the gate was closed instead."""
+        ...
+
+    def finish(self, closure: int) -> None:
+        """Note that a closure that was admitted has ended."""
+        ...
+
+    def close(self) -> None:
+        """Let nobody in any more; who waits is told."""
+        ...
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -30,6 +31,41 @@ class Placed:
     cell: int
     start: int
     stop: int
+
+
+def task_name(server: int) -> str:
+    """A server, as TensorFlow names it."""
+    return f"/job:ps/task:{server}"
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """A variable, or some of its rows, on one server; its value is read when it is asked for.
+
+    Args:
+        device: The task that holds it, such as "/job:ps/task:1".
+        shape: Its shape.
+        dtype: The type of its elements.
+        read: Fetches the value.
+    """
+
+    device: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], np.ndarray]
+
+    @property
+    def value(self) -> np.ndarray:
+        """The value, as it is now."""
+        return self.read()
+
+    def numpy(self) -> np.ndarray:
+        """The value, as it is now."""
+        return self.read()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.read(), dtype=dtype)
 
 
 @final
@@ -65,14 +101,22 @@ class ServerHome:
         self._changed, self._before = changed, before
 
     def read(self) -> np.ndarray | None:
-        shards = self.shards()
-        if not shards:
-            return None
-        return shards[0] if len(shards) == 1 else np.concatenate(shards)
-
-    def shards(self) -> list[np.ndarray]:
         self._before()
-        return [self._shard(place) for place in self.places]
+        if not self.places:
+            return None
+        found = [self._shard(place) for place in self.places]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def shards(self) -> list[Shard]:
+        return [
+            Shard(
+                task_name(place.server),
+                self._shape_of(place),
+                self.dtype,
+                functools.partial(self._read_shard, place),
+            )
+            for place in self.places
+        ]
 
     def write(self, value: Any) -> None:
         self._before()
@@ -119,12 +163,18 @@ class ServerHome:
     def _offsets(self) -> tuple[int, ...]:
         return (*(place.start for place in self.places), self.shape[0])
 
+    def _read_shard(self, place: Placed) -> np.ndarray:
+        self._before()
+        return self._shard(place)
+
     def _shard(self, place: Placed) -> np.ndarray:
         head = {"cells": [[place.cell, self._slot]]}
         reply = self._client.call(place.server, "read", head)
+        return array_of(reply.buffers[0], self.dtype, self._shape_of(place))
+
+    def _shape_of(self, place: Placed) -> tuple[int, ...]:
         whole = len(self.places) == 1
-        shape = self.shape if whole else (place.stop - place.start, *self.shape[1:])
-        return array_of(reply.buffers[0], self.dtype, shape)
+        return self.shape if whole else (place.stop - place.start, *self.shape[1:])
 
     def _part(self, shard: int, rows: Any) -> np.ndarray:
         place = self.places[shard]

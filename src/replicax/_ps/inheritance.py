@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._ps.buffers import raw
-from replicax._ps.cells import Cell
 from replicax._ps.journal import records
-from replicax._ps.server import ParameterServer
 from replicax._ps.snapshot_files import Damaged, SnapshotFolder
 from replicax._ps.snapshots import restored
 from replicax._ps.wire import Message
+
+if TYPE_CHECKING:
+    from replicax._ps.cells import Cell
+    from replicax._ps.server import ParameterServer
 
 logger = logging.getLogger("replicax")
 
@@ -68,7 +70,8 @@ class Inheritance:
             )
             return message
         cell = self._taken[head["cell"]] = found.pop(0)
-        return Message(message.op, head, [raw(cell.value), *message.buffers[1:]])
+        buffers: Any = [raw(cell.value), *message.buffers[1:]]
+        return Message(message.op, head, buffers)
 
     def _optimizer(self, message: Any) -> Any:
         head, buffers = dict(message.head), list(message.buffers)

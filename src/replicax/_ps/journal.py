@@ -12,8 +12,10 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # The checksum of what follows, the length of the JSON in front, and that of the buffers behind it.
 _LENGTHS = struct.Struct("!IIQ")
@@ -41,7 +43,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._file: Any = open(path, "xb", buffering=0)
+        self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 (`close` does)
 
     def append(self, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
         """Write a message down."""

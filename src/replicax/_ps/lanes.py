@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
-from replicax._ps.gate import StalenessGate
+from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.repairs import Repairs
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ _LONGEST_PAUSE = 1.0  # seconds, before a worker that died while it was made rea
 
 
 class Lane(Protocol):
-    """A connection to a worker, on which one closure runs at a time."""
+    """A connection to a worker, on which one closure runs at a time.
+
+    A worker may have several. While one of them recovers it, `run` of another may still be
+    underway, and has to end by `WorkerGone`.
+    """
 
     worker: int
 
@@ -108,7 +112,7 @@ class Lanes:
         queue: ClosureQueue,
         *,
         on_server_gone: Callable[[int], None],
-        gate: StalenessGate | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._queue = queue
         self._on_server_gone = on_server_gone
@@ -156,11 +160,13 @@ class Lanes:
             lane.close()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel all closures, and end all threads.
+        """Cancel all closures, and end all threads; once.
 
         Args:
             timeout: How many seconds to wait for the threads.
         """
+        if self._over.is_set():
+            return
         self._over.set()
         self._queue.close()
         self._gate.close()
@@ -188,26 +194,30 @@ class Lanes:
 
     def _serve(self, lane: Lane) -> None:
         """Run closures until the worker is retired or all is over."""
-        worker = ("worker", lane.worker)
         try:
             while True:
-                self._repairs.wait(worker)
+                self._repairs.wait(("worker", lane.worker))
                 closure = self._queue.get(lane.worker)
                 if closure is None:
                     return
-                if self._repairs.is_underway(worker):  # its other lane found it dead meanwhile
-                    self._queue.put_back(closure)
-                else:
+                if self._may_run(lane, closure):
                     self._run(lane, closure)
+                else:
+                    self._gate.finish(closure.id)
+                    self._queue.put_back(closure)
         except BaseException as error:  # a thread that dies without a word would stop the program
-            self._queue.fail(error)
+            self._queue.mark_failed(None, error)
+
+    def _may_run(self, lane: Lane, closure: Closure) -> bool:
+        """Wait at the gate, and look at what may have happened since the closure was taken."""
+        return (
+            self._gate.admit(closure.id)
+            and not self._queue.is_stopping
+            and not self._repairs.is_underway(("worker", lane.worker))  # a sibling found it dead
+        )
 
     def _run(self, lane: Lane, closure: Closure) -> None:
         """Run one closure, and settle it; mend what is broken."""
-        if not self._gate.admit(closure.id) or self._queue.is_stopping:
-            self._gate.finish(closure.id)
-            self._queue.put_back(closure)
-            return
         since = self._repairs.now()
         try:
             try:
@@ -215,8 +225,15 @@ class Lanes:
             finally:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:
-            self._queue.put_back(closure, died=lane.worker if gone.started else None)
-            self._repairs.mend(("worker", lane.worker), since, lambda: self._recover(lane))
+            died = lane.worker if gone.started else None
+            # Put back first, so that others can run it; but not before its siblings know that
+            # this worker is dead, or they would take it.
+            self._repairs.mend(
+                ("worker", lane.worker),
+                since,
+                lambda: self._recover(lane),
+                first=lambda: self._queue.put_back(closure, died=died),
+            )
         except ServerGone as gone:
             self._queue.put_back(closure)
             self._mend_server(gone.server, since)
@@ -241,7 +258,7 @@ class Lanes:
                 self._retire(lane.worker, error)
                 return
             except BaseException as error:
-                self._queue.fail(error)
+                self._queue.mark_failed(None, error)
                 self._retire(lane.worker, error)
                 return
             self._over.wait(pause)
@@ -265,7 +282,7 @@ class Lanes:
                 if not self._over.is_set():
                     self._on_server_gone(server)
             except BaseException as error:
-                self._queue.fail(error)
+                self._queue.mark_failed(None, error)
 
         self._repairs.mend(("server", server), since, restore)
 

@@ -1,15 +1,138 @@
-"""What runs in the process of a server or a worker: a listener in front of its state."""
+"""What runs in the process of a server or a worker: a listener in front of its state.
+
+The state is made when a coordinator says hello for a run: that is when the settings are known. A
+coordinator that was started anew begins a new run, and gets a new state.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
+import pickle
 import threading
-import time
 import weakref
+from collections.abc import Callable
 from typing import Any, final
 
+import jax
+
+from replicax._core.errors import ClusterError
+from replicax._ps.encryption import server_context
 from replicax._ps.server_node import ServerNode
 from replicax._ps.wire import Listener
 from replicax._ps.worker import Worker
+
+logger = logging.getLogger("replicax")
+
+# For so many seconds the state of a run is kept whose coordinator is gone: it may only have lost
+# its connections. What a member holds may be large, and nobody may ever come for it.
+KEPT = 600.0
+
+
+class WrongRun(ClusterError):
+    """Raised when somebody means a run that is over, or has not begun."""
+
+    def __init__(self, theirs: Any, ours: Any) -> None:
+        super().__init__(theirs, ours)
+        self.theirs, self.ours = theirs, ours
+
+    def __str__(self) -> str:
+        return (
+            "A server or a worker belongs to one run at a time. Received: a message of run "
+            f"{self.theirs!r}, during run {self.ours!r}. Another coordinator uses this cluster, or "
+            "this process began anew. Give each coordinator a cluster of its own."
+        )
+
+
+@final
+class Post:
+    """A place for a server or a worker: empty at first, and again when a new run begins.
+
+    Args:
+        make: Makes the state of a run, from its settings.
+        kept: For how many seconds a state is kept when its coordinator is gone.
+    """
+
+    def __init__(self, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT) -> None:
+        self._make, self._kept = make, kept
+        # Reentrant: a session may be found to be garbage by a thread that holds it.
+        self._lock = threading.RLock()
+        self.run: str | None = None
+        self.state: Any = None
+        self._chiefs = 0
+        self._farewell: threading.Timer | None = None
+
+    def handle(self, session: Any, message: Any) -> Any:
+        """Answer one message."""
+        run = session.hello.get("run")
+        if message.op == "ping":
+            life = getattr(self.state, "life", None)
+            return {"platform": jax.default_backend(), "run": self.run, "life": life}, ()
+        if message.op == "configure":
+            session.state["chief"] = _Visit(self)
+            return self._configure(run, message)
+        if run != self.run:
+            raise WrongRun(run, self.run)
+        return self.state.handle(session, message)
+
+    def _configure(self, run: str, message: Any) -> Any:
+        with self._lock:
+            if run != self.run:
+                if self.run is not None:
+                    logger.warning("A new run begins here: %s, after %s.", run, self.run)
+                self._end()
+                self.state = self._make(pickle.loads(message.buffers[0]))
+                self.run = run
+        return {}, ()
+
+    def came(self) -> None:
+        """A coordinator has connected."""
+        with self._lock:
+            self._chiefs += 1
+            self._wait_no_more()
+
+    def left(self) -> None:
+        """A connection of a coordinator has ended; with the last one, it may be gone for good."""
+        with self._lock:
+            self._chiefs -= 1
+            self._wait_no_more()
+            if not self._chiefs and self.run is not None:
+                self._farewell = threading.Timer(self._kept, self._forget)
+                self._farewell.daemon = True
+                self._farewell.start()
+
+    def _wait_no_more(self) -> None:
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+
+    def _forget(self) -> None:
+        with self._lock:
+            if self._chiefs:
+                return
+            logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
+            self._end()
+
+    def _end(self) -> None:
+        state, self.state, self.run = self.state, None, None
+        end = getattr(state, "close", None)
+        if end is not None:
+            end()
+
+    def close(self) -> None:
+        """End the state."""
+        with self._lock:
+            self._wait_no_more()
+            self._end()
+
+
+@final
+class _Visit:
+    """Is in the state of a coordinator's session, and so goes when the connection does."""
+
+    def __init__(self, post: Post) -> None:
+        post.came()
+        weakref.finalize(self, post.left).atexit = False
 
 
 @final
@@ -17,87 +140,36 @@ class Endpoint:
     """A running member.
 
     Args:
-        state: The server or the worker.
-        secret: What whoever asks it has to know.
-        host: Where to listen.
-        port: The port; the system chooses if it is 0.
-        grace: For how many seconds the coordinator may be away; None for ever.
+        post: The place of the server or the worker.
+        listener: Where it is asked.
     """
 
-    def __init__(
-        self, state: Any, secret: bytes, *, host: str, port: int, grace: float | None = None
-    ) -> None:
-        self.state = state
-        self._grace = grace
-        self._changed = threading.Condition()
-        self._over = False
-        self._chiefs = 0
-        self._left_at: float | None = None
-        self._listener = Listener(secret, self.handle, host=host, port=port)
-        self.addresses = self._listener.start()
+    def __init__(self, post: Post, listener: Listener) -> None:
+        self._post, self._listener = post, listener
+        self._closed = threading.Event()
+        self.addresses = listener.start()
 
-    def handle(self, session: Any, message: Any) -> Any:
-        """Answer one message."""
-        if session.hello.get("role") == "chief" and "chief" not in session.state:
-            session.state["chief"] = _Presence(self)
-        if message.op == "goodbye":
-            self._goodbye()
-            return {}, ()
-        return self.state.handle(session, message)
+    @property
+    def state(self) -> Any:
+        """The server or the worker; None before a run begins."""
+        return self._post.state
 
     def close(self) -> None:
         """End it, as if its process had ended."""
         self._listener.close()
-        self.state.close()
-        self._end()
+        self._post.close()
+        self._closed.set()
 
     def wait(self) -> None:
-        """Wait until somebody ends it, or the coordinator has said goodbye or was away too long."""
-        with self._changed:
-            while not self._over and (left := self._time_left()) > 0:
-                self._changed.wait(None if left == float("inf") else left)
-
-    def came(self) -> None:
-        """The coordinator has connected."""
-        with self._changed:
-            self._chiefs += 1
-
-    def left(self) -> None:
-        """A connection of the coordinator has ended."""
-        with self._changed:
-            self._chiefs -= 1
-            self._left_at = time.monotonic()
-            self._changed.notify_all()
-
-    def _goodbye(self) -> None:
-        self.state.finish()
-        self._end()
-
-    def _end(self) -> None:
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-
-    def _time_left(self) -> float:
-        if self._grace is None or self._left_at is None or self._chiefs:
-            return float("inf")
-        return self._left_at + self._grace - time.monotonic()
-
-
-@final
-class _Presence:
-    """Is in the state of a session of the coordinator, and so goes when the connection does."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        endpoint.came()
-        weakref.finalize(self, endpoint.left).atexit = False
+        """Wait for its end."""
+        self._closed.wait()
 
 
 def start_member(
     role: str,
     index: int,
     secret: bytes,
-    settings: dict[str, Any],
+    settings: dict[str, Any] | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -108,13 +180,14 @@ def start_member(
         role: "server" or "worker".
         index: Its number among those of its role.
         secret: What whoever asks it has to know.
-        settings: Of the strategy.
+        settings: Nothing so far: those of the strategy come with the run.
         host: Where to listen.
         port: The port; the system chooses if it is 0.
     """
-    grace = settings.get("grace")
-    if role == "worker":
-        return Endpoint(Worker(index, secret, settings), secret, host=host, port=port, grace=grace)
-    node = ServerNode(index, secret, settings)
-    node.begin()
-    return Endpoint(node, secret, host=host, port=port, grace=grace)
+    del settings
+    if role == "server":
+        post = Post(functools.partial(ServerNode.begun, index, secret))
+    else:
+        post = Post(functools.partial(Worker, index, secret))
+    listener = Listener(secret, post.handle, host=host, port=port, tls=server_context())
+    return Endpoint(post, listener)

@@ -19,7 +19,8 @@ from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
 
 if TYPE_CHECKING:
-    from replicax._keras.recording import Recorded, Table
+    from replicax._keras.recorder import Table
+    from replicax._keras.recording import Recorded
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ whose machine is gone, is only silent. A busy one answers, since a ping has a co
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
@@ -18,10 +19,11 @@ from replicax._core.errors import UnavailableError
 from replicax._ps.wire import Link, LinkLost, Refused, RemoteError
 
 if TYPE_CHECKING:
-    from replicax._ps.cluster import Cluster
+    from replicax._ps.cluster import Cluster, Member
 
 logger = logging.getLogger("replicax")
 
+Dial = Callable[[Sequence[str]], Link]
 OnSilence = Callable[[str, int], None]
 
 
@@ -31,12 +33,13 @@ class Pulse:
 
     Args:
         cluster: The members.
+        dial: Connects to one of them, without telling it anything: it may be busy with that.
         limits: How often, and for how long one may be silent.
         on_silence: Called with the role and the number of one that was silent for so long.
     """
 
-    def __init__(self, cluster: Cluster, limits: Limits, on_silence: OnSilence) -> None:
-        self._cluster, self._limits = cluster, limits
+    def __init__(self, cluster: Cluster, dial: Dial, limits: Limits, on_silence: OnSilence) -> None:
+        self._cluster, self._dial, self._limits = cluster, dial, limits
         self._on_silence = on_silence
         self._over = threading.Event()
         self._hearts: dict[tuple[str, int], _Heart] = {}
@@ -67,7 +70,10 @@ class Pulse:
         for role, count in counts.items():
             for index in range(count):
                 if (role, index) not in self._hearts:
-                    heart = _Heart(self._cluster, role, index, self._limits.beat, self._over)
+                    place = functools.partial(
+                        self._cluster.member, role, index, timeout=self._limits.beat
+                    )
+                    heart = _Heart(place, self._dial, self._limits.beat, self._over)
                     self._hearts[role, index] = heart
                     name = f"replicax-pulse-{role}-{index}"
                     threading.Thread(target=heart.run, name=name, daemon=True).start()
@@ -92,9 +98,9 @@ class _Heart:
     """The pings to one member."""
 
     def __init__(
-        self, cluster: Cluster, role: str, index: int, beat: float, over: threading.Event
+        self, place: Callable[[], Member], dial: Dial, beat: float, over: threading.Event
     ) -> None:
-        self._cluster, self._role, self._index = cluster, role, index
+        self._place, self._dial = place, dial
         self._beat, self._over = beat, over
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -120,11 +126,9 @@ class _Heart:
         while not self._over.is_set():
             began = time.monotonic()
             with suppress(LinkLost, Refused, RemoteError, UnavailableError, OSError):
-                member = self._cluster.member(self._role, self._index, timeout=self._beat)
+                member = self._place()
                 self._wait(True)
-                self._link = Link.connect(
-                    member.addresses, self._cluster.secret, hello={"role": "chief"}
-                )
+                self._link = self._dial(member.addresses)
                 while not self._over.is_set():
                     began = time.monotonic()
                     self._wait(True)

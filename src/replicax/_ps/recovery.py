@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, final
-
-import numpy as np
 
 from replicax._core.errors import UnavailableError
 from replicax._ps.buffers import numbers_of
@@ -16,6 +15,8 @@ from replicax._ps.lanes import ServerGone
 from replicax._ps.wire import RemoteError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from replicax._ps.client import Client
     from replicax._ps.cluster import Cluster
 
@@ -24,6 +25,7 @@ logger = logging.getLogger("replicax")
 # As many closures' ids are known of each server; half of what servers remember (see applied.py), so
 # that none is taken for lost that was only forgotten.
 _REMEMBERED = 1 << 16
+_PAUSE = 0.1  # seconds, before one that died while it was restored is looked for again
 
 
 class Recovery(NamedTuple):
@@ -98,9 +100,18 @@ class Recoveries:
         if server in self._lost:
             raise self._lost[server].with_traceback(None)
         began = time.monotonic()
-        if self._life_of(server) == self._lives[server]:
+        while True:
+            try:
+                self._restore(server, began)
+                return
+            except ServerGone:  # it died again
+                threading.Event().wait(_PAUSE)
+
+    def _restore(self, server: int, began: float) -> None:
+        life = self._life_of(server)
+        if life is not None and life == self._lives[server]:
             return  # only a connection was gone
-        if self._life_of(server) is None:
+        if life is None:
             known = self._incarnations[server]
             member = self._cluster.member("server", server, after=known, timeout=self._patience)
             self._incarnations[server] = member.incarnation

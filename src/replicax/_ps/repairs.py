@@ -35,26 +35,39 @@ class Repairs:
             with self._changed:
                 self._changed.wait_for(lambda: thing not in self._underway)
 
-    def mend(self, thing: Hashable, since: int, work: Callable[[], None]) -> None:
+    def mend(
+        self,
+        thing: Hashable,
+        since: int,
+        work: Callable[[], None],
+        *,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         """Mend the thing by `work`, or wait for the one who does.
 
         Args:
             thing: What was found broken.
             since: The time before it was used.
             work: If it raises, this thread gets the error, and the others go on: they will see.
+            first: Called in any case, once it is known that the thing is broken.
         """
         with self._changed:
-            if thing in self._underway:
-                self._changed.wait_for(lambda: thing not in self._underway)
-                return
-            if self._mended_at.get(thing, -1) > since:
-                return
-            self._underway.add(thing)
+            is_mine = thing not in self._underway and self._mended_at.get(thing, -1) <= since
+            if is_mine:
+                self._underway.add(thing)
         try:
-            work()
+            first()
+            if is_mine:
+                work()
+            else:
+                self.wait(thing)
         finally:
-            with self._changed:
-                self._time += 1
-                self._mended_at[thing] = self._time
-                self._underway.discard(thing)
-                self._changed.notify_all()
+            if is_mine:
+                self._end(thing)
+
+    def _end(self, thing: Hashable) -> None:
+        with self._changed:
+            self._time += 1
+            self._mended_at[thing] = self._time
+            self._underway.discard(thing)
+            self._changed.notify_all()

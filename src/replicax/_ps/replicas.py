@@ -14,6 +14,7 @@ from typing import Any, final
 
 from replicax._core.errors import ClusterError
 from replicax._ps import server_state
+from replicax._ps.dialer import Dialer
 from replicax._ps.server import ParameterServer
 from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
@@ -37,11 +38,13 @@ class Mirror:
     Args:
         server: The server.
         secret: What the cluster's members know.
+        run: Names the run.
         life: Names the process of the server.
     """
 
-    def __init__(self, server: ParameterServer, secret: bytes, life: str) -> None:
-        self._server, self._secret, self._life = server, secret, life
+    def __init__(self, server: ParameterServer, secret: bytes, run: str, life: str) -> None:
+        self._server, self._life = server, life
+        self._dial = Dialer(secret, run, {"role": "server", "index": server.index})
         self._sending = threading.Lock()
         self._link: Link | None = None
         self._addresses: Sequence[str] = ()
@@ -109,8 +112,7 @@ class Mirror:
     def _open(self, addresses: Sequence[str]) -> Link:
         self.close()
         self._addresses = tuple(addresses)
-        hello = {"role": "server", "index": self._server.index}
-        self._link = Link.connect(self._addresses, self._secret, hello=hello)
+        self._link = self._dial(self._addresses)
         return self._link
 
     def _send_all(self) -> None:

@@ -8,10 +8,12 @@ and the others are copied a block at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 # Copied in a fraction of a millisecond: for so long the table is locked.
 BLOCK_BYTES = 1 << 20

@@ -22,7 +22,8 @@ def scaling(wanted: Any) -> Callable[[int], float]:
     if wanted == "inverse":
         return lambda late: 1.0 / (1.0 + late)
     if callable(wanted):
-        return lambda late: float(wanted(late))
+        own: Callable[[int], Any] = wanted
+        return lambda late: float(own(late))
     raise UsageError(
         "`staleness_scaling` says how much a late gradient counts. Received: "
         f"{wanted!r}. It is None, 'inverse' for 1 / (1 + lateness), or a function of the lateness "

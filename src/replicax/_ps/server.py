@@ -21,11 +21,12 @@ from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
 from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cells import Cell
+from replicax._ps.rounds import Sums
 from replicax._ps.scaling import scaling
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
-_CHANGES = {"create", "write", "scatter", "optimizer"}
+_CHANGES = {"create", "write", "scatter", "optimizer", "round"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
@@ -56,7 +57,7 @@ class ParameterServer:
 
     Args:
         index: Which server it is.
-        settings: `staleness_scaling`, of the strategy.
+        settings: `staleness_scaling` and `dense`, of the strategy.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
@@ -74,6 +75,7 @@ class ParameterServer:
         # Told, under the lock, of all that changes anything, in order: op, head, buffers.
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
+        self.round = Sums() if settings.get("dense") == "mirrored" else None
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
             "create": self._create,
             "read": self._read,
@@ -85,6 +87,7 @@ class ParameterServer:
             "plan": self._plan,
             "exchange": self._exchange,
             "push": self._pushed,
+            "round": self._end_round,
             "stats": self._stats,
         }
 
@@ -243,17 +246,30 @@ class ParameterServer:
         for push in plan["pushes"]:
             hosted = self.optimizers[push["optimizer"]]
             cells = [self.cells[number] for number in push["cells"]]
-            if cells:
-                grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
+            grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
+            if self.round is None:
                 _step(hosted, cells, grads, scale)
+            else:
+                self.round.add((push["optimizer"], *push["cells"]), grads)
             for number in push["tables"]:
                 rows = numbers_of(next(given))
                 _step_rows(hosted, self.cells[number], rows, next(given), scale)
-            hosted.iterations += 1
+            if self.round is None:
+                hosted.iterations += 1
         for number, slot, kind in plan["writes"]:
             cell = self.cells[number]
             now = cell.get(slot)
             cell.put(array_of(next(given), now.dtype, now.shape), kind, slot)
+
+    def _end_round(self, session: Any, message: Any) -> Reply:
+        """Apply the means of a round of closures."""
+        with self.lock:
+            means = self.round.means() if self.round else {}
+            for (optimizer, *numbers), grads in means.items():
+                _step(self.optimizers[optimizer], [self.cells[n] for n in numbers], grads, 1.0)
+            for optimizer in {key[0] for key in means}:
+                self.optimizers[optimizer].iterations += 1
+        return {}, ()
 
     def _stats(self, session: Any, message: Any) -> Reply:
         with self.lock:
@@ -263,6 +279,8 @@ class ParameterServer:
 
 
 def _step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
+    if not cells:
+        return
     values, slots = hosted.updates.update(
         [cell.part for cell in cells],
         [cell.value for cell in cells],

@@ -41,15 +41,15 @@ class ServerNode:
     def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
         self.server = ParameterServer(index, settings)
         self._settings = settings
-        self._life = secrets.token_hex(8)
+        self.life = secrets.token_hex(8)
         self._is_open = False
-        self._mirror = Mirror(self.server, secret, self._life)
+        self._mirror = Mirror(self.server, secret, settings["run"], self.life)
         self._shadows = Shadows(settings)
         self._snapshots: Snapshots | None = None
         self._inheritance: Inheritance | None = None
         self._handlers: dict[str, Callable[[Any], Reply]] = {
-            "ping": self._ping,
             "open": self._open,
+            "finish": self._finish,
             "partner": self._partner,
             "recover": self._recover,
             "shadow-begin": self._shadows.begin,
@@ -57,13 +57,20 @@ class ServerNode:
             "shadow-state": self._shadows.state,
         }
 
+    @classmethod
+    def begun(cls, index: int, secret: bytes, settings: dict[str, Any]) -> ServerNode:
+        """A server, restored if there is something to be restored."""
+        node = cls(index, secret, settings)
+        node.begin()
+        return node
+
     def begin(self) -> None:
         """Restore what there is, and take snapshots from now on, if they are wanted."""
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
         if not folder or not seconds:
             return
         index, run = self.server.index, self._settings["run"]
-        place = SnapshotFolder(Path(folder) / f"server-{index}", self._life)
+        place = SnapshotFolder(Path(folder) / f"server-{index}", self.life)
         earlier = Inheritance.of(place, run, ParameterServer(index, self._settings))
         self._inheritance = earlier if self._settings.get("restore") else None
         self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
@@ -87,28 +94,26 @@ class ServerNode:
             self._mirror.settle()
         return reply
 
-    def finish(self) -> None:
-        """The program has ended well: write what a later one may begin with."""
-        if self._snapshots is not None and self._settings.get("is_kept"):
-            self._snapshots.take()
-
     def close(self) -> None:
         """End it, as if the process had ended."""
         if self._snapshots is not None:
             self._snapshots.close()
         self._mirror.close()
 
-    def _ping(self, message: Any) -> Reply:
-        return {"life": self._life}, ()
-
     def _open(self, message: Any) -> Reply:
         """Say what it has, and let workers in."""
         server = self.server
         with server.lock:
-            head = {"life": self._life, "clock": server.clock, "changes": server.changes}
+            head = {"life": self.life, "clock": server.clock, "changes": server.changes}
             applied = server.applied.ids()
         self._is_open = message.head["workers"]
         return head, [raw(np.array(applied, np.int64))]
+
+    def _finish(self, message: Any) -> Reply:
+        """The program has ended well: write what a later one may begin with."""
+        if self._snapshots is not None and self._settings["is_kept"]:
+            self._snapshots.take()
+        return {}, ()
 
     def _partner(self, message: Any) -> Reply:
         self._mirror.follow(message.head["addresses"])

@@ -20,6 +20,7 @@ from replicax._keras.shard_optimizer import Part, ShardOptimizer
 from replicax._ps.applied import Applied, as_ranges, from_ranges
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.cells import Cell
+from replicax._ps.rounds import Sums
 from replicax._ps.server import Hosted
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class ServerState:
         staleness: How many pushes were how late.
         optimizers: Recipes, steps and learning rates.
         cells: The cells.
+        sums: What was pushed in the present round: keys, counts and sums.
         plans: What pushes mean.
     """
 
@@ -76,6 +78,7 @@ class ServerState:
     staleness: dict[int, int]
     optimizers: dict[int, tuple[Any, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
+    sums: list[tuple[tuple[int, ...], int, list[Any]]] = field(default_factory=list)
     plans: dict[str, Any] = field(default_factory=dict)
 
 
@@ -100,6 +103,7 @@ def capture(
             for number, hosted in server.optimizers.items()
         },
         [take(number, cell) for number, cell in server.cells.items()],
+        [] if server.round is None else server.round.held(),
         dict(server.plans),
     )
 
@@ -133,6 +137,10 @@ def described(state: ServerState) -> dict[str, Any]:
             [number, _as_text(recipe), iterations, rate]
             for number, (recipe, iterations, rate) in state.optimizers.items()
         ],
+        "sums": [
+            [key, count, [[str(array.dtype), list(array.shape)] for array in arrays]]
+            for key, count, arrays in state.sums
+        ],
         "plans": list(state.plans.values()),
     }
 
@@ -162,9 +170,19 @@ def cell_of(about: Mapping[str, Any], arrays: Sequence[Any]) -> Cell:
 
 
 def install(
-    server: ParameterServer, about: Mapping[str, Any], cells: Iterable[tuple[int, Cell]]
+    server: ParameterServer,
+    about: Mapping[str, Any],
+    cells: Iterable[tuple[int, Cell]],
+    sums: Iterable[Any],
 ) -> None:
-    """Let a server be as it was described; what it held is dropped."""
+    """Let a server be as it was described; what it held is dropped.
+
+    Args:
+        server: The server.
+        about: The description.
+        cells: The cells, with their numbers.
+        sums: The bytes of the sums, in the order of the description.
+    """
     hosted = {
         number: Hosted(recipe, ShardOptimizer(recipe), iterations, rate)
         for number, recipe, iterations, rate in (
@@ -176,10 +194,16 @@ def install(
         server.clock, server.changes = about["clock"], about["changes"]
         server.applied = Applied(from_ranges(about["applied"]))
         server.requests = Applied(from_ranges(about["requests"]))
-        server.staleness = Counter({late: count for late, count in about["staleness"]})
+        server.staleness = Counter(dict(about["staleness"]))
         server.optimizers = hosted
         server.cells = dict(cells)
         server.plans = {plan["id"]: plan for plan in about["plans"]}
+        given = iter(sums)
+        if server.round is not None:
+            server.round = Sums()
+            for key, count, types in about["sums"]:
+                arrays = [array_of(next(given), dtype, shape) for dtype, shape in types]
+                server.round.add(tuple(key), arrays, count)
 
 
 def packed(server: ParameterServer) -> list[Any]:
@@ -196,7 +220,8 @@ def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
         for one in state.cells:
             arrays = one.arrays or whole_rows(server, one)
             cells.append(described_cell(one, arrays))
-            buffers += [raw(array) for array in arrays]
+            buffers += map(raw, arrays)
+        buffers += sum_buffers(state)
     finally:
         release(server, state)
     about = {**described(state), "cells": cells}
@@ -211,7 +236,12 @@ def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
     for one in about["cells"]:
         arrays = [array_of(next(given), dtype, shape) for dtype, shape in one["arrays"]]
         cells.append((one["number"], cell_of(one, arrays)))
-    install(server, about, cells)
+    install(server, about, cells, given)
+
+
+def sum_buffers(state: ServerState) -> list[Any]:
+    """The bytes of the sums."""
+    return [raw(array) for _, _, arrays in state.sums for array in arrays]
 
 
 def whole_rows(server: ParameterServer, state: CellState) -> list[np.ndarray]:

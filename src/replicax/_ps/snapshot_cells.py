@@ -94,9 +94,7 @@ def size_of(entries: Iterable[Entry]) -> int:
     return sum(_total(_pieces(entry)) for entry in entries)
 
 
-def _chunks(
-    folder: SnapshotFolder, entry: Entry
-) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+def _chunks(folder: SnapshotFolder, entry: Entry) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
     types = [(np.dtype(dtype), shape[1:]) for dtype, shape in entry["arrays"]]
     for piece, count in entry["chunks"]:
         found = folder.read(piece)

@@ -11,12 +11,14 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A place in a data file: its name, where it begins, how long it is, and its checksum.
 Piece = list[Any]
@@ -113,7 +115,7 @@ class SnapshotFolder:
         name, offset, size, checksum = piece
         try:
             # No mapping: the file may be removed, or be on a disk that is not there for ever.
-            found = np.fromfile(self.path / name, np.uint8, size, offset=offset)
+            found: Any = np.fromfile(self.path / name, np.uint8, size, offset=offset)
         except OSError as error:
             raise Damaged(self.path / name) from error
         if len(found) != size or zlib.crc32(found) != checksum:
@@ -167,9 +169,9 @@ class DataFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = open(path, "xb")
+        self._file = open(path, "xb")  # noqa: SIM115 (`finish` or `discard` close it)
 
-    def add(self, buffers: Sequence[np.ndarray]) -> Piece:
+    def add(self, buffers: Sequence[Any]) -> Piece:
         """Write bytes, one after the other, and say where they are."""
         self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         start, checksum = self._file.tell(), 0

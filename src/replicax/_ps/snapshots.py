@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps import server_state
 from replicax._ps.journal import Journal, records
 from replicax._ps.server import ParameterServer, is_change
-from replicax._ps.server_state import CellState, ServerState
 from replicax._ps.snapshot_cells import Entry, changed_cell, files_of, read, size_of, written
 from replicax._ps.snapshot_files import Damaged, SnapshotFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from replicax._ps.server_state import CellState, ServerState
 
 logger = logging.getLogger("replicax")
 
@@ -29,13 +32,22 @@ class Restored(NamedTuple):
 
     Args:
         entries: Of the manifest, by the cell's number.
+        files: The data files that it needs.
         manifest: Its name; empty if there is none, but all that the coordinator has changed.
         journal: The number of the first journal that is needed.
     """
 
     entries: dict[int, Entry]
+    files: set[str]
     manifest: str
     journal: int
+
+    @classmethod
+    def of(cls, body: dict[str, Any], manifest: str) -> Restored:
+        """What a manifest stands for."""
+        entries = {entry["number"]: entry for entry in body["cells"]}
+        files = files_of(body["cells"]) | {piece[0] for piece in body["sums"]}
+        return cls(entries, files, manifest, body["journal"])
 
 
 @final
@@ -68,7 +80,7 @@ class Snapshots:
         self._number = self._folder.last_number()
         self._journal = self._next_journal(is_first=found is None)
         if found is None:
-            found = Restored({}, "", self._number)
+            found = Restored({}, set(), "", self._number)
         self._entries, self._kept, self._last = found.entries, [found], self._mark()
         self._server.observers.append(self._note)
         threading.Thread(target=self._go_on, name="replicax-snapshots", daemon=True).start()
@@ -95,15 +107,15 @@ class Snapshots:
             if before is not None:
                 before.close()
             try:
-                entries = self._write(state)
+                body = self._write(state)
             except BaseException:
                 self._entries = {}  # what changed since then is not known any more
                 raise
             finally:
                 server_state.release(self._server, state)
-            if entries is None:
+            if body is None:
                 return False
-            self._tidy(entries)
+            self._tidy(body)
             self._last = mark
             return True
 
@@ -159,14 +171,15 @@ class Snapshots:
     def _captured(self, number: int, cell: Any) -> CellState:
         return changed_cell(number, cell, self._entries.get(number))
 
-    def _write(self, state: ServerState) -> list[Entry] | None:
-        """Write a state; None if the server has ended meanwhile."""
+    def _write(self, state: ServerState) -> dict[str, Any] | None:
+        """Write a state, and give its manifest; None if the server has ended meanwhile."""
         data = self._folder.data(self._number)
         try:
             entries = [
                 written(self._server, one, self._entries.get(one.number), data)
                 for one in state.cells
             ]
+            sums = [data.add([buffer]) for buffer in server_state.sum_buffers(state)]
             data.finish()
             if self._ended.is_set():
                 data.discard()
@@ -175,19 +188,24 @@ class Snapshots:
             data.discard()
             raise
         state.plans = {}  # workers know them
-        body = {"run": self._run, "journal": self._number, "cells": entries}
-        self._folder.publish(self._number, {**body, "state": server_state.described(state)})
-        return entries
+        body = {
+            "run": self._run,
+            "journal": self._number,
+            "cells": entries,
+            "sums": sums,
+            "state": server_state.described(state),
+        }
+        self._folder.publish(self._number, body)
+        return body
 
-    def _tidy(self, entries: list[Entry]) -> None:
+    def _tidy(self, body: dict[str, Any]) -> None:
         """Remove what the last two snapshots do not need."""
-        by_number = {entry["number"]: entry for entry in entries}
-        name = self._folder.name("manifest", self._number)
-        self._kept = [self._kept[-1], Restored(by_number, name, self._number)]
-        garbage = self._folder.size(files_of(entries)) - 2 * size_of(entries)
-        self._entries = by_number if garbage <= _SLACK else {}  # then all is written to one file
+        new = Restored.of(body, self._folder.name("manifest", self._number))
+        self._kept = [self._kept[-1], new]
+        garbage = self._folder.size(new.files) - 2 * size_of(body["cells"])
+        self._entries = new.entries if garbage <= _SLACK else {}  # then all goes to one file
         self._folder.remove_unused(
-            set().union(*(files_of(kept.entries.values()) for kept in self._kept)),
+            set().union(*(kept.files for kept in self._kept)),
             {kept.manifest for kept in self._kept},
             self._kept[0].journal,
         )
@@ -211,17 +229,17 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
             if run not in (None, body["run"]):
                 continue
             cells = [(entry["number"], read(folder, entry)) for entry in body["cells"]]
+            sums = [folder.read(piece) for piece in body["sums"]]
         except Damaged as error:
             logger.warning("A snapshot of parameter server %d: %s", server.index, error)
             continue
-        server_state.install(server, body["state"], cells)
+        server_state.install(server, body["state"], cells, sums)
         _replay(server, [path for number, path in journals if number >= body["journal"]])
-        entries = {entry["number"]: entry for entry in body["cells"]}
-        return Restored(entries, path.name, body["journal"])
+        return Restored.of(body, path.name)
     first = max((number for number, path in journals if _is_first(path, run)), default=None)
     if first is not None:
         _replay(server, [path for number, path in journals if number >= first])
-        return Restored({}, "", first)
+        return Restored({}, set(), "", first)
     if manifests:
         logger.warning(
             "There is no whole snapshot of parameter server %d in %s, which begins with nothing.",

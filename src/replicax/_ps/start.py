@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from replicax._control import Limits
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
 from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.dialer import Dialer
 from replicax._ps.keeping import keeping, own_folder
 from replicax._ps.recovery import Recoveries
 from replicax._ps.scaling import scaling
@@ -23,8 +26,8 @@ from replicax._ps.thread_cluster import ThreadCluster
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from replicax._ps.dispatch import Dispatcher
     from replicax._ps.cluster import Cluster
+    from replicax._ps.dispatch import Dispatcher
 
 PATIENCE = 120.0  # seconds for a member to come back
 
@@ -34,6 +37,7 @@ class EngineRoom:
     """What a strategy is made of."""
 
     cluster: Cluster
+    dial: Dialer
     client: Client
     steady: SteadyClient
     store: ServerStore
@@ -44,7 +48,9 @@ class EngineRoom:
         self,
         adopt: Callable[[Sequence[Any]], None],
         scope: Callable[[], AbstractContextManager[Any]],
+        *,
         max_staleness: int | None,
+        in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
         limits = Limits.from_environ()
@@ -56,8 +62,12 @@ class EngineRoom:
             patience=PATIENCE,
         )
         recoveries.meet()
-        engine = Engine(self.cluster, self.client, self.store, recoveries, patience=PATIENCE)
-        coordination = Coordination(engine, adopt, scope, max_staleness=max_staleness)
+        engine = Engine(
+            self.cluster, self.dial, self.client, self.store, recoveries, patience=PATIENCE
+        )
+        coordination = Coordination(
+            engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
+        )
         self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
         coordination.begin(limits)
         return coordination
@@ -66,13 +76,12 @@ class EngineRoom:
 def start(
     resolver: Any,
     partitioner: Any,
-    devices: Sequence[Any],
     *,
     num_workers: int | None,
     num_ps: int | None,
     engine: str | None,
     address: str | None,
-    staleness_scaling: Any,
+    settings: dict[str, Any],
     **kept: Any,
 ) -> EngineRoom:
     """Start a cluster, or find the one that is there.
@@ -80,15 +89,14 @@ def start(
     Args:
         resolver: Who is in the cluster.
         partitioner: Divides variables.
-        devices: Where the coordinator computes.
         num_workers: How many workers.
         num_ps: How many servers.
         engine: What runs them.
         address: That of a Ray cluster.
-        staleness_scaling: How much late gradients count.
+        settings: What servers are told.
         **kept: See `keeping`.
     """
-    scaling(staleness_scaling)
+    scaling(settings["staleness_scaling"])
     if engine not in (None, "ray", "threads"):
         raise UsageError(
             "The engine of a parameter-server strategy is 'ray' or 'threads'. Received: "
@@ -96,16 +104,18 @@ def start(
             "here. Leave it out for Ray."
         )
     servers, workers = sizes(num_ps, num_workers)
-    settings = {"staleness_scaling": staleness_scaling, **keeping(num_servers=servers, **kept)}
+    settings = {**settings, **keeping(num_servers=servers, **kept)}
     folder = own_folder(settings)
-    cluster: Any = ThreadCluster(servers, workers, settings)
+    cluster: Any = ThreadCluster(servers, workers)
     if folder is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
+    hello, told = {"role": "chief"}, cloudpickle.dumps(settings)
+    dial = Dialer(cluster.secret, settings["run"], hello, told)
     addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
-    client = Client(cluster.secret, addresses, {"role": "chief"})
+    client = Client(dial, addresses)
     steady = SteadyClient(client)
-    store = ServerStore(steady, partitioner, devices)
-    return EngineRoom(cluster, client, steady, store, resolver, settings)
+    store = ServerStore(steady, partitioner)
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings)
 
 
 def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
-import jax
 import numpy as np
 from jax.sharding import Sharding
 
@@ -16,7 +15,7 @@ from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
 from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
 from replicax._ps.buffers import raw
-from replicax._ps.home import Placed, ServerHome
+from replicax._ps.home import Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
 
 if TYPE_CHECKING:
@@ -31,23 +30,27 @@ class ServerStore:
     Args:
         client: The way to the servers.
         partitioner: Says into how many shards a variable is divided; None for one.
-        devices: Where the coordinator computes.
     """
 
     is_resident = False
 
-    def __init__(self, client: SteadyClient, partitioner: Any, devices: Sequence[jax.Device]) -> None:
+    def __init__(self, client: SteadyClient, partitioner: Any) -> None:
         self._client = client
         self._partitioner = partitioner
-        self.devices = tuple(devices)
         self._cells = itertools.count()
         self._turn = itertools.count()
         self._optimizers: dict[int, tuple[int, Any]] = {}
-        self._paths: dict[int, str] = {}
+        # Variables by their ids, and kept, so that no other gets the id of one that is gone.
+        self._hosted: dict[int, tuple[int, Any]] = {}
         # Grows with each write of the coordinator: what a worker pulled before is of no use then.
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
         self.before_access: Callable[[], None] = lambda: None
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Where variables live: the tasks of the servers."""
+        return tuple(task_name(server) for server in range(self._client.num_servers))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return None
@@ -109,17 +112,13 @@ class ServerStore:
         """Where a variable's rows are."""
         return home_of(variable).places
 
-    def device_of(self, variable: Any) -> tuple[str, ...]:
-        """Which tasks hold a variable, as TensorFlow writes them."""
-        return tuple(f"/job:ps/task:{place.server}" for place in self.places(variable))
-
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
         """The number of an optimizer on the servers, which then update these variables by it."""
         number, known = self._optimizers.get(id(optimizer), (len(self._optimizers), None))
         if known is None:
             self._optimizers[id(optimizer)] = (number, optimizer)
             self._host(number, optimizer)
-        new = [v for v in variables if getattr(v, "_replicax_optimizer", None) != number]
+        new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         if new:
             self._add(number, optimizer, new)
         return number
@@ -139,7 +138,8 @@ class ServerStore:
             self._client.call(server, "optimizer", head, [payload])
         for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
-                move_out(variable, Tuned(self, number, name, variable.dtype), sharded=False)
+                home: Any = Tuned(self, number, name, variable.dtype)
+                move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
 
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -190,7 +190,11 @@ class ServerStore:
                 )
                 move_out(slot, home, sharded=False)
                 _compat.adopt(slot, self, None)
-        variable._replicax_optimizer = number
+        self._hosted[id(variable)] = number, variable
+
+    def end_round(self) -> None:
+        """Let all servers apply the mean of what was pushed in a round."""
+        self._client.each("round", {})
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""
@@ -216,8 +220,8 @@ class Tuned:
     def write(self, value: Any) -> None:
         self._store.tune(self._number, self._name, np.asarray(value).item())
 
-    def shards(self) -> list[np.ndarray]:
-        return [self.read()]
+    def shards(self) -> list[Shard]:
+        return [Shard("/job:ps", (), self._dtype, self.read)]
 
     def described(self) -> dict[str, Any]:
         """Where it is, for workers."""
@@ -230,6 +234,6 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
     return UsageError(
         "A variable that is divided by rows needs an update that works on each row by itself. "
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
-        "looks at the variable as a whole. No server has all of it. Pass no `variable_partitioner`, "
-        "or one that leaves this variable whole."
+        "looks at the variable as a whole. No server has all of it. Pass no "
+        "`variable_partitioner`, or one that leaves this variable whole."
     )

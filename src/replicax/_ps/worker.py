@@ -14,8 +14,10 @@ import cloudpickle
 import jax
 import numpy as np
 
+from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
+from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
@@ -43,11 +45,16 @@ class Compiled:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
         found = self.ids(*[leaves[i] for i in self._ids_leaves])
         ids = [np.asarray(one).astype(np.int64) for one in found]
-        rows, positions = [], [np.zeros(0, np.int32)] * len(ids)
+        rows: list[Any] = []
+        positions: list[Any] = [None] * len(ids)
         for table in range(len(self.meta["tables"])):
             mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])
             unique, inverse = np.unique(flat, return_inverse=True)
+            if len(unique) and unique[0] == NO_ID:
+                # Behind all rows that the program gets: it reads NaN there, and trains nothing.
+                behind = self.meta["tables"][table]["rows"]
+                unique, inverse = unique[1:], np.where(inverse == 0, behind, inverse - 1)
             rows.append(unique)
             start = 0
             for i in mine:
@@ -63,8 +70,6 @@ class Lane:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        # It is in the state of the connection's session, and ends with that.
-        weakref.finalize(self, client.close).atexit = False
         self.traffic: dict[str, Traffic] = {}
         self.ahead: tuple[str, int, list[np.ndarray]] | None = None
 
@@ -88,7 +93,6 @@ class Worker:
         # One computes, the others fetch and send: more at once would fight for the same cores.
         self._computing = threading.Lock()
         self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
-            "ping": lambda session, message: ({"platform": jax.default_backend()}, ()),
             "servers": self._servers,
             "program": self._program,
             "dataset": self._dataset,
@@ -98,12 +102,6 @@ class Worker:
     def handle(self, session: Any, message: Message) -> Reply:
         """Answer one message."""
         return self._handlers[message.op](session, message)
-
-    def finish(self) -> None:
-        """The program has ended well: a worker has nothing that is to be kept."""
-
-    def close(self) -> None:
-        """End it: connections end with their sessions."""
 
     def _servers(self, session: Any, message: Message) -> Reply:
         self._addresses = message.head["addresses"]
@@ -134,7 +132,10 @@ class Worker:
         lane = session.state.get("lane")
         if lane is None:
             hello = {"role": "worker", "index": self.index}
-            lane = session.state["lane"] = Lane(Client(self._secret, self._addresses, hello))
+            dial = Dialer(self._secret, session.hello["run"], hello)
+            lane = session.state["lane"] = Lane(Client(dial, self._addresses))
+            # It ends with the connection that it is for, and so do its own ones.
+            weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head
         try:
             return self._closure(lane, head, message.buffers)

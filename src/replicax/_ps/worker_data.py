@@ -15,7 +15,7 @@ import numpy as np
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._input.source import as_dataset
 from replicax._keras import _compat
-from replicax._keras.recording import recorder_of
+from replicax._keras.recorder import recorder_of
 from replicax._ps.current_worker import on_worker
 
 
@@ -31,6 +31,9 @@ class NeedsProgram(Exception):
         self.source, self.shapes = source, shapes
 
 
+_numbers = itertools.count()
+
+
 @final
 class PerWorkerDataset:
     """A data set of which every worker has its own copy, or its share; for closures.
@@ -39,8 +42,6 @@ class PerWorkerDataset:
         make: Gives the data set, on a worker; or the data set itself.
         shard: "off": each worker reads all of it. "dynamic": workers share the splits of it.
     """
-
-    _numbers = itertools.count()
 
     def __init__(self, make: Any, shard: str = "off") -> None:
         self.make, self.shard = make, shard
@@ -67,7 +68,7 @@ class PerWorkerIterator:
 
     def __init__(self, dataset: PerWorkerDataset) -> None:
         self.dataset = dataset
-        self.resource = next(PerWorkerDataset._numbers)
+        self.resource = next(_numbers)
 
     def __iter__(self) -> PerWorkerIterator:
         return self

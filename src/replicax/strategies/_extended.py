@@ -10,7 +10,6 @@ import jax
 
 from replicax._core.cross_device_ops import place
 from replicax._core.reduce import ReduceOp, reduce_value
-from replicax._core.topology import device_name
 from replicax._core.values import Mirrored, is_distributed
 from replicax._keras import _compat
 
@@ -40,7 +39,7 @@ class StrategyExtended:
     @property
     def parameter_devices(self) -> tuple[str, ...]:
         """The devices that hold variables."""
-        return tuple(device_name(device) for device in self._runtime.store.devices)
+        return self._runtime.store.device_names
 
     @property
     def experimental_require_static_shapes(self) -> bool:

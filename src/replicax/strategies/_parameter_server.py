@@ -10,6 +10,7 @@ from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
 from replicax._ps.fitting import steps_maker
+from replicax._ps.rounds import check_dense
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy
 from replicax.strategies._current import get_strategy
@@ -38,6 +39,8 @@ class ParameterServerStrategy(Strategy):
         max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
             any number.
         staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.
+        dense: "mirrored" trains dense variables in rounds, with the mean of all workers' gradients,
+            while rows of tables are updated as they come; "servers" updates all as it comes.
         snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
             cluster.
         snapshot_seconds: How often they do, if something has changed. A server that dies is
@@ -75,6 +78,7 @@ class ParameterServerStrategy(Strategy):
         address: str | None = None,
         max_staleness: int | None = None,
         staleness_scaling: Any = None,
+        dense: str = "servers",
         snapshot_dir: str | None = None,
         snapshot_seconds: float | None = 30.0,
         restore: bool = False,
@@ -84,12 +88,11 @@ class ParameterServerStrategy(Strategy):
         engine_room = start(
             cluster_resolver,
             variable_partitioner,
-            topology.devices,
             num_workers=num_workers,
             num_ps=num_ps,
             engine=engine,
             address=address,
-            staleness_scaling=staleness_scaling,
+            settings={"staleness_scaling": staleness_scaling, "dense": dense},
             snapshot_dir=snapshot_dir,
             snapshot_seconds=snapshot_seconds,
             restore=restore,
@@ -100,11 +103,15 @@ class ParameterServerStrategy(Strategy):
             cluster_resolver=engine_room.resolver,
         )
         self.coordination = engine_room.coordination(
-            self.extended.distribution.adopt, self.scope, max_staleness
+            self.extended.distribution.adopt,
+            self.scope,
+            max_staleness=max_staleness,
+            in_rounds=check_dense(dense, max_staleness),
         )
         self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
         self.close = self.coordination.close
 
 
 # On a worker, inside a function that makes a data set, the strategy is that of one replica.
-copyreg.pickle(ParameterServerStrategy, lambda strategy: (get_strategy, ()))
+_as_default: Any = lambda strategy: (get_strategy, ())  # noqa: E731
+copyreg.pickle(ParameterServerStrategy, _as_default)

@@ -1,99 +1,92 @@
-"""A member waits for its coordinator, and notices when that is gone for good."""
+"""A place for the state of a run: made for its coordinator, and given up some time after that."""
 
 from __future__ import annotations
 
+import logging
+import pickle
 import threading
 from types import SimpleNamespace
 
 import pytest
 
-from replicax._ps import member as module
-from replicax._ps.member import Endpoint
+from replicax._ps.member import Post, WrongRun
 from replicax._ps.wire import Message
+
+from helpers import wait_until
 
 
 class State:
-    def __init__(self):
-        self.events = []
+    life = "a life"
+
+    def __init__(self, settings):
+        self.settings, self.closed = settings, False
 
     def handle(self, session, message):
         return {"op": message.op}, ()
 
-    def finish(self):
-        self.events.append("finish")
-
     def close(self):
-        self.events.append("close")
+        self.closed = True
+
+
+def session(run="run"):
+    return SimpleNamespace(hello={"run": run}, state={})
+
+
+def configured(post, run="run"):
+    found = session(run)
+    post.handle(found, Message("configure", {}, [pickle.dumps({"of": run})]))
+    return found
 
 
 @pytest.fixture
-def begin(monkeypatch):
-    endpoints = []
-    listener = SimpleNamespace(start=lambda: ("a",), close=lambda: None)
-    monkeypatch.setattr(module, "Listener", lambda *_, **__: listener)
-
-    def begin(grace=None):
-        endpoints.append(Endpoint(State(), b"", host="h", port=0, grace=grace))
-        return endpoints[-1]
-
-    yield begin
-    for endpoint in endpoints:
-        endpoint.close()
+def post():
+    post = Post(State, kept=0.05)
+    yield post
+    post.close()
 
 
-def session(role):
-    return SimpleNamespace(hello={"role": role}, state={})
+def test_a_state_is_made_for_a_run_and_answers_for_no_other(post):
+    assert post.handle(session(), Message("ping", {}, []))[0]["life"] is None
+    with pytest.raises(WrongRun, match="belongs to one run at a time"):
+        post.handle(session(), Message("read", {}, []))
+    first = configured(post)
+    state = post.state
+    assert state.settings == {"of": "run"}
+    assert post.handle(first, Message("read", {}, [])) == ({"op": "read"}, ())
+    assert post.handle(session("x"), Message("ping", {}, []))[0]["life"] == "a life"
+    again = configured(post)
+    assert post.state is state
+    other = configured(post, "another")
+    assert state.closed
+    for old in (first, again):
+        with pytest.raises(WrongRun, match="message of run 'run', during run 'another'"):
+            post.handle(old, Message("read", {}, []))
+    assert post.handle(other, Message("read", {}, [])) == ({"op": "read"}, ())
 
 
-def waiting(endpoint):
-    thread = threading.Thread(target=endpoint.wait)
-    thread.start()
-    return thread
-
-
-def test_goodbye_ends_it(begin):
-    endpoint = begin()
-    thread = waiting(endpoint)
-    assert endpoint.handle(session("chief"), Message("goodbye", {}, [])) == ({}, ())
-    thread.join(5)
-    assert not thread.is_alive()
-    assert endpoint.state.events == ["finish"]
-
-
-def test_a_coordinator_that_is_gone_for_too_long_ends_it(begin):
-    endpoint = begin(grace=0.05)
-    first, second = session("chief"), session("chief")
-    for one in (first, second, first):
-        assert endpoint.handle(one, Message("ping", {}, [])) == ({"op": "ping"}, ())
-    thread = waiting(endpoint)
+def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, caplog):
+    caplog.set_level(logging.WARNING)
+    first, second = configured(post), configured(post)
+    state = post.state
     first.state.clear()
-    thread.join(0.2)
-    assert thread.is_alive()  # the other connection is there
+    threading.Event().wait(0.15)
+    assert post.state is state  # there is another connection
     second.state.clear()
-    thread.join(5)
-    assert not thread.is_alive()
+    wait_until(lambda: post.state is None)
+    assert state.closed and post.run is None
+    assert "The coordinator of run run is gone" in caplog.text
+    configured(post)  # it was not, after all
+    assert post.state is not state
 
 
-def test_a_coordinator_that_was_not_there_yet_is_waited_for(begin):
-    endpoint = begin(grace=0.01)
-    worker = session("worker")
-    endpoint.handle(worker, Message("ping", {}, []))
-    thread = waiting(endpoint)
-    worker.state.clear()
-    thread.join(0.1)
-    assert thread.is_alive()
-    endpoint.close()
-    thread.join(5)
-
-
-def test_one_that_comes_back_in_time_finds_it(begin):
-    endpoint = begin(grace=0.3)
-    first, second = session("chief"), session("chief")
-    endpoint.handle(first, Message("ping", {}, []))
-    thread = waiting(endpoint)
+def test_a_coordinator_that_comes_back_in_time_finds_its_state():
+    post = Post(State, kept=0.3)
+    first = configured(post)
+    state = post.state
     first.state.clear()
-    endpoint.handle(second, Message("ping", {}, []))
-    thread.join(0.5)
-    assert thread.is_alive()
-    endpoint.close()
-    thread.join(5)
+    second = configured(post)
+    threading.Event().wait(0.5)
+    assert post.state is state
+    post.close()
+    second.state.clear()  # nothing is left to be given up
+    assert state.closed

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from replicax._control import Limits
-from replicax._ps import pulse as module
 from replicax._ps.pulse import Pulse
 from replicax._ps.wire import LinkLost
 
@@ -19,7 +18,7 @@ from helpers import wait_until
 class Cluster:
     """Two servers and a worker; `mute` ones do not answer."""
 
-    num_servers, num_workers, secret = 2, 1, b""
+    num_servers, num_workers = 2, 1
 
     def __init__(self):
         self.mute = set()
@@ -36,19 +35,12 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch):
+def cluster():
     cluster = Cluster()
 
     class Link:
         def __init__(self, who):
             self.who, self.closed = who, threading.Event()
-
-        @classmethod
-        def connect(cls, addresses, secret, *, hello):
-            assert hello == {"role": "chief"}
-            if addresses in cluster.absent:
-                raise ConnectionRefusedError
-            return cls(addresses)
 
         def call(self, op):
             assert op == "ping"
@@ -61,14 +53,19 @@ def cluster(monkeypatch):
         def close(self):
             self.closed.set()
 
-    monkeypatch.setattr(module, "Link", Link)
+    def dial(addresses):
+        if addresses in cluster.absent:
+            raise ConnectionRefusedError
+        return Link(addresses)
+
+    cluster.dial = dial
     return cluster
 
 
 @pytest.fixture
 def pulse(cluster):
     told = []
-    pulse = Pulse(cluster, Limits(silence=0.3), lambda *who: told.append(who))
+    pulse = Pulse(cluster, cluster.dial, Limits(silence=0.3), lambda *who: told.append(who))
     pulse.told = told
     pulse.start()
     yield pulse
@@ -84,7 +81,9 @@ def test_who_is_silent_is_ended_and_the_others_go_on(cluster, pulse, caplog):
     cluster.mute.add(("server", 1))
     wait_until(lambda: pulse.told)
     assert pulse.told == cluster.killed == [("server", 1)]
-    assert "parameter server 1 has not answered for 0.3 seconds: it is taken for dead" in caplog.text
+    assert (
+        "parameter server 1 has not answered for 0.3 seconds: it is taken for dead" in caplog.text
+    )
     count = cluster.pings.count(("server", 1))
     wait_until(lambda: cluster.pings.count(("server", 1)) > count + 2)  # and is asked again
     assert cluster.killed == [("server", 1)]

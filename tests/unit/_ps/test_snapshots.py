@@ -352,7 +352,7 @@ def test_when_all_are_damaged_it_says_so(start, caplog):
 
 
 def test_another_run_finds_nothing(start):
-    trained(start()).server
+    trained(start())
     second = start(run="another")
     assert not second.server.cells
 

@@ -1,0 +1,60 @@
+"""The batches and the state of Keras' loops, where a strategy wants them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from replicax._control.agreement import agree
+from replicax._keras import _compat
+from replicax._keras.data import HostAdapter
+from replicax._keras.distribution import StoreDistribution
+from replicax._keras.workers import share_random_state
+
+
+def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def batches(self: Any, distribution: Any) -> Any:
+        if not isinstance(distribution, StoreDistribution):
+            return original(self, distribution)
+        if distribution.make_steps is not None:
+            return self.data_adapter.get_numpy_iterator()
+        ahead = 0 if distribution.topology.platform == "cpu" else 1
+        adapter = self.data_adapter
+        owned = isinstance(adapter, HostAdapter)
+        if distribution.topology.num_processes > 1:
+            agree("data", {"number of batches": str(adapter.num_batches)})
+            if not owned:
+                share_random_state()  # from which Keras draws the order of arrays
+        return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
+
+    return batches
+
+
+def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def placed(data: Any, layouts: Any = None) -> Any:
+        current = _compat.distribution()
+        if not isinstance(current, StoreDistribution):
+            return original(data, layouts)
+        if current.make_steps is not None:
+            return data
+        return next(current.place([data], ahead=0))
+
+    return placed
+
+
+def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The values of all variables for a loop: none, if no step is computed here."""
+
+    @functools.wraps(original)
+    def state(self: Any, **wanted: bool) -> Any:
+        owner = _compat.strategy_of(self)
+        if owner is None or owner.extended.distribution.make_steps is None:
+            return original(self, **wanted)
+        groups = [wish for name, wish in wanted.items() if name.endswith("_variables") and wish]
+        purges = wanted.get("purge_model_variables", False)
+        return tuple([] for _ in groups[: len(groups) - purges])
+
+    return state

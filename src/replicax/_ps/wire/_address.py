@@ -1,0 +1,73 @@
+"""Where a listener can be found: `tcp://host:port`, and `unix://host id/path` on the same host."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import uuid
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from replicax._core.errors import UsageError
+
+
+class Address(NamedTuple):
+    """One way to a listener."""
+
+    text: str
+    host: str  # of a Unix socket, the id of the host
+    port: int = 0
+    path: str = ""
+
+
+def parse(text: str) -> Address:
+    """Read an address."""
+    scheme, _, rest = text.partition("://")
+    if scheme == "unix":
+        host, slash, path = rest.partition("/")
+        if host and path:
+            return Address(text, host, path=slash + path)
+    host, _, port = rest.rpartition(":")
+    if scheme == "tcp" and host and port.isdecimal() and 0 < int(port) < 1 << 16:
+        return Address(text, host.removeprefix("[").removesuffix("]"), int(port))
+    raise UsageError(
+        f"An address must be tcp://host:port or unix://host-id/path. Received: {text!r}. Nothing "
+        "else can be connected to. Use what `Listener.start` returned."
+    )
+
+
+def reachable(texts: Sequence[str]) -> list[Address]:
+    """The addresses that can work from here, the fastest first."""
+    addresses = [parse(text) for text in texts]
+    here = [address for address in addresses if address.path and address.host == host_id()]
+    found = here + [address for address in addresses if address.port]
+    if not found:
+        raise UsageError(
+            f"A listener must have an address that works from here. Received: {list(texts)}. A "
+            "Unix socket can be reached on its own host only. Let it listen on TCP, too."
+        )
+    return found
+
+
+def of_tcp(sock: socket.socket, host: str) -> str:
+    """The address of a listening socket, under the name that was asked for."""
+    port = sock.getsockname()[1]
+    if host in ("", "0.0.0.0", "::"):  # all that this host has: its name then says which
+        host = socket.gethostname()
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def of_unix(path: str) -> str:
+    """The address of a Unix socket of this host."""
+    return f"unix://{host_id()}{path}"
+
+
+@cache
+def host_id() -> str:
+    """What processes that can share a Unix socket have in common, until the next boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # not Linux
+        return f"{platform.node()}-{uuid.getnode():x}".replace("/", "-")

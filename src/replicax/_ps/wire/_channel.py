@@ -1,0 +1,203 @@
+"""One end of a connection whose other end is known: sends and receives whole messages."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from replicax._ps.wire._frames import (
+    PREFIX_SIZE,
+    Garbled,
+    Message,
+    Notes,
+    as_bytes,
+    empty,
+    encode_head,
+    first_bytes,
+    lay_out,
+    pieces_of,
+    read_places,
+    read_prefix,
+    read_rest,
+)
+from replicax._ps.wire._shared import SMALLEST, Incoming, Outgoing
+from replicax._ps.wire._sockets import hang_up
+
+if TYPE_CHECKING:
+    from replicax._ps.wire._frames import Buffer
+
+# What `receive` and `send` raise when the connection is of no use any more.
+BROKEN = (OSError, EOFError, MemoryError, Garbled)
+
+_PIECES = 1024  # the most that one sendmsg takes on Linux
+_RECORD = 1 << 14  # bytes that TLS encrypts at once; what is smaller is joined
+# One call, and one wake-up, for all that is expected.
+_ALL = getattr(socket, "MSG_WAITALL", 0)
+_NOT_FOR_CHILDREN = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ONE_FILE = array.array("i", [0]).itemsize
+
+
+class Prepared(NamedTuple):
+    """A message that can be sent."""
+
+    pieces: list[Any]
+    size: int
+    file: int | None = None  # goes with it, and is closed then
+
+
+@final
+class Channel:
+    """Sends and receives messages; one thread at a time may do so.
+
+    Args:
+        sock: The socket; the channel closes it.
+        largest: The most bytes that the buffers of one message may have.
+        shared: Whether large buffers go through shared memory; both ends must say the same, and
+            the socket must be a Unix socket.
+    """
+
+    def __init__(self, sock: socket.socket, largest: int, *, shared: bool = False) -> None:
+        self._sock = sock
+        self._largest = largest
+        self._encrypted = isinstance(sock, ssl.SSLSocket)
+        self._flags = 0 if self._encrypted else _ALL
+        self._prefix = memoryview(bytearray(PREFIX_SIZE))
+        self._shared = (Outgoing(), Incoming()) if shared else None
+
+    def prepare(
+        self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
+    ) -> Prepared:
+        """Make a message. If this raises, nothing was sent, and the connection can go on."""
+        body = lay_out(buffers, self._largest)
+        text = encode_head(op, head)
+        if self._shared:
+            outgoing, incoming = self._shared
+            written = outgoing.write(body) if body.size >= SMALLEST else None
+            segment, file = written or (0, None)
+            notes = Notes(segment, outgoing.forgotten(), incoming.unused())
+            first = first_bytes(kind, text, body, notes)
+            if segment:
+                return Prepared([first], len(first), file)
+        else:
+            first = first_bytes(kind, text, body)
+        return Prepared([first, *pieces_of(body)], len(first) + body.size)
+
+    def send(self, message: Prepared) -> None:
+        """Send a message. If this raises, the connection is of no use any more."""
+        pieces, left, file = message
+        if self._encrypted:
+            self._encrypt(pieces)
+            return
+        if file is not None:
+            try:
+                left -= socket.send_fds(self._sock, pieces, [file])
+            finally:
+                os.close(file)
+            pieces = _after(pieces, message.size - left)
+        while left:
+            sent = self._sock.sendmsg(pieces[:_PIECES])
+            left -= sent
+            if left:
+                pieces = _after(pieces, sent)
+
+    def receive(self) -> tuple[int, Message]:
+        """Wait for a message: its kind and itself. Raises `BROKEN` when there will be none."""
+        file = self._fill_with_file() if self._shared else self._fill(self._prefix)
+        try:
+            prefix = read_prefix(self._prefix, self._largest)
+            data = bytearray(prefix.rest)
+            self._fill(memoryview(data))
+            op, head, notes = read_rest(data, prefix)
+            places = read_places(data, prefix)
+            body = self._find(notes, file, prefix.body) if self._shared else None
+        finally:
+            if file is not None:
+                os.close(file)
+        if body is None:
+            body = empty(prefix.body)
+            self._fill(body)
+        return prefix.kind, Message(op, head, [body[start:end] for start, end in places])
+
+    def hang_up(self) -> None:
+        """End the connection; from any thread. Who waits is woken."""
+        hang_up(self._sock)
+
+    def close(self) -> None:
+        """Free the socket and what is shared; only where nobody waits for it."""
+        self._sock.close()
+        self._shared = None
+
+    def _fill(self, view: memoryview) -> None:
+        left = len(view)
+        while left:
+            got = self._sock.recv_into(view, left, self._flags)
+            if not got:
+                raise EOFError
+            left -= got
+            if left:
+                view = view[got:]
+
+    def _fill_with_file(self) -> int | None:
+        """Read the first bytes of a message, and the file that may come with them."""
+        space = socket.CMSG_SPACE(_ONE_FILE)
+        got, ancillary, _, _ = self._sock.recvmsg_into(
+            [self._prefix], space, self._flags | _NOT_FOR_CHILDREN
+        )
+        if not got:
+            raise EOFError
+        file = None
+        for level, kind, data in ancillary:
+            if (level, kind, len(data)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _ONE_FILE):
+                (file,) = array.array("i", data)
+        self._fill(self._prefix[got:])
+        return file
+
+    def _find(self, notes: Notes, file: int | None, size: int) -> memoryview | None:
+        """Follow what a message says of shared memory; give its buffers, if that is their place."""
+        assert self._shared
+        outgoing, incoming = self._shared
+        outgoing.given_back(notes.unused)
+        incoming.forget(notes.forgotten)
+        if file is not None:
+            incoming.add(notes.segment, file)
+        return incoming.read(notes.segment, size) if notes.segment else None
+
+    def _encrypt(self, pieces: list[Any]) -> None:
+        """Send with TLS, which knows no lists: what is small is joined, what is large is not."""
+        small = bytearray()
+        for piece in pieces:
+            data = as_bytes(piece)
+            if len(small) + len(data) <= _RECORD:
+                small += data
+            else:
+                self._sock.sendall(small)
+                small = bytearray()
+                self._sock.sendall(data)
+        self._sock.sendall(small)
+
+
+def reason_of(error: Exception) -> str:
+    """Why there is no message, in words."""
+    match error:
+        case TimeoutError():
+            return "no answer in time"
+        case EOFError() | ConnectionResetError() | BrokenPipeError():
+            return "a peer that hung up"
+        case Garbled():
+            return f"a peer that broke the protocol, as {error}"
+        case _:
+            return str(error) or type(error).__name__
+
+
+def _after(pieces: list[Any], sent: int) -> list[Any]:
+    """What is left of the pieces after so many bytes."""
+    for index, piece in enumerate(pieces):
+        data = as_bytes(piece)
+        if sent < len(data):
+            return [data[sent:], *pieces[index + 1 :]]
+        sent -= len(data)
+    return []

@@ -1,0 +1,38 @@
+"""What goes wrong between two ends of a connection, as the caller sees it."""
+
+from __future__ import annotations
+
+from replicax._core.errors import ClusterError
+
+
+class RemoteError(ClusterError, RuntimeError):
+    """Raised by `Link.call` when the handler on the other side raised. The connection goes on.
+
+    Args:
+        kind: The name of the exception's class, such as `KeyError`.
+        text: What the exception says.
+        op: What was asked for.
+        peer: The address of the other side.
+    """
+
+    def __init__(self, kind: str, text: str, op: str = "", peer: str = "") -> None:
+        super().__init__(kind, text, op, peer)  # so that it can be pickled
+        self.kind = kind
+        self.text = text
+        self.op = op
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return (
+            f"The other side must be able to do what it is asked for. Received: {self.kind} from "
+            f"{self.peer or 'it'}, asked for {self.op!r}. The connection goes on. Mend what it "
+            f"says: {self.text}"
+        )
+
+
+class Refused(ClusterError, ConnectionError):
+    """Raised by `Link.connect` when one side does not know the secret of the other."""
+
+
+class LinkLost(ClusterError, ConnectionError):
+    """Raised when the other side cannot be reached, or the connection broke or was closed."""

@@ -1,0 +1,216 @@
+"""One message as bytes: what stands where, and what is too large. Who sends them: _channel.py."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+
+if TYPE_CHECKING:
+    # What has the buffer protocol, and is C-contiguous.
+    Buffer = np.ndarray[Any, Any] | memoryview | bytes | bytearray
+
+REQUEST, REPLY, FAILURE, HELLO = range(4)
+
+LARGEST_HEAD = 1 << 20
+MOST_BUFFERS = 1 << 16
+LARGEST = 16 << 30
+ALIGNMENT = 64  # that of JAX on CPU, which then uses an array where it lies
+
+# Magic, kind, numbers of segments forgotten and unused; bytes of JSON, buffers, segment; bytes of
+# all buffers. Behind it: the sizes of the buffers, the segments, the JSON. Then the buffers, each
+# but the last filled up to the alignment, so that one read gets them all.
+_PREFIX = struct.Struct("<4sBBBxIII4xQ")
+_MAGIC = b"RXw1"
+PREFIX_SIZE = _PREFIX.size
+_ZEROS = [bytes(count) for count in range(ALIGNMENT)]
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
+
+class Garbled(Exception):
+    """What was received is not of this protocol, or breaks its limits."""
+
+
+class Message(NamedTuple):
+    """What is sent from one end to the other.
+
+    Attributes:
+        op: What to do.
+        head: JSON.
+        buffers: Raw bytes. Those of a received message are writable, aligned to 64 bytes, and
+            belong to it alone; they lie in one piece of memory, which lives as long as one of them.
+    """
+
+    op: str
+    head: dict[str, Any]
+    buffers: list[memoryview]
+
+
+class Body(NamedTuple):
+    """The buffers of a message that will be sent."""
+
+    buffers: Sequence[Buffer]
+    sizes: list[int]
+    places: list[tuple[int, int]]
+    size: int  # of all, with what fills up
+
+
+class Notes(NamedTuple):
+    """What a message says about shared memory (_shared.py)."""
+
+    segment: int = 0  # where its buffers are, if they do not follow
+    forgotten: Sequence[int] = ()
+    unused: Sequence[int] = ()
+
+
+class Prefix(NamedTuple):
+    """The first bytes of a message: what follows."""
+
+    kind: int
+    forgotten: int
+    unused: int
+    head: int
+    buffers: int
+    segment: int
+    body: int
+
+    @property
+    def rest(self) -> int:
+        """Bytes that follow, before the buffers."""
+        return 8 * self.buffers + 4 * (self.forgotten + self.unused) + self.head
+
+
+NOTHING = Notes()
+
+
+def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
+    """Measure the buffers, and check that they can be sent."""
+    if len(buffers) > MOST_BUFFERS:
+        raise UsageError(
+            f"A message must not have more than {MOST_BUFFERS} buffers. Received: {len(buffers)}. "
+            "The other side refuses more, to be safe from a broken peer. Send several messages."
+        )
+    sizes: list[int] = []
+    for buffer in buffers:
+        if isinstance(buffer, np.ndarray):  # asked itself: no memoryview knows bfloat16
+            contiguous, size = buffer.flags.c_contiguous, buffer.nbytes
+        else:
+            view = memoryview(buffer)
+            contiguous, size = view.c_contiguous, view.nbytes
+        if not contiguous:
+            raise UsageError(
+                "A buffer must be C-contiguous. Received: one with gaps, or in another order. It "
+                "is sent as it lies in memory, without a copy. Use np.ascontiguousarray(array)."
+            )
+        sizes.append(size)
+    places = _places_of(sizes)
+    end = places[-1][1] if places else 0
+    if end > largest:
+        raise UsageError(
+            f"A message must not be larger than {largest} bytes. Received: {end} bytes. The other "
+            "side refuses more, to be safe from a broken peer. Send several messages, or raise "
+            "`largest` on both sides."
+        )
+    return Body(buffers, sizes, places, end)
+
+
+def encode_head(op: str, head: dict[str, Any]) -> bytes:
+    """Make the JSON of a message. Anything else is a TypeError or a ValueError."""
+    text = _encode([op, head]).encode()
+    if len(text) > LARGEST_HEAD:
+        raise UsageError(
+            f"The head of a message must not be longer than {LARGEST_HEAD} bytes. Received: "
+            f"{len(text)} bytes of JSON. The other side refuses more, to be safe from a broken "
+            "peer. Send what is large as a buffer."
+        )
+    return text
+
+
+def first_bytes(kind: int, text: bytes, body: Body, notes: Notes = NOTHING) -> bytes:
+    """Make all bytes before the buffers."""
+    segment, forgotten, unused = notes
+    count = len(body.sizes)
+    prefix = _PREFIX.pack(
+        _MAGIC, kind, len(forgotten), len(unused), len(text), count, segment, body.size
+    )
+    numbers = struct.pack(f"<{len(forgotten) + len(unused)}I", *forgotten, *unused)
+    return b"".join((prefix, struct.pack(f"<{count}Q", *body.sizes), numbers, text))
+
+
+def pieces_of(body: Body) -> list[Any]:
+    """The buffers, and what fills up between them."""
+    pieces: list[Any] = []
+    for buffer, size in zip(body.buffers, body.sizes, strict=True):
+        pieces.append(buffer)
+        if size % ALIGNMENT:
+            pieces.append(_ZEROS[-size % ALIGNMENT])
+    if body.size % ALIGNMENT:
+        pieces.pop()  # nothing follows
+    return pieces
+
+
+def read_prefix(data: memoryview, largest: int) -> Prefix:
+    """Read the first bytes of a message, before memory is taken for the rest."""
+    magic, *fields = _PREFIX.unpack(data)
+    prefix = Prefix(*fields)
+    if magic != _MAGIC or prefix.kind > HELLO:
+        raise Garbled("it sent bytes that are no message")
+    if prefix.head > LARGEST_HEAD or prefix.buffers > MOST_BUFFERS or prefix.body > largest:
+        raise Garbled(
+            f"it announced a head of {prefix.head} bytes and {prefix.buffers} buffers of "
+            f"{prefix.body} bytes, of at most {LARGEST_HEAD}, {MOST_BUFFERS} and {largest}"
+        )
+    return prefix
+
+
+def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Notes]:
+    """Read what follows the first bytes."""
+    start = 8 * prefix.buffers
+    numbers = struct.unpack_from(f"<{prefix.forgotten + prefix.unused}I", data, start)
+    notes = Notes(prefix.segment, numbers[: prefix.forgotten], numbers[prefix.forgotten :])
+    try:
+        op, head = _decode(data[len(data) - prefix.head :].decode())
+    except (ValueError, TypeError, RecursionError):
+        raise Garbled("it sent a head that is not JSON, or not of two parts") from None
+    if not (isinstance(op, str) and isinstance(head, dict)):
+        raise Garbled("it sent a head that is no text and object")
+    return op, head, notes
+
+
+def read_places(data: bytearray, prefix: Prefix) -> list[tuple[int, int]]:
+    """Where in the body each buffer begins and ends."""
+    places = _places_of(struct.unpack_from(f"<{prefix.buffers}Q", data))
+    end = places[-1][1] if places else 0
+    if end != prefix.body:
+        raise Garbled(f"it announced {prefix.body} bytes of buffers, and then {end}")
+    return places
+
+
+def empty(size: int) -> memoryview:
+    """Take aligned memory. NumPy takes large pieces in huge pages, and nothing is touched yet."""
+    if not size:
+        return memoryview(bytearray())
+    block = np.empty(size + ALIGNMENT, np.uint8)
+    start = -block.__array_interface__["data"][0] % ALIGNMENT
+    return block.data[start : start + size]
+
+
+def as_bytes(buffer: Buffer) -> memoryview:
+    """The bytes of a buffer, whatever its type."""
+    return np.frombuffer(buffer, np.uint8).data
+
+
+def _places_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    places, end = [], 0
+    for size in sizes:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        places.append((start, end))
+    return places

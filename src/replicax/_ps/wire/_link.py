@@ -1,0 +1,167 @@
+"""The end of a connection that asks. The end that answers is in _listener.py."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._ps.wire._address import Address, reachable
+from replicax._ps.wire._channel import BROKEN, Channel, Prepared, reason_of
+from replicax._ps.wire._errors import LinkLost, Refused, RemoteError
+from replicax._ps.wire._frames import FAILURE, HELLO, LARGEST, REQUEST, Message
+from replicax._ps.wire._handshake import check_secret, introduce, wait_until
+from replicax._ps.wire._sockets import own, tune
+
+if TYPE_CHECKING:
+    import ssl
+
+    from replicax._ps.wire._frames import Buffer
+
+
+@final
+class Link:
+    """A connection to a listener: `call` asks and waits for the answer. Made by `connect`.
+
+    Any thread may call; one request is under way at a time, and others wait for it.
+
+    Args:
+        channel: The connection.
+        address: What it is connected to.
+    """
+
+    def __init__(self, channel: Channel, address: str) -> None:
+        self.address = address
+        self._channel = channel
+        self._busy = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        addresses: Sequence[str],
+        secret: bytes,
+        *,
+        hello: dict[str, Any] | None = None,
+        timeout: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        largest: int = LARGEST,
+    ) -> Link:
+        """Connect to a listener by the fastest of its addresses that works.
+
+        Args:
+            addresses: What `Listener.start` returned.
+            secret: What both sides know.
+            hello: JSON that says who is there; `Session.hello` on the other side.
+            timeout: Seconds until the connection stands, for each address.
+            tls: How TCP is encrypted, if the listener does that.
+            largest: The most bytes that the buffers of one message may have.
+        """
+        check_secret(secret)
+        failures: dict[str, Exception] = {}
+        for address in reachable(addresses):
+            try:
+                channel = _open(address, secret, time.monotonic() + timeout, tls, largest)
+                channel.send(channel.prepare(HELLO, "", hello or {}, ()))
+                return cls(channel, address.text)
+            except Refused:
+                raise
+            except BROKEN as error:
+                failures[address.text] = error
+        tried = "; ".join(f"{reason_of(error)} at {text}" for text, error in failures.items())
+        raise LinkLost(
+            f"A listener must answer at one of its addresses. Received: {tried}. This process "
+            "needs that one to go on. See whether it lives, whether a firewall is between, and "
+            "that both sides use TLS, or neither."
+        )
+
+    def call(
+        self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
+    ) -> Message:
+        """Ask the other side, and wait for what it says.
+
+        Args:
+            op: What to do.
+            head: JSON.
+            buffers: Arrays or bytes, C-contiguous. They are sent as they lie in memory, and must
+                not change meanwhile.
+
+        Raises:
+            RemoteError: The handler raised; the connection goes on.
+            LinkLost: The connection broke, or was closed.
+        """
+        with self._busy:
+            if self._closed:
+                raise self._lost("a connection that is closed")
+            request = self._channel.prepare(REQUEST, op, head or {}, buffers)
+            kind, message = self._exchange(request)
+        if kind == FAILURE:
+            kind_of_error, text = message.head.get("kind"), message.head.get("text")
+            raise RemoteError(str(kind_of_error), str(text), op, self.address)
+        return message
+
+    def close(self) -> None:
+        """End the connection; from any thread. A call that waits raises `LinkLost`."""
+        self._closed = True
+        self._channel.hang_up()
+        # Who waits is woken and leaves at once; unless it is this thread, in a signal handler.
+        if self._busy.acquire(timeout=1.0):
+            self._channel.close()
+            self._busy.release()
+
+    def _exchange(self, request: Prepared) -> tuple[int, Message]:
+        try:
+            self._channel.send(request)
+            return self._channel.receive()
+        except BROKEN as error:
+            reason = "a connection that was closed" if self._closed else reason_of(error)
+            self._give_up()
+            raise self._lost(reason) from error
+        except BaseException:  # interrupted: what arrives next would be the answer to this
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        self._closed = True
+        self._channel.hang_up()
+        self._channel.close()
+
+    def _lost(self, reason: str) -> LinkLost:
+        return LinkLost(
+            f"A connection must stand until the answer is there. Received: {reason}, at "
+            f"{self.address}. What was asked for may have been done, or not. Connect again when "
+            "that process is back, and ask again."
+        )
+
+
+def _open(
+    address: Address, secret: bytes, deadline: float, tls: ssl.SSLContext | None, largest: int
+) -> Channel:
+    """Connect to one address, and make sure who is there."""
+    sock = _reach(address, deadline)
+    try:
+        wait_until(sock, deadline)
+        if tls and address.port:
+            sock = own(tls.wrap_socket(sock, server_hostname=address.host))
+        shared = introduce(sock, secret, address.text, deadline)
+        sock.settimeout(None)
+        return Channel(sock, largest, shared=shared and bool(address.path))
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _reach(address: Address, deadline: float) -> socket.socket:
+    if address.port:
+        left = max(deadline - time.monotonic(), 0.001)
+        return tune(own(socket.create_connection((address.host, address.port), left)))
+    sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        wait_until(sock, deadline)
+        sock.connect(address.path)
+        return tune(sock)
+    except BaseException:
+        sock.close()
+        raise

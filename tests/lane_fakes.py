@@ -1,0 +1,130 @@
+"""Workers, servers and a strategy that are plain objects of this process, for the coordinator."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import SimpleNamespace
+
+from replicax._ps.dispatch import Dispatcher
+from replicax._ps.lanes import WorkerGone
+
+
+class FakeLane:
+    """A lane whose tasks are functions of the lane; `recover` may be replaced."""
+
+    def __init__(self, worker, recover=lambda: None):
+        self.worker = worker
+        self.recover = recover
+        self.more = []
+        self.closed = threading.Event()
+
+    def run(self, closure, *, more):
+        self.more.append(more)
+        return closure.task(self)
+
+    def close(self):
+        self.closed.set()
+
+    def until(self, event):
+        """Compute until the event, or until the lane is closed."""
+        while not event.wait(0.005):
+            if self.closed.is_set():
+                raise WorkerGone(self.worker, "closed")
+
+
+class FakeCoordination:
+    """What a strategy of two workers can do; a task is `fn` with its arguments."""
+
+    def __init__(self, num_workers=2, lanes_each=1, max_staleness=None):
+        self.num_workers = num_workers
+        self.lanes_each = lanes_each
+        self.max_staleness = max_staleness
+        self.opened = []
+        self.barriers = 0
+        self.datasets = []
+        self.restored = []
+        self.dispatcher = Dispatcher(self)
+
+    def task(self, fn, args, kwargs):
+        return lambda lane: fn(*args, **kwargs)
+
+    def lanes(self):
+        assert not self.opened
+        return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
+
+    def add_worker(self):
+        self.num_workers += 1
+        return self._lanes_of(self.num_workers - 1)
+
+    def restore_server(self, server):
+        self.restored.append(server)
+
+    def worker_dataset(self, dataset_or_fn, shard):
+        self.datasets.append((dataset_or_fn, shard))
+        return "data set"
+
+    def barrier(self):
+        self.barriers += 1
+
+    def _lanes_of(self, worker):
+        lanes = [FakeLane(worker) for _ in range(self.lanes_each)]
+        self.opened += lanes
+        return lanes
+
+
+class FakeStrategy:
+    """A strategy, as far as its coordinator asks."""
+
+    def __init__(self, **options):
+        self.coordination = FakeCoordination(**options)
+        self.depth = 0
+
+    @contextlib.contextmanager
+    def scope(self):
+        self.depth += 1
+        yield self
+        self.depth -= 1
+
+
+def lane_threads():
+    """The threads of lanes that are alive."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("replicax-lane")]
+
+
+def raised(call):
+    """What a call raises, or None."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+def in_thread(call):
+    """Run `call` in a thread; `.result(seconds)` gives what it returned, or raises."""
+    outcome = SimpleNamespace(value=None, error=None)
+
+    def run():
+        try:
+            outcome.value = call()
+        except BaseException as error:
+            outcome.error = error
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def result(seconds=10):
+        thread.join(seconds)
+        assert not thread.is_alive(), "it still waits"
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    return SimpleNamespace(result=result, waits=lambda: _waits(thread))
+
+
+def _waits(thread):
+    """Whether the thread has not ended a moment later."""
+    thread.join(0.02)
+    return thread.is_alive()

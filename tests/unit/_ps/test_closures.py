@@ -1,0 +1,402 @@
+"""The rules of schedule, join and done: order, at least once, the first error, and what is left."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+
+import pytest
+
+from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
+from replicax._ps.closures import Closure, ClosureQueue
+from replicax._ps.remote_value import RemoteValueStatus
+
+from lane_fakes import in_thread, raised
+
+CANCELLED = r"The corresponding function is cancelled\. Please reschedule the function\."
+
+
+@pytest.fixture
+def queue():
+    return ClosureQueue()
+
+
+@pytest.fixture
+def put(queue):
+    numbers = itertools.count()
+
+    def put(into=queue, **options):
+        closure = Closure(next(numbers), None, **options)
+        into.put(closure)
+        return closure
+
+    return put
+
+
+def status(closure):
+    return closure.value.state
+
+
+def test_first_in_first_out(queue, put):
+    closures = [put() for _ in range(3)]
+    assert [queue.get(0), queue.get(1), queue.get(0)] == closures
+
+
+def test_what_only_this_worker_can_run_goes_first(queue, put):
+    common, mine, other = put(), put(tag=0), put(tag=1)
+    assert [queue.get(0), queue.get(0), queue.get(1)] == [mine, common, other]
+
+
+def test_a_worker_waits_for_what_it_can_run(queue, put):
+    put(tag=1)
+    assert queue.get(0, timeout=0) is None
+    waiting = in_thread(lambda: queue.get(0))
+    assert waiting.waits()
+    closure = put()
+    assert waiting.result() is closure
+
+
+def test_it_says_whether_there_is_more(queue, put):
+    put()
+    assert queue.has_more(0)
+    queue.get(0)
+    put(tag=1)
+    assert [queue.has_more(0), queue.has_more(1)] == [False, True]
+
+
+def test_results_are_fetched(queue, put):
+    closure = put()
+    fetching = in_thread(closure.value.fetch)
+    assert fetching.waits()
+    queue.mark_finished(queue.get(0), 7)
+    assert fetching.result() == 7
+    assert status(closure) is RemoteValueStatus.READY
+
+
+def test_done_when_nothing_waits_or_runs(queue, put):
+    assert queue.done()
+    put()
+    assert not queue.done()
+    closure = queue.get(0)
+    assert not queue.done()
+    queue.mark_finished(closure, None)
+    assert queue.done()
+
+
+def test_wait_with_nothing_scheduled_and_again(queue):
+    assert queue.wait()
+    assert queue.wait()
+
+
+def test_wait_waits_for_what_waits_and_runs(queue, put):
+    put()
+    assert not queue.wait(timeout=0.001)
+    waiting = in_thread(queue.wait)
+    closure = queue.get(0)
+    assert waiting.waits()
+    queue.mark_finished(closure, None)
+    assert waiting.result()
+
+
+def test_its_length_is_what_has_not_ended(queue, put):
+    put(), put(), put(tag=3)
+    queue.get(0)
+    assert len(queue) == 3
+    queue.mark_finished(queue.get(0), None)
+    assert len(queue) == 2
+
+
+def test_put_waits_for_room(put):
+    queue = ClosureQueue(capacity=2)
+    put(queue), put(queue)
+    put(queue, tag=0)  # for one worker: needs none
+    third = in_thread(lambda: put(queue))
+    assert third.waits()
+    queue.get(1)
+    assert third.result()
+    assert len(queue) == 4
+
+
+def test_an_error_ends_the_wait_for_room(put):
+    queue = ClosureQueue(capacity=1)
+    put(queue)
+    failing = queue.get(0)
+    put(queue)
+    third = in_thread(lambda: put(queue))
+    assert third.waits()
+    queue.mark_failed(failing, ValueError("bad"))
+    with pytest.raises(ValueError, match="bad"):
+        third.result()
+    assert queue.done()
+
+
+def test_what_is_put_back_is_the_next(queue, put):
+    first = put()
+    put()
+    assert queue.get(0) is first
+    queue.put_back(first, died=0)
+    assert queue.get(1) is first
+    assert (first.attempts, first.deaths) == (2, [0])
+    queue.mark_finished(first, "once")
+    assert first.value.fetch() == "once"
+
+
+@pytest.mark.parametrize("ask", ["put", "wait", "done"])
+def test_an_error_is_raised_once(queue, put, ask):
+    failing = put()
+    queue.mark_failed(queue.get(0), ValueError("bad"))
+    ask = {"put": put, "wait": queue.wait, "done": queue.done}[ask]
+    with pytest.raises(ValueError, match="bad"):
+        ask()
+    assert queue.done()
+    assert queue.wait()
+    assert status(failing) is RemoteValueStatus.ABORTED
+    good = put()
+    queue.mark_finished(queue.get(0), 1)
+    assert good.value.fetch() == 1
+
+
+def test_a_put_that_raises_schedules_nothing(queue, put):
+    put()
+    queue.mark_failed(queue.get(0), ValueError("bad"))
+    late = Closure(9, None)
+    with pytest.raises(ValueError, match="bad"):
+        queue.put(late)
+    assert len(queue) == 0
+    assert status(late) is RemoteValueStatus.NOT_READY
+
+
+def test_what_waits_is_cancelled_at_once(queue, put):
+    put()
+    failing = queue.get(0)
+    waiting = [put(), put(tag=1)]
+    queue.mark_failed(failing, ValueError("bad\nand more"))
+    for closure in waiting:
+        with pytest.raises(
+            CancelledError,
+            match=rf"none has failed before it has ended\. Received: closure {closure.id}; it "
+            rf"waited when another failed \(ValueError: bad\)\. {CANCELLED}$",
+        ):
+            closure.value.fetch()
+
+
+def test_what_runs_is_waited_for_and_its_result_cancelled(queue, put):
+    put()
+    failing, long = queue.get(0), put()
+    assert queue.get(1) is long
+    queue.mark_failed(failing, ValueError("bad"))
+    joining = in_thread(queue.wait)
+    assert joining.waits()
+    assert status(long) is RemoteValueStatus.NOT_READY
+    queue.mark_finished(long, 1)
+    with pytest.raises(ValueError, match="bad"):
+        joining.result()
+    with pytest.raises(CancelledError, match=f"it ran when another failed.*{CANCELLED}"):
+        long.value.fetch()
+
+
+def test_what_is_put_back_after_an_error_is_cancelled(queue, put):
+    put(), put()
+    failing, lost = queue.get(0), queue.get(1)
+    queue.mark_failed(failing, ValueError("bad"))
+    queue.put_back(lost, died=1)
+    with pytest.raises(ValueError, match="bad"):
+        queue.wait()
+    with pytest.raises(CancelledError, match="it was put back when another failed"):
+        lost.value.fetch()
+
+
+def test_the_first_error_wins_and_each_keeps_its_own(queue, put):
+    put(), put()
+    first, second = queue.get(0), queue.get(1)
+    queue.mark_failed(first, ValueError("first"))
+    queue.mark_failed(second, KeyError("second"))
+    with pytest.raises(ValueError, match="first"):
+        queue.wait()
+    assert queue.wait()
+    assert str(raised(second.value.fetch)) == "'second'"
+    assert str(raised(first.value.fetch)) == "first"
+
+
+def test_two_threads_wait_and_one_of_them_gets_the_error(queue, put):
+    put()
+    closure = queue.get(0)
+    waiting = [in_thread(queue.wait) for _ in range(2)]
+    queue.mark_failed(closure, ValueError("bad"))
+    errors = [raised(thread.result) for thread in waiting]
+    assert sorted(type(error).__name__ for error in errors) == ["NoneType", "ValueError"]
+
+
+def test_fetching_a_failure_again_does_not_lengthen_its_traceback(queue, put):
+    closure = put()
+    queue.mark_failed(queue.get(0), ValueError("bad"))
+    lengths = {
+        len(traceback.extract_tb(raised(closure.value.fetch).__traceback__)) for _ in range(3)
+    }
+    assert len(lengths) == 1
+
+
+def test_an_error_without_truth_is_an_error(queue, put):
+    class Empty(Exception):
+        def __len__(self):
+            return 0
+
+    closure = put()
+    queue.mark_failed(queue.get(0), Empty())
+    assert status(closure) is RemoteValueStatus.ABORTED
+    with pytest.raises(Empty):
+        queue.wait()
+
+
+def test_an_error_of_no_closure_cancels_all(queue, put):
+    closure = put()
+    queue.mark_failed(None, UnavailableError("a server is gone", "/job:ps/task:0"))
+    with pytest.raises(UnavailableError, match="a server is gone"):
+        queue.done()
+    with pytest.raises(CancelledError, match="UnavailableError: a server is gone"):
+        closure.value.fetch()
+
+
+def test_a_closure_that_workers_die_of_fails(queue, put):
+    deadly = put()
+    for worker in (0, 1, 0, 2):
+        assert queue.wait(timeout=0) is False
+        queue.put_back(queue.get(worker), died=worker)
+    with pytest.raises(
+        CoordinatorError,
+        match=r"must leave the worker alive that runs it\. Received: closure 0, which ran on a "
+        r"worker that died, 4 times: worker 0 \(2x\), worker 1 \(1x\), worker 2 \(1x\)\. It is not",
+    ):
+        queue.wait()
+    assert raised(deadly.value.fetch).args[0].startswith("A function must leave")
+    assert queue.wait()
+
+
+def test_a_closure_is_not_blamed_when_it_never_got_to_the_worker(queue, put):
+    closure = put()
+    for _ in range(9):
+        queue.put_back(queue.get(0))
+    queue.mark_finished(queue.get(0), 1)
+    assert closure.value.fetch() == 1
+
+
+def test_what_only_a_retired_worker_could_run_fails(queue, put):
+    queue.admit(0), queue.admit(1)
+    stranded, other = put(tag=0), put()
+    queue.retire(0, UnavailableError("no"))
+    with pytest.raises(
+        UnavailableError,
+        match=r"one worker needs that worker\. Received: closure 0 for worker 0, which is gone\.",
+    ) as caught:
+        queue.wait()
+    assert caught.value.task == "/job:worker/task:0"
+    assert raised(stranded.value.fetch) is caught.value
+    assert isinstance(raised(other.value.fetch), CancelledError)
+    with pytest.raises(UnavailableError, match="Schedule it for any worker"):
+        put(tag=0)
+    assert queue.done()
+
+
+def test_it_fails_also_if_it_was_running_then(queue, put):
+    queue.admit(0), queue.admit(1)
+    put(tag=0)
+    closure = queue.get(0)
+    queue.retire(0, UnavailableError("no"))
+    assert not queue.done()
+    queue.put_back(closure, died=0)
+    with pytest.raises(UnavailableError, match="for worker 0, which is gone"):
+        queue.wait()
+
+
+def test_what_others_can_run_too_moves_to_them(queue, put):
+    queue.admit(0), queue.admit(1)
+    moved = [put(tag=0, movable=True)]
+    queue.retire(0, UnavailableError("no"))
+    moved.append(put(tag=0, movable=True))
+    assert [queue.get(1), queue.get(1)] == moved
+    queue.put_back(moved[0])
+    assert queue.get(1) is moved[0]
+
+
+def test_a_retired_worker_takes_nothing(queue, put):
+    queue.admit(0), queue.admit(1)
+    waiting = in_thread(lambda: queue.get(0))
+    assert waiting.waits()
+    queue.retire(0, UnavailableError("no"))
+    assert waiting.result() is None
+    put()
+    assert queue.get(0) is None
+
+
+def test_without_a_worker_everything_fails(queue, put):
+    queue.admit(0), queue.admit(1)
+    queue.retire(1, UnavailableError("no"))
+    closures = [put(), put(), put(tag=0)]
+    running = queue.get(0)
+    queue.retire(0, UnavailableError("not in time"))
+    queue.put_back(running, died=0)
+    with pytest.raises(
+        UnavailableError,
+        match=r"need at least one worker\. Received: worker 0, the last one, is gone "
+        r"\(UnavailableError: not in time\)\.",
+    ) as caught:
+        queue.wait()
+    assert {raised(closure.value.fetch) for closure in closures} == {caught.value}
+    assert queue.wait()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="add a worker with `add_worker"):
+            put()
+    queue.admit(2)
+    assert put() is queue.get(2)
+
+
+def test_who_waits_for_room_hears_that_no_worker_is_left(put):
+    queue = ClosureQueue(capacity=1)
+    queue.admit(0)
+    put(queue)
+    second = in_thread(lambda: put(queue))
+    assert second.waits()
+    queue.retire(0, UnavailableError("no"))
+    with pytest.raises(UnavailableError, match="at least one worker"):
+        second.result()
+
+
+def test_closing_cancels_everything(queue, put):
+    put()
+    running, waiting = queue.get(0), put(tag=1)
+    idle, joining = in_thread(lambda: queue.get(0)), in_thread(queue.wait)
+    assert idle.waits()
+    queue.close()
+    assert idle.result() is None
+    for closure in (running, waiting):
+        with pytest.raises(
+            CancelledError, match=f"it waited or ran when the coordinator was closed. {CANCELLED}"
+        ):
+            closure.value.fetch()
+    with pytest.raises(CancelledError, match=CANCELLED):
+        joining.result()
+    assert queue.get(1) is None
+    assert queue.wait()
+
+
+def test_what_ends_after_closing_does_not_count(queue, put):
+    for _ in range(3):
+        put()
+    closures = [queue.get(0) for _ in range(3)]
+    queue.close()
+    queue.mark_finished(closures[0], 1)
+    queue.mark_failed(closures[1], ValueError("bad"))
+    queue.put_back(closures[2])
+    errors = [raised(closure.value.fetch) for closure in closures]
+    assert {type(error) for error in errors} == {CancelledError}
+
+
+def test_nothing_can_be_scheduled_after_closing(queue, put):
+    queue.close()
+    with pytest.raises(CoordinatorError, match="until the coordinator is closed. Received: clos"):
+        put()
+
+
+def test_closing_with_nothing_scheduled_is_no_error(queue):
+    queue.close()
+    assert queue.wait()

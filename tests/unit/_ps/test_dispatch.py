@@ -1,0 +1,182 @@
+"""The dispatcher starts late, ends with its strategy, and keeps nothing alive."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+
+from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
+from replicax._ps.lanes import ServerGone, WorkerGone
+
+from helpers import run_python, wait_until
+from lane_fakes import FakeCoordination, lane_threads, raised
+
+
+@pytest.fixture
+def coordination():
+    coordination = FakeCoordination()
+    yield coordination
+    coordination.dispatcher.close()
+    assert lane_threads() == []
+
+
+def test_nothing_is_started_before_the_first_task(coordination):
+    assert coordination.dispatcher.done()
+    assert coordination.dispatcher.wait()
+    coordination.dispatcher.barrier()
+    assert (coordination.opened, coordination.barriers) == ([], 0)
+    assert coordination.dispatcher.submit(lambda lane: 3).fetch() == 3
+    assert len(coordination.opened) == 2
+
+
+def test_lanes_are_opened_once(coordination):
+    values = [coordination.dispatcher.submit(lambda lane: 1) for _ in range(5)]
+    assert [value.fetch() for value in values] == [1] * 5
+    assert len(lane_threads()) == 2
+
+
+def test_lanes_that_cannot_be_opened_are_tried_again(coordination, monkeypatch):
+    def lanes():
+        raise OSError("no cluster")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordination, "lanes", lanes)
+        with pytest.raises(OSError, match="no cluster"):
+            coordination.dispatcher.submit(lambda lane: 1)
+    assert coordination.dispatcher.submit(lambda lane: 1).fetch() == 1
+
+
+def test_a_task_can_be_for_one_worker(coordination):
+    values = [coordination.dispatcher.submit(lambda lane: lane.worker, tag=1) for _ in range(4)]
+    assert [value.fetch() for value in values] == [1] * 4
+
+
+def test_each_closure_has_its_own_number(coordination):
+    seen = []
+    for lane in (lanes := coordination.lanes()):
+        lane.run = lambda closure, *, more: seen.append(closure.id)
+    coordination.lanes = lambda: lanes
+    for _ in range(5):
+        coordination.dispatcher.submit(None)
+    coordination.dispatcher.wait()
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+
+
+def test_a_worker_joins(coordination):
+    assert coordination.dispatcher.add_worker() == 2
+    assert coordination.dispatcher.submit(lambda lane: lane.worker, tag=2).fetch() == 2
+    assert len(lane_threads()) == 3
+
+
+def test_a_barrier_restores_a_server_that_is_gone(coordination):
+    gone = [1]
+
+    def barrier():
+        if gone:
+            raise ServerGone(gone.pop())
+        coordination.barriers += 1
+
+    coordination.barrier = barrier
+    coordination.dispatcher.submit(lambda lane: 1)
+    coordination.dispatcher.barrier()
+    assert (coordination.restored, coordination.barriers) == ([1], 1)
+
+
+def test_a_closure_that_finds_a_server_gone_runs_when_it_is_restored(coordination):
+    def task(lane):
+        if not coordination.restored:
+            raise ServerGone(1)
+        return "ran"
+
+    assert coordination.dispatcher.submit(task).fetch() == "ran"
+    assert coordination.restored == [1]
+
+
+def test_a_server_that_will_not_come_back_is_raised_by_all_three(coordination):
+    # Pair 116: the error of a server comes from schedule and join.
+    def restore(server):
+        raise UnavailableError("gone")
+
+    def task(lane):
+        raise ServerGone(1)
+
+    coordination.restore_server = restore
+    dispatcher = coordination.dispatcher
+    for ask in (dispatcher.wait, dispatcher.done, lambda: dispatcher.submit(task)):
+        value = dispatcher.submit(task)
+        assert isinstance(raised(value.fetch), CancelledError)
+        assert isinstance(raised(ask), UnavailableError)
+        assert dispatcher.done()
+
+
+def test_the_bound_of_staleness_reaches_the_gate():
+    coordination = FakeCoordination(num_workers=4, max_staleness=0)
+    running, most = [], []
+
+    def task(lane):
+        running.append(1)
+        most.append(len(running))
+        threading.Event().wait(0.001)
+        running.pop()
+
+    for _ in range(12):
+        coordination.dispatcher.submit(task)
+    coordination.dispatcher.wait()
+    coordination.dispatcher.close()
+    assert max(most) == 1
+
+
+def test_nothing_can_be_submitted_after_the_end(coordination):
+    coordination.dispatcher.submit(lambda lane: 1).fetch()
+    coordination.dispatcher.close()
+    with pytest.raises(CoordinatorError, match="until the coordinator is closed"):
+        coordination.dispatcher.submit(lambda lane: 1)
+
+
+def test_the_threads_end_with_the_strategy():
+    coordination = FakeCoordination()
+    begun = threading.Event()
+
+    def task(lane):
+        begun.set()
+        lane.until(threading.Event())
+
+    value = coordination.dispatcher.submit(task)
+    assert begun.wait(10)
+    gone = weakref.ref(coordination)
+    del coordination
+    gc.collect()
+    assert gone() is None
+    assert isinstance(raised(value.fetch), CancelledError)
+    wait_until(lambda: not lane_threads())
+
+
+def test_the_end_of_a_program_ends_the_lanes():
+    program = """
+        import sys
+        sys.path.insert(0, "tests")
+        from lane_fakes import FakeCoordination
+
+        coordination = FakeCoordination()
+        coordination.dispatcher.submit(lambda lane: print("ran", flush=True)).fetch()
+        for lane in coordination.opened:
+            lane.close = lambda: print("closed", flush=True)
+    """
+    assert run_python(program) == "ran\nclosed\nclosed\n"
+
+
+def test_a_worker_that_dies_is_recovered_by_its_lane(coordination):
+    recovered = []
+
+    def task(lane):
+        lane.recover = lambda: recovered.append(lane.worker)
+        if not recovered:
+            raise WorkerGone(lane.worker)
+        return "ran"
+
+    assert coordination.dispatcher.submit(task).fetch() == "ran"
+    coordination.dispatcher.wait()
+    wait_until(lambda: recovered)

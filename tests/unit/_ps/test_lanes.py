@@ -1,0 +1,515 @@
+"""What happens when workers and servers die: who mends, who waits, who goes on."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+
+import pytest
+
+from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
+from replicax._ps.closures import Closure, ClosureQueue
+from replicax._ps.gate import StalenessGate
+from replicax._ps.lanes import Lanes, ServerGone, WorkerGone
+
+from helpers import wait_until
+from lane_fakes import FakeLane, in_thread, lane_threads, raised
+
+
+class Cluster:
+    """A queue with lanes that have not begun yet, and the servers that were restored."""
+
+    def __init__(self):
+        self.queue = ClosureQueue()
+        self.restored = []
+        self.restore = self.restored.append
+        self.gate = None
+        self.numbers = itertools.count()
+
+    def begin(self, *lanes):
+        self.lanes = Lanes(
+            self.queue, on_server_gone=lambda server: self.restore(server), gate=self.gate
+        )
+        self.lanes.add(lanes)
+
+    def schedule(self, task, **options):
+        closure = Closure(next(self.numbers), task, **options)
+        self.queue.put(closure)
+        return closure.value
+
+
+@pytest.fixture
+def cluster():
+    cluster = Cluster()
+    yield cluster
+    cluster.lanes.close()
+    assert lane_threads() == []
+
+
+def worker_of(lane):
+    return lane.worker
+
+
+def dies(times, *, started=True):
+    """A task whose worker dies so many times; then it gives the worker."""
+    left = [None] * times
+
+    def task(lane):
+        if left:
+            left.pop()
+            raise WorkerGone(lane.worker, "killed", started)
+        return lane.worker
+
+    return task
+
+
+def kills(worker):
+    """A task that ends one worker, whenever it runs there."""
+
+    def task(lane):
+        if lane.worker == worker:
+            raise WorkerGone(worker, "killed")
+        return lane.worker
+
+    return task
+
+
+class Held:
+    """A task that runs until it is let go."""
+
+    def __init__(self, outcome=worker_of):
+        self.outcome = outcome
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def __call__(self, lane):
+        self.begun.set()
+        lane.until(self.end)
+        return self.outcome(lane)
+
+
+def test_lanes_run_what_is_scheduled(cluster):
+    cluster.begin(FakeLane(0), FakeLane(1))
+    values = [cluster.schedule(lambda lane, i=i: i * i) for i in range(20)]
+    assert cluster.queue.wait()
+    assert [value.fetch() for value in values] == [i * i for i in range(20)]
+
+
+def test_threads_are_named_after_their_worker(cluster):
+    cluster.begin(FakeLane(0), FakeLane(1), FakeLane(1))
+    names = {thread.name for thread in lane_threads()}
+    assert names == {"replicax-lane-0-0", "replicax-lane-1-0", "replicax-lane-1-1"}
+    assert all(thread.daemon for thread in lane_threads())
+
+
+def test_a_lane_hears_whether_more_waits(cluster):
+    lane = FakeLane(0)
+    for _ in range(3):
+        cluster.schedule(worker_of)
+    cluster.begin(lane)
+    cluster.queue.wait()
+    assert lane.more == [True, True, False]
+
+
+def test_an_error_of_a_closure_is_raised_and_the_lane_goes_on(cluster):
+    cluster.begin(FakeLane(0))
+
+    def bad(lane):
+        raise KeyError("bad")
+
+    value = cluster.schedule(bad)
+    with pytest.raises(KeyError, match="bad"):
+        cluster.queue.wait()
+    assert isinstance(raised(value.fetch), KeyError)
+    assert cluster.schedule(worker_of).fetch() == 0
+
+
+def test_one_bad_closure_among_good_ones_fails_the_join_once(cluster):
+    # Pair 107 of the semantics.
+    def bad(lane):
+        raise ValueError("bad")
+
+    for task in (worker_of, bad, worker_of, worker_of):
+        cluster.schedule(task)
+    cluster.begin(FakeLane(0), FakeLane(1))
+    with pytest.raises(ValueError, match="bad"):
+        cluster.queue.wait()
+    assert cluster.queue.wait()
+
+
+def test_a_long_closure_is_waited_for_when_another_fails(cluster):
+    # Pair 109.
+    long, bad = Held(), Held(lambda lane: 1 / 0)
+    cluster.begin(FakeLane(0), FakeLane(1))
+    value = cluster.schedule(long)
+    cluster.schedule(bad)
+    assert long.begun.wait(10)
+    bad.end.set()
+    joining = in_thread(cluster.queue.wait)
+    assert joining.waits()
+    long.end.set()
+    with pytest.raises(ZeroDivisionError):
+        joining.result()
+    assert isinstance(raised(value.fetch), CancelledError)
+    assert cluster.schedule(worker_of).fetch() in (0, 1)
+
+
+def test_a_closure_runs_elsewhere_when_its_worker_dies(cluster):
+    # Pair 116: both workers die and come back; every closure has run.
+    recovered = []
+    cluster.begin(*(FakeLane(w, recover=lambda w=w: recovered.append(w)) for w in (0, 1)))
+    values = [cluster.schedule(dies(i % 3)) for i in range(10)]
+    assert cluster.queue.wait()
+    assert {value.fetch() for value in values} <= {0, 1}
+    assert len(recovered) == sum(i % 3 for i in range(10))
+
+
+def test_a_value_outlives_its_worker(cluster):
+    # Pair 115.
+    cluster.begin(FakeLane(0))
+    value = cluster.schedule(lambda lane: (1, -1))
+    cluster.queue.wait()
+    cluster.schedule(dies(1))
+    cluster.queue.wait()
+    assert value.fetch() == (1, -1)
+
+
+def test_one_lane_gets_the_worker_back_while_its_sibling_waits(cluster):
+    back, recovering = threading.Event(), []
+
+    def recover():
+        recovering.append(threading.current_thread().name)
+        assert back.wait(10)
+
+    both, first = threading.Barrier(2), [True, True]
+
+    def task(lane):
+        if first:
+            first.pop()
+            both.wait(10)
+            raise WorkerGone(lane.worker)
+        return lane.worker
+
+    cluster.begin(FakeLane(0, recover), FakeLane(0, recover))
+    values = [cluster.schedule(task) for _ in range(2)]
+    wait_until(lambda: recovering)
+    assert not cluster.queue.wait(timeout=0.02)  # nobody else is there to run them
+    back.set()
+    assert [value.fetch() for value in values] == [0, 0]
+    assert len(recovering) == 1
+
+
+def test_the_other_workers_go_on_while_one_is_got_back(cluster):
+    dead, back = threading.Event(), threading.Event()
+    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(10))))
+    value = cluster.schedule(dies(1))
+    assert dead.wait(10)
+    mine = cluster.schedule(worker_of, tag=0)
+    cluster.lanes.add([FakeLane(1)])
+    assert value.fetch() == 1
+    assert all(cluster.schedule(worker_of).fetch() == 1 for _ in range(5))
+    back.set()
+    assert mine.fetch() == 0
+
+
+def test_an_idle_sibling_of_a_dead_worker_takes_nothing_for_it(cluster):
+    dead, back, seen = threading.Event(), threading.Event(), []
+
+    def recover():
+        dead.set()
+        assert back.wait(10)
+
+    def second(lane):
+        seen.append(back.is_set())
+
+    cluster.begin(FakeLane(0, recover), FakeLane(0, recover))
+    cluster.schedule(dies(1))
+    assert dead.wait(10)
+    value = cluster.schedule(second)
+    assert not cluster.queue.wait(timeout=0.02)
+    back.set()
+    value.fetch()
+    assert seen == [True]
+
+
+def test_a_worker_that_dies_while_it_is_made_ready_is_got_back_again(cluster):
+    tries = []
+
+    def recover():
+        tries.append(1)
+        if len(tries) < 3:
+            raise WorkerGone(0)
+
+    cluster.begin(FakeLane(0, recover))
+    assert cluster.schedule(dies(1)).fetch() == 0
+    assert len(tries) == 3
+
+
+def test_a_server_that_is_gone_while_a_worker_is_made_ready_is_restored(cluster):
+    tries = []
+
+    def recover():
+        tries.append(1)
+        if len(tries) == 1:
+            raise ServerGone(2)
+
+    cluster.begin(FakeLane(0, recover))
+    assert cluster.schedule(dies(1)).fetch() == 0
+    assert cluster.restored == [2]
+
+
+def never_back():
+    raise UnavailableError("waited for an hour", "/job:worker/task:0")
+
+
+def test_a_worker_that_will_not_come_back_is_done_without(cluster, caplog):
+    gone = FakeLane(0, never_back), FakeLane(0, never_back)
+    cluster.begin(*gone, FakeLane(1))
+    assert cluster.schedule(kills(0), tag=0, movable=True).fetch() == 1
+    wait_until(lambda: all(lane.closed.is_set() for lane in gone))
+    wait_until(lambda: len(lane_threads()) == 1)
+    assert "Worker 0 will not come back; the others go on. waited for an hour" in caplog.text
+    assert cluster.queue.wait()
+    assert {cluster.schedule(worker_of).fetch() for _ in range(4)} == {1}
+
+
+def test_what_only_it_could_run_fails_and_the_others_go_on(cluster):
+    cluster.begin(FakeLane(0, never_back), FakeLane(1))
+    value = cluster.schedule(kills(0), tag=0)
+    with pytest.raises(UnavailableError, match="for worker 0, which is gone"):
+        cluster.queue.wait()
+    assert isinstance(raised(value.fetch), UnavailableError)
+    assert cluster.schedule(worker_of).fetch() == 1
+
+
+def test_without_a_worker_all_fails_until_one_joins(cluster):
+    cluster.begin(FakeLane(0, never_back))
+    value = cluster.schedule(dies(1))
+    with pytest.raises(UnavailableError, match="at least one worker"):
+        cluster.queue.wait()
+    assert isinstance(raised(value.fetch), UnavailableError)
+    with pytest.raises(UnavailableError, match="at least one worker"):
+        cluster.schedule(worker_of)
+    cluster.lanes.add([FakeLane(1)])
+    assert cluster.schedule(worker_of).fetch() == 1
+
+
+def test_a_worker_that_cannot_be_made_ready_is_an_error_and_is_done_without(cluster):
+    def recover():
+        raise OSError("the data set cannot be made")
+
+    cluster.begin(FakeLane(0, recover))
+    cluster.schedule(dies(1))
+    with pytest.raises(OSError, match="the data set cannot be made"):
+        cluster.queue.wait()
+
+
+def test_a_closure_that_kills_every_worker_fails(cluster):
+    cluster.begin(FakeLane(0), FakeLane(1))
+    value = cluster.schedule(dies(99))
+    with pytest.raises(CoordinatorError, match="must leave the worker alive"):
+        cluster.queue.wait()
+    assert isinstance(raised(value.fetch), CoordinatorError)
+    assert cluster.schedule(worker_of).fetch() in (0, 1)
+
+
+def test_a_closure_that_never_began_is_not_to_blame(cluster):
+    cluster.begin(FakeLane(0), FakeLane(1))
+    assert cluster.schedule(dies(9, started=False)).fetch() in (0, 1)
+
+
+def test_one_lane_restores_a_server_while_the_others_wait(cluster):
+    up, restoring, broken = threading.Event(), [], [True]
+
+    def restore(server):
+        restoring.append(server)
+        assert up.wait(10)
+        broken.clear()
+
+    def task(lane):
+        if broken:
+            raise ServerGone(1, "killed")
+        return lane.worker
+
+    cluster.restore = restore
+    cluster.begin(*(FakeLane(worker) for worker in (0, 0, 1, 1)))
+    values = [cluster.schedule(task) for _ in range(8)]
+    wait_until(lambda: restoring)
+    assert not cluster.queue.wait(timeout=0.02)
+    up.set()
+    assert {value.fetch() for value in values} <= {0, 1}
+    assert restoring == [1]
+
+
+def test_a_server_that_will_not_come_back_fails_everything(cluster):
+    def restore(server):
+        raise UnavailableError(f"server {server} is gone", f"/job:ps/task:{server}")
+
+    def task(lane):
+        raise ServerGone(1)
+
+    cluster.restore = restore
+    cluster.begin(FakeLane(0), FakeLane(1))
+    for _ in range(2):
+        value = cluster.schedule(task)
+        with pytest.raises(UnavailableError, match="server 1 is gone"):
+            cluster.queue.wait()
+        assert isinstance(raised(value.fetch), CancelledError)
+    assert cluster.schedule(worker_of).fetch() in (0, 1)
+
+
+def test_a_call_is_repeated_when_servers_have_been_restored(cluster):
+    cluster.begin(FakeLane(0))
+    gone = [2, 0]
+
+    def call():
+        if gone:
+            raise ServerGone(gone.pop(0))
+        return "done"
+
+    assert cluster.lanes.with_servers(call) == "done"
+    assert cluster.restored == [2, 0]
+
+
+def test_a_call_fails_when_a_server_will_not_come_back(cluster):
+    def restore(server):
+        raise UnavailableError("gone")
+
+    def call():
+        raise ServerGone(0)
+
+    cluster.restore = restore
+    cluster.begin(FakeLane(0))
+    with pytest.raises(UnavailableError, match="gone"):
+        cluster.lanes.with_servers(call)
+    assert cluster.queue.wait()
+
+
+def test_the_gate_decides_how_many_run(cluster):
+    cluster.gate = StalenessGate(1)
+    running, most, lock = [], [], threading.Lock()
+
+    def task(lane):
+        with lock:
+            running.append(1)
+            most.append(len(running))
+        threading.Event().wait(0.002)
+        running.pop()
+
+    cluster.begin(*(FakeLane(worker) for worker in range(4)))
+    for _ in range(20):
+        cluster.schedule(task)
+    cluster.queue.wait()
+    assert max(most) <= 2
+
+
+def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
+    cluster.gate = StalenessGate(0)
+    bad = Held(lambda lane: 1 / 0)
+    cluster.begin(FakeLane(0), FakeLane(1))
+    cluster.schedule(bad)
+    assert bad.begun.wait(10)
+    value = cluster.schedule(worker_of)
+    wait_until(lambda: not cluster.queue.has_more(0))
+    bad.end.set()
+    with pytest.raises(ZeroDivisionError):
+        cluster.queue.wait()
+    assert isinstance(raised(value.fetch), CancelledError)
+    assert cluster.schedule(worker_of).fetch() in (0, 1)
+
+
+def test_a_worker_that_died_leaves_the_gate(cluster):
+    cluster.gate = StalenessGate(0)
+    dead, back = threading.Event(), threading.Event()
+    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(10))))
+    value = cluster.schedule(dies(1))
+    assert dead.wait(10)
+    cluster.lanes.add([FakeLane(1)])
+    assert value.fetch() == 1
+    back.set()
+
+
+def test_workers_join_while_others_run(cluster):
+    held = Held()
+    cluster.begin(FakeLane(0))
+    cluster.schedule(held)
+    assert held.begun.wait(10)
+    value = cluster.schedule(worker_of)
+    cluster.lanes.add([FakeLane(1)])
+    assert value.fetch() == 1
+    held.end.set()
+
+
+def test_closing_ends_what_runs_and_who_waits(cluster):
+    held = Held()
+    lanes = [FakeLane(0), FakeLane(0), FakeLane(1)]
+    cluster.begin(*lanes)
+    value = cluster.schedule(held)
+    assert held.begun.wait(10)
+    cluster.lanes.close()
+    assert lane_threads() == []
+    assert all(lane.closed.is_set() for lane in lanes)
+    assert isinstance(raised(value.fetch), CancelledError)
+    late = FakeLane(2)
+    with pytest.raises(
+        CoordinatorError, match=r"can join until the coordinator is closed\. .*workers \[2\], aft"
+    ):
+        cluster.lanes.add([late])
+    assert late.closed.is_set()
+
+
+def test_closing_ends_who_waits_for_a_dead_worker(cluster):
+    lane = FakeLane(0)
+    lane.recover = lambda: lane.until(threading.Event())
+    cluster.begin(lane, FakeLane(0))
+    cluster.schedule(dies(9))
+    wait_until(lambda: len(cluster.queue) == 1)
+    cluster.lanes.close()
+    assert lane_threads() == []
+
+
+def test_closing_says_which_threads_it_could_not_end(cluster, caplog):
+    end = threading.Event()
+    cluster.begin(FakeLane(3))
+    begun = threading.Event()
+    cluster.schedule(lambda lane: (begun.set(), end.wait(10)))
+    assert begun.wait(10)
+    cluster.lanes.close(timeout=0.01)
+    assert "still wait for workers or servers: replicax-lane-3-0." in caplog.text
+    end.set()
+    wait_until(lambda: not lane_threads())
+
+
+def test_a_lane_can_close_all(cluster):
+    cluster.begin(FakeLane(0), FakeLane(1))
+    value = cluster.schedule(lambda lane: cluster.lanes.close())
+    assert isinstance(raised(value.fetch), CancelledError)
+    wait_until(lambda: not lane_threads())
+
+
+def test_an_error_of_the_engine_itself_reaches_the_program(cluster, monkeypatch):
+    def put_back(closure, died=None):
+        monkeypatch.undo()
+        cluster.queue.put_back(closure)
+        raise AssertionError("a fault of the engine")
+
+    monkeypatch.setattr(cluster.queue, "put_back", put_back)
+    cluster.begin(FakeLane(0))
+    cluster.schedule(dies(1))
+    with pytest.raises(AssertionError, match="a fault of the engine"):
+        cluster.queue.wait()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WorkerGone(3, "killed", False), "Received: worker 3 is gone: killed. It died, or it was"),
+        (WorkerGone(3), "Received: worker 3 is gone. It died"),
+        (ServerGone(1, "silent"), "Received: server 1 is gone: silent."),
+    ],
+)
+def test_who_is_gone_is_said_and_travels(error, text):
+    copy = pickle.loads(pickle.dumps(error))
+    assert text in str(copy)
+    assert str(copy).startswith("A closure needs its worker and all servers")
+    assert vars(copy) == vars(error)

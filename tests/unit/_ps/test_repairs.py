@@ -1,0 +1,67 @@
+"""One mends, the others wait, and nobody mends what was mended already."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from replicax._ps.repairs import Repairs
+
+from lane_fakes import in_thread
+
+
+@pytest.fixture
+def repairs():
+    return Repairs()
+
+
+def test_others_wait_for_the_one_who_mends(repairs):
+    begun, end, calls = threading.Event(), threading.Event(), []
+
+    def work():
+        calls.append(1)
+        begun.set()
+        assert end.wait(10)
+
+    mending = in_thread(lambda: repairs.mend("server", 0, work))
+    assert begun.wait(10)
+    assert repairs.is_underway("server")
+    others = [
+        in_thread(lambda: repairs.mend("server", 0, work)),
+        in_thread(lambda: repairs.wait("server")),
+    ]
+    assert all(other.waits() for other in others)
+    repairs.mend("another", 0, lambda: calls.append(2))
+    end.set()
+    for thread in (mending, *others):
+        thread.result()
+    assert calls == [1, 2]
+    assert not repairs.is_underway("server")
+
+
+def test_what_was_mended_meanwhile_is_not_mended_again(repairs):
+    calls = []
+    before = repairs.now()
+    repairs.mend("server", before, lambda: calls.append(1))
+    repairs.mend("server", before, lambda: calls.append(2))
+    repairs.mend("server", repairs.now(), lambda: calls.append(3))
+    assert calls == [1, 3]
+
+
+def test_who_cannot_mend_gets_the_error_and_the_others_go_on(repairs):
+    begun, end = threading.Event(), threading.Event()
+
+    def work():
+        begun.set()
+        assert end.wait(10)
+        raise OSError("broken")
+
+    mending = in_thread(lambda: repairs.mend("server", 0, work))
+    assert begun.wait(10)
+    other = in_thread(lambda: repairs.mend("server", 0, work))
+    assert other.waits()
+    end.set()
+    with pytest.raises(OSError, match="broken"):
+        mending.result()
+    assert other.result() is None
