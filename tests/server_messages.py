@@ -26,8 +26,12 @@ class Asked:
         self.server = server
         self._session = SimpleNamespace(hello={}, state={})
 
+    @staticmethod
+    def message(op, head=None, buffers=()):
+        return Message(op, head or {}, list(buffers))
+
     def ask(self, op, head=None, buffers=()):
-        reply = self.server.handle(self._session, Message(op, head or {}, list(buffers)))
+        reply = self.server.handle(self._session, self.message(op, head, buffers))
         return SimpleNamespace(head=reply[0], buffers=reply[1])
 
     def change(self, op, head, buffers=()):
@@ -71,3 +75,20 @@ class Asked:
 
 def ones(*shape):
     return np.ones(shape, "float32")
+
+
+def held(server):
+    """All that tells two servers apart."""
+    return {
+        "values": {
+            number: [np.asarray(one).tolist() for one in (cell.value, *cell.slots)]
+            for number, cell in server.cells.items()
+        },
+        "stamps": {n: (c.version, c.optimizer, c.part) for n, c in server.cells.items()},
+        "optimizers": {
+            number: (hosted.iterations, hosted.learning_rate, hosted.recipe.kind)
+            for number, hosted in server.optimizers.items()
+        },
+        "counts": (server.clock, server.changes, dict(server.staleness)),
+        "ids": (server.applied.ids(), server.requests.ids()),
+    }

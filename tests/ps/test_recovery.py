@@ -5,6 +5,7 @@ To kill one is to close where it listens, and all of its connections, as the end
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 
@@ -14,7 +15,6 @@ import pytest
 
 import replicax as rx
 from replicax.coordinator import ClusterCoordinator
-from replicax.strategies._parameter_server import ParameterServerStrategy
 
 from helpers import wait_until
 
@@ -22,10 +22,8 @@ from helpers import wait_until
 class Program:
     """Two counters, one on each server, and closures that add to both; and a table."""
 
-    def __init__(self, **arguments):
-        self.strategy = ParameterServerStrategy(
-            engine="threads", num_workers=2, num_ps=2, **arguments
-        )
+    def __init__(self, strategy):
+        self.strategy = strategy
         with self.strategy.scope():
             self.counters = [keras.Variable(0.0, name=f"counter_{k}") for k in range(2)]
             self.table = keras.Variable(np.zeros((8, 2), "float32"), name="table")
@@ -45,6 +43,11 @@ class Program:
     def member(self, role, index):
         return self.cluster._running[role, index][1]
 
+    def intercept(self, role, index, handle):
+        """Let `handle(answer, session, message)` answer in place of `answer(session, message)`."""
+        listener = self.member(role, index)._listener
+        listener._handle = functools.partial(handle, listener._handle)
+
     def snapshot(self, server):
         assert self.node(server)._snapshots.take()
 
@@ -57,16 +60,9 @@ class Program:
 
 
 @pytest.fixture
-def start():
-    programs = []
-
-    def start(**arguments):
-        programs.append(Program(**{"snapshot_seconds": 3600.0, **arguments}))
-        return programs[-1]
-
-    yield start
-    for program in programs:
-        program.strategy.close()
+def start(started):
+    """Makes programs; snapshots are taken when a test wants one."""
+    return lambda **options: Program(started(workers=2, **{"snapshot_seconds": 3600.0, **options}))
 
 
 def test_a_server_that_dies_comes_back_from_its_snapshot_and_says_what_was_lost(start, caplog):
@@ -151,20 +147,19 @@ def test_without_snapshots_a_server_that_dies_is_an_error_for_good(start):
 @pytest.mark.parametrize("applied", [False, True])
 def test_what_the_program_changes_while_a_server_dies_is_changed_once(start, applied):
     program = start()
-    node = program.node(program.table._home.places[0].server)
-    handle = node.handle
+    server = program.table._home.places[0].server
+    killed = []
 
-    def dies(session, message):
-        if message.op != "scatter":
-            return handle(session, message)
-        node.handle = handle
+    def dies(answer, session, message):
+        if message.op != "scatter" or killed:
+            return answer(session, message)
+        killed.append(server)
         if applied:
-            handle(session, message)
-        program.cluster.kill("server", node.server.index)
+            answer(session, message)
+        program.cluster.kill("server", server)
         raise ConnectionError("this answer is never sent")
 
-    program.strategy.coordination.engine.client.drop(node.server.index)
-    node.handle = dies
+    program.intercept("server", server, dies)
     program.table._home.scatter("add", np.array([0, 3]), np.ones((2, 2), "float32"))
     expected = np.zeros((8, 2))
     expected[[0, 3]] = 1.0
@@ -176,24 +171,24 @@ def test_a_closure_whose_worker_dies_between_two_servers_counts_once_on_each(sta
     program = start()
     program.schedule(1)
     program.coordinator.join()
-    node = program.node(1)
-    killed = []
-    handle = node.handle
+    running = {}
+    for index in range(2):
 
-    def kills_the_worker(session, message):
+        def run(answer, session, message, index=index):
+            running[message.head.get("closure")] = index
+            return answer(session, message)
+
+        program.intercept("worker", index, run)
+    killed = []
+
+    def kills_the_worker(answer, session, message):
         if message.op == "exchange" and message.head["push"] and not killed:
             killed.append(message.head["closure"])
-            # Whoever it is: the other one runs it again.
-            index = next(
-                index
-                for index in range(2)
-                if program.member("worker", index).state._computing_closure == killed[0]
-            )
-            program.cluster.kill("worker", index)
+            program.cluster.kill("worker", running[killed[0]])
             raise ConnectionError("this push is never applied")
-        return handle(session, message)
+        return answer(session, message)
 
-    node.handle = kills_the_worker
+    program.intercept("server", 1, kills_the_worker)
     program.schedule(10)
     program.coordinator.join()
     assert killed
@@ -207,14 +202,19 @@ def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
     program.schedule(1)
     program.coordinator.join()
     over = threading.Event()
-    worker = program.member("worker", 0).state
-    monkeypatch.setattr(worker, "handle", lambda *_: over.wait(30))
+    stopped = program.member("worker", 0)
+
+    def stands_still(answer, session, message):
+        over.wait(30)
+        return answer(session, message)
+
+    program.intercept("worker", 0, stands_still)
     program.schedule(10)
     program.coordinator.join()
     over.set()
     assert program.values() == [11.0, 11.0]
     assert "The worker 0 has not answered for 0.5 seconds" in caplog.text
-    assert program.member("worker", 0).state is not worker
+    assert program.member("worker", 0) is not stopped
 
 
 def test_another_run_goes_on_from_the_snapshots_of_the_first(start, tmp_path, caplog):

@@ -30,6 +30,7 @@ class Client:
         self._addresses = [tuple(one) for one in addresses]
         self._links: list[Link | None] = [None] * len(addresses)
         self._lock = threading.Lock()
+        self._lost: dict[int, Exception] = {}
 
     @property
     def num_servers(self) -> int:
@@ -55,7 +56,10 @@ class Client:
 
         Raises:
             ServerGone: If it cannot be reached, or the connection breaks.
+            UnavailableError: If it has lost what it had.
         """
+        if self._lost:
+            self.check(server)
         try:
             return self._link(server).call(op, head or {}, buffers)
         except (LinkLost, Refused, OSError) as error:
@@ -68,6 +72,16 @@ class Client:
             with self._lock:
                 self._drop(server)
             raise ServerGone(server, "It has begun anew.") from error
+
+    def lose(self, server: int, error: Exception) -> None:
+        """A server has lost what it had: there is no sense in asking it anything."""
+        self._lost[server] = error
+        self.drop(server)
+
+    def check(self, server: int) -> None:
+        """Raise what `lose` was given of a server."""
+        if server in self._lost:
+            raise self._lost[server].with_traceback(None)
 
     def drop(self, server: int) -> None:
         """End the link to a server; who waits for an answer gets ServerGone."""

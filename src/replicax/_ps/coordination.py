@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._core.errors import UnavailableError
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone, WorkerGone
@@ -71,7 +72,7 @@ class Engine:
     def finish(self) -> None:
         """The program ends well: servers write what a later run may begin with."""
         for server in range(self.client.num_servers):
-            with suppress(ServerGone, RemoteError):
+            with suppress(ServerGone, UnavailableError, RemoteError):
                 self.client.call(server, "finish")
 
     def end_round(self) -> None:

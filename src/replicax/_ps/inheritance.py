@@ -52,7 +52,7 @@ class Inheritance:
         restored(server, folder, None)
         aside = folder.set_aside()
         logger.info("What an earlier run has left in %s is now %s.", folder.path, aside)
-        return cls(server) if server.cells else None
+        return cls(server) if server.changes else None
 
     def applied_to(self, message: Any) -> Any:
         """A message of the coordinator, with what is inherited in place of what is initial."""

@@ -72,7 +72,6 @@ class Recoveries:
         self._lives: dict[int, str] = {}
         self._clocks: dict[int, int] = {}
         self._ended: dict[int, dict[int, None]] = {}
-        self._lost: dict[int, UnavailableError] = {}
 
     def meet(self) -> None:
         """Let workers in to all servers, which are new."""
@@ -97,8 +96,7 @@ class Recoveries:
         Raises:
             UnavailableError: If it does not come back, or has lost what it had.
         """
-        if server in self._lost:
-            raise self._lost[server].with_traceback(None)
+        self._client.check(server)
         began = time.monotonic()
         while True:
             try:
@@ -163,14 +161,15 @@ class Recoveries:
         """All that the coordinator has made there must be there."""
         if head["changes"] >= self._changes(server):
             return
-        self._lost[server] = UnavailableError(
+        error = UnavailableError(
             "A parameter server that died comes back with what it held. Received: server "
             f"{server} with {head['changes']} of {self._changes(server)} changes that the program "
             "has made there. It had no snapshot, or none that is whole, and no replica. Restore "
             "the last checkpoint in a new strategy; pass it `snapshot_seconds=` or `replicas=1`.",
             f"/job:ps/task:{server}",
         )
-        raise self._lost[server]
+        self._client.lose(server, error)
+        raise error
 
     def _count_lost(self, server: int, clock: int, applied: np.ndarray) -> int:
         """How many closures that had ended have left nothing on the restored server."""

@@ -138,6 +138,7 @@ class ServerStore:
             self._client.call(server, "optimizer", head, [payload])
         for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
+                variable.__dict__.pop("_value", None)  # it has been sent
                 home: Any = Tuned(self, number, name, variable.dtype)
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
@@ -168,7 +169,8 @@ class ServerStore:
         self, number: int, optimizer: Any, variable: Any, slots: Sequence[Any], *, is_new: bool
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
-        values = [] if is_new or None in slots else [np.asarray(_compat.stored(s)) for s in slots]
+        known = not is_new and all(slot is not None for slot in slots)
+        values = [np.asarray(_compat.stored(slot)) for slot in slots] if known else []
         for place in self.places(variable):
             whole = len(self.places(variable)) == 1
             pieces = [v if whole else v[place.start : place.stop] for v in values]

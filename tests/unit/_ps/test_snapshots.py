@@ -16,7 +16,7 @@ from replicax._ps.snapshot_files import SnapshotFolder
 from replicax._ps.snapshots import Snapshots
 
 from helpers import wait_until
-from server_messages import Asked, ones
+from server_messages import Asked, held, ones
 
 ROWS = 1000
 
@@ -62,24 +62,6 @@ def trained(process):
     return asked
 
 
-def held(asked):
-    """All that tells two servers apart."""
-    server = asked.server
-    return {
-        "values": {
-            number: [np.asarray(one).tolist() for one in (cell.value, *cell.slots)]
-            for number, cell in server.cells.items()
-        },
-        "stamps": {n: (c.version, c.optimizer, c.part) for n, c in server.cells.items()},
-        "optimizers": {
-            number: (hosted.iterations, hosted.learning_rate, hosted.recipe.config["name"])
-            for number, hosted in server.optimizers.items()
-        },
-        "counts": (server.clock, server.changes, dict(server.staleness)),
-        "ids": (server.applied.ids(), server.requests.ids()),
-    }
-
-
 def files(process, kind=""):
     return sorted(p.name for p in process.folder.path.iterdir() if p.name.startswith(kind))
 
@@ -88,16 +70,16 @@ def test_a_new_process_has_all_that_was_in_the_snapshot(start):
     first = start()
     asked = trained(first)
     asked.ask("tune", {"id": 0, "set": {"learning_rate": 0.5}, "request": 10**6})
-    before = held(asked)
+    before = held(asked.server)
     assert first.snapshots.take()
     asked.push(5, [ones(2), ones(1)])
     second = start()
-    assert held(second.asked) == before
+    assert held(second.asked.server) == before
     # The lost closure is run again, others are known.
     second.asked.plan(cells=[1], writes=[0])
     for closure in (3, 4, 5):
         second.asked.push(closure, [ones(2), ones(1)])
-    assert held(second.asked)["values"] == held(asked)["values"]
+    assert held(second.asked.server)["values"] == held(asked.server)["values"]
 
 
 def test_what_the_program_has_changed_is_never_lost(start):
@@ -121,7 +103,7 @@ def test_without_a_snapshot_there_are_the_variables_as_they_were_made(start):
     assert second.server.changes == asked.server.changes
     np.testing.assert_array_equal(second.value(0, (1,)), [0.0])
     third = start().asked  # nothing was changed between
-    assert held(third) == held(second)
+    assert held(third.server) == held(second.server)
 
 
 def test_a_request_that_is_made_again_changes_nothing(start):
@@ -196,11 +178,11 @@ def test_of_a_table_only_the_rows_that_changed_are_written(start):
         # Two rows with their accumulators and numbers.
         assert (first.folder.path / files(first, "data")[-1]).stat().st_size == 2 * (64 + 8)
     second = start()
-    assert held(second.asked) == held(asked)
+    assert held(second.asked.server) == held(asked.server)
     second.asked.plan(tables=[0])
     push_rows(second.asked, 9, [2])
     second.snapshots.take()
-    assert held(start().asked) == held(second.asked)
+    assert held(start().asked.server) == held(second.asked.server)
 
 
 def test_a_table_is_written_anew_when_its_parts_outgrow_it(start):
@@ -213,7 +195,7 @@ def test_a_table_is_written_anew_when_its_parts_outgrow_it(start):
         sizes.append((first.folder.path / files(first, "data")[-1]).stat().st_size)
     whole, half = ROWS * (64 + 8), ROWS // 2 * (64 + 8)
     assert sizes == [whole, half, half, half, whole, half]
-    assert held(start().asked) == held(asked)
+    assert held(start().asked.server) == held(asked.server)
 
 
 def test_a_table_that_is_assigned_or_gets_an_optimizer_is_written_whole(start):
@@ -224,7 +206,7 @@ def test_a_table_that_is_assigned_or_gets_an_optimizer_is_written_whole(start):
     asked.change("write", {"items": [[0, None, "set"]]}, [memoryview(ones(ROWS, 8)).cast("B")])
     push_rows(asked, 1, [1])
     first.snapshots.take()
-    assert held(start().asked) == held(asked)
+    assert held(start().asked.server) == held(asked.server)
 
 
 def test_a_snapshot_is_of_one_moment_although_pushes_go_on(start, monkeypatch):
@@ -289,7 +271,7 @@ def test_a_crash_while_writing_leaves_the_last_one(start, monkeypatch, where):
     first = start()
     asked = trained(first)
     first.snapshots.take()
-    before = held(asked)
+    before = held(asked.server)
     asked.push(5, [ones(2), ones(1)])
 
     def crash(*_):
@@ -304,7 +286,7 @@ def test_a_crash_while_writing_leaves_the_last_one(start, monkeypatch, where):
             patch.setattr(first.folder.__class__, "publish", crash)
         with pytest.raises(OSError, match="no space"):
             first.snapshots.take()
-    assert held(start().asked) == before
+    assert held(start().asked.server) == before
 
 
 def test_after_a_failure_the_next_snapshot_is_whole(start, monkeypatch):
@@ -319,7 +301,7 @@ def test_after_a_failure_the_next_snapshot_is_whole(start, monkeypatch):
             first.snapshots.take()
     push_rows(asked, 2, [3])
     assert first.snapshots.take()
-    assert held(start().asked) == held(asked)
+    assert held(start().asked.server) == held(asked.server)
     assert len(files(first, "data")) == 2  # what was given up is gone
 
 
@@ -370,7 +352,7 @@ def test_a_disk_that_is_full_does_not_stop_training(start, caplog, monkeypatch):
     assert "cannot write to" in caplog.text
     asked.create(3, [8.0], "made after")
     assert first.snapshots.take()  # and all is well again
-    assert held(start().asked) == held(asked)
+    assert held(start().asked.server) == held(asked.server)
 
 
 def test_they_are_taken_by_themselves(tmp_path, caplog, monkeypatch):
