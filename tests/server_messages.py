@@ -46,8 +46,9 @@ class Asked:
         """Let an optimizer train cells."""
         recipe = cloudpickle.dumps(Recipe.of(optimizer))
         head = {"id": number, "iterations": 0, "learning_rate": float(optimizer.learning_rate)}
-        self.change("optimizer", {**head, "cells": []}, [recipe])
-        self.change("optimizer", {"id": number, "cells": [[c, 0, True] for c in cells]}, [b""])
+        self.change("optimizer", {**head, "cells": [], "constrained": False}, [recipe])
+        head = {"id": number, "cells": [[c, 0, True] for c in cells], "constrained": False}
+        self.change("optimizer", head, [b""])
 
     def plan(self, name="p", *, cells=(), tables=(), writes=()):
         """Agree on pushes: gradients of cells, and of rows of tables; additions to cells."""

@@ -50,8 +50,9 @@ class Cell:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it is changed in place, by rows."""
-        return _is_own(self.value)
+        """Whether it is changed in place, by rows, and so are all of its slots."""
+        rows = self.part.shape[:1]
+        return _is_own(self.value) and all(np.shape(slot)[:1] == rows for slot in self.slots)
 
     def get(self, slot: int | None = None) -> Any:
         """The value, or one of the slots, as it is now."""

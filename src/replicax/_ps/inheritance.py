@@ -84,6 +84,7 @@ class Inheritance:
                 del self._server.optimizers[head["id"]]
                 return message
             head["iterations"], head["learning_rate"] = hosted.iterations, hosted.learning_rate
+        constraint = [buffers.pop()] if head["constrained"] else []
         given, cells = iter(buffers[1:]), []
         slots: list[Any] = []
         for number, count, decays in head["cells"]:
@@ -93,7 +94,7 @@ class Inheritance:
                 own = [raw(slot) for slot in inherited.slots]
             cells.append([number, len(own), decays])
             slots += own
-        return Message(message.op, {**head, "cells": cells}, [*buffers[:1], *slots])
+        return Message(message.op, {**head, "cells": cells}, [*buffers[:1], *slots, *constraint])
 
 
 def _key(path: str, shape: Any) -> tuple[Any, ...]:

@@ -11,12 +11,13 @@ import logging
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import jax
 
 from replicax._core.errors import ClusterError
+from replicax._ps.contact import Presence
 from replicax._ps.encryption import server_context
 from replicax._ps.server_node import ServerNode
 from replicax._ps.wire import Listener
@@ -49,12 +50,15 @@ class Post:
     """A place for a server or a worker: empty at first, and again when a new run begins.
 
     Args:
+        presence: Says who is here, and hears that it may go.
         make: Makes the state of a run, from its settings.
         kept: For how many seconds a state is kept when its coordinator is gone.
     """
 
-    def __init__(self, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT) -> None:
-        self._make, self._kept = make, kept
+    def __init__(
+        self, presence: Presence, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT
+    ) -> None:
+        self._presence, self._make, self._kept = presence, make, kept
         # Reentrant: a session may be found to be garbage by a thread that holds it.
         self._lock = threading.RLock()
         self.run: str | None = None
@@ -64,6 +68,9 @@ class Post:
 
     def handle(self, session: Any, message: Any) -> Any:
         """Answer one message."""
+        about = self._presence.answer(message.op)
+        if about is not None:
+            return about, ()
         run = session.hello.get("run")
         if message.op == "ping":
             life = getattr(self.state, "life", None)
@@ -140,14 +147,14 @@ class Endpoint:
     """A running member.
 
     Args:
+        presence: That it is there, and for how long.
         post: The place of the server or the worker.
         listener: Where it is asked.
     """
 
-    def __init__(self, post: Post, listener: Listener) -> None:
-        self._post, self._listener = post, listener
-        self._closed = threading.Event()
-        self.addresses = listener.start()
+    def __init__(self, presence: Presence, post: Post, listener: Listener) -> None:
+        self._presence, self._post, self._listener = presence, post, listener
+        self.addresses = presence.addresses = listener.start()
 
     @property
     def state(self) -> Any:
@@ -158,18 +165,18 @@ class Endpoint:
         """End it, as if its process had ended."""
         self._listener.close()
         self._post.close()
-        self._closed.set()
+        self._presence.leave()
 
     def wait(self) -> None:
-        """Wait for its end."""
-        self._closed.wait()
+        """Wait until it is closed, or the coordinator has said goodbye."""
+        self._presence.wait()
 
 
 def start_member(
     role: str,
     index: int,
     secret: bytes,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -185,9 +192,10 @@ def start_member(
         port: The port; the system chooses if it is 0.
     """
     del settings
+    presence = Presence(role, index)
     if role == "server":
-        post = Post(functools.partial(ServerNode.begun, index, secret))
+        post = Post(presence, functools.partial(ServerNode.begun, index, secret))
     else:
-        post = Post(functools.partial(Worker, index, secret))
+        post = Post(presence, functools.partial(Worker, index, secret))
     listener = Listener(secret, post.handle, host=host, port=port, tls=server_context())
-    return Endpoint(post, listener)
+    return Endpoint(presence, post, listener)

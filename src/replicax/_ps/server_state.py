@@ -114,7 +114,7 @@ def whole_cell(number: int, cell: Cell) -> CellState:
     if cell.is_in_place:
         state.rows = cell.capture()
     else:
-        state.arrays = [cell.value, *cell.slots]
+        state.arrays = [cell.get(), *(cell.get(slot) for slot in range(len(cell.slots)))]
     return state
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from replicax._ps.contact import Presence
 from replicax._ps.member import Post, WrongRun
 from replicax._ps.wire import Message
 
@@ -40,7 +41,7 @@ def configured(post, run="run"):
 
 @pytest.fixture
 def post():
-    post = Post(State, kept=0.05)
+    post = Post(Presence("server", 0), State, kept=0.05)
     yield post
     post.close()
 
@@ -80,7 +81,7 @@ def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, cap
 
 
 def test_a_coordinator_that_comes_back_in_time_finds_its_state():
-    post = Post(State, kept=0.3)
+    post = Post(Presence("server", 0), State, kept=0.3)
     first = configured(post)
     state = post.state
     first.state.clear()
