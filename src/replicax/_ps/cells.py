@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from replicax._ps.row_capture import RowCapture
+
 if TYPE_CHECKING:
     from replicax._keras.shard_optimizer import Part
 
@@ -32,6 +34,9 @@ class Cell:
         version: How often it was changed.
         slots: What the optimizer keeps beside it.
         optimizer: Which optimizer that is; None before the first.
+        replaced: How often it, or what is beside it, was replaced, and not only some rows of it.
+        changed: Which rows were changed since somebody asked; None for none.
+        captures: Who has to know of rows before they change.
     """
 
     part: Part
@@ -39,6 +44,15 @@ class Cell:
     version: int = 0
     slots: list[Any] = field(default_factory=list)
     optimizer: int | None = None
+    replaced: int = 0
+    changed: np.ndarray | None = None
+    captures: list[RowCapture] = field(default_factory=list)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it is changed in place, by rows, and so are all of its slots."""
+        rows = self.part.shape[:1]
+        return _is_own(self.value) and all(np.shape(slot)[:1] == rows for slot in self.slots)
 
     def get(self, slot: int | None = None) -> Any:
         """The value, or one of the slots, as it is now."""
@@ -54,6 +68,26 @@ class Cell:
         else:
             self.slots[slot] = new
         self.version += 1
+        self.replaced += 1
+
+    def step(self, value: Any, slots: list[Any]) -> None:
+        """Take what an optimizer has made of the value and the slots."""
+        self.value, self.slots = value, slots
+        self.version += 1
+        self.replaced += 1
+
+    def attach(self, optimizer: int, slots: list[Any], *, decays: bool) -> None:
+        """Take an optimizer, with what it keeps beside the value."""
+        self.part = self.part._replace(decays=decays)
+        self.optimizer, self.slots = optimizer, slots
+        self.replaced += 1
+
+    def capture(self, rows: np.ndarray | None = None) -> RowCapture:
+        """Keep rows as they are now, for who will copy them; None for all."""
+        wanted = np.ones(self.part.shape[0], bool) if rows is None else rows
+        capture = RowCapture([self.value, *self.slots], wanted)
+        self.captures.append(capture)
+        return capture
 
     def rows(self, rows: np.ndarray) -> np.ndarray:
         """Some rows of the value, by number."""
@@ -62,6 +96,7 @@ class Cell:
     def scatter(self, rows: np.ndarray, values: np.ndarray, how: str) -> None:
         """Change rows by number, in place; a row that is named twice is changed twice."""
         value = self._own(None)
+        self._note(rows)
         if how == "update":
             value[rows] = values
         else:
@@ -84,10 +119,19 @@ class Cell:
             hosted.learning_rate,
             scale,
         )
+        self._note(rows)
         value[rows] = np.asarray(new)[: len(rows)]
         for slot, changed in zip(held, slots, strict=True):
             slot[rows] = np.asarray(changed)[: len(rows)]
         self.version += 1
+
+    def _note(self, rows: np.ndarray) -> None:
+        """These rows are about to change."""
+        for capture in self.captures:
+            capture.save(rows)
+        if self.changed is None:
+            self.changed = np.zeros(self.part.shape[0], bool)
+        self.changed[rows] = True
 
     def _own(self, slot: int | None) -> np.ndarray:
         """The value or a slot as an array that may be changed in place."""

@@ -10,6 +10,9 @@ from typing import Any, final
 from replicax._ps.lanes import ServerGone
 from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
+# What a server answers that is not the process it was, until the coordinator has seen to it.
+_REPLACED = ("WrongRun", "NotOpen", "Deposed")
+
 
 @final
 class Client:
@@ -27,6 +30,7 @@ class Client:
         self._addresses = [tuple(one) for one in addresses]
         self._links: list[Link | None] = [None] * len(addresses)
         self._lock = threading.Lock()
+        self._lost: dict[int, Exception] = {}
 
     @property
     def num_servers(self) -> int:
@@ -52,7 +56,10 @@ class Client:
 
         Raises:
             ServerGone: If it cannot be reached, or the connection breaks.
+            UnavailableError: If it has lost what it had.
         """
+        if self._lost:
+            self.check(server)
         try:
             return self._link(server).call(op, head or {}, buffers)
         except (LinkLost, Refused, OSError) as error:
@@ -60,18 +67,26 @@ class Client:
                 self._drop(server)
             raise ServerGone(server, str(error)) from error
         except RemoteError as error:
-            if error.kind != "WrongRun":
+            if error.kind not in _REPLACED:
                 raise
-            # It began anew, and the coordinator has not told it what it needs to know.
             with self._lock:
                 self._drop(server)
             raise ServerGone(server, "It has begun anew.") from error
 
-    def each(
-        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
-    ) -> list[Any]:
-        """Ask all servers the same."""
-        return [select(self.call(server, op, head)) for server in range(self.num_servers)]
+    def lose(self, server: int, error: Exception) -> None:
+        """A server has lost what it had: there is no sense in asking it anything."""
+        self._lost[server] = error
+        self.drop(server)
+
+    def check(self, server: int) -> None:
+        """Raise what `lose` was given of a server."""
+        if server in self._lost:
+            raise self._lost[server].with_traceback(None)
+
+    def drop(self, server: int) -> None:
+        """End the link to a server; who waits for an answer gets ServerGone."""
+        with self._lock:
+            self._drop(server)
 
     def close(self) -> None:
         """End all links."""

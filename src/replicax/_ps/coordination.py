@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import pickle
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -17,20 +17,22 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import ComesLater, Lane, ServerGone, WorkerGone
 from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.pulse import Pulse
 from replicax._ps.rounds import RoundGate
 from replicax._ps.tasks import Tracer, assembled
-from replicax._ps.wire import Link, LinkLost, Refused
+from replicax._ps.wire import Link, LinkLost, Refused, RemoteError
 
 if TYPE_CHECKING:
+    from replicax._control import Limits
     from replicax._ps.client import Client
     from replicax._ps.closures import Closure
     from replicax._ps.cluster import Cluster
+    from replicax._ps.dialer import Dialer
     from replicax._ps.programs import Program
+    from replicax._ps.recovery import Recoveries, Recovery
     from replicax._ps.splits import Splits
     from replicax._ps.store import ServerStore
     from replicax._ps.tasks import Task
-
-logger = logging.getLogger("replicax")
 
 LANES = 2  # per worker: while one computes, the other fetches or sends
 
@@ -44,23 +46,24 @@ class Engine:
         dial: Connects to one of them.
         client: The way to the servers.
         store: Where variables live.
+        recoveries: Brings servers back.
         patience: Seconds to wait for a member that is gone.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        dial: Callable[[Sequence[str]], Link],
+        dial: Dialer,
         client: Client,
         store: ServerStore,
+        recoveries: Recoveries,
         *,
         patience: float,
     ) -> None:
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
+        self.recoveries = recoveries
         self.patience = patience
         self.unused = Unused()
-        self.clocks: dict[int, int] = {}
-        self._incarnations = dict.fromkeys(range(client.num_servers), 0)
         self._barrier = 0
 
     @property
@@ -72,44 +75,16 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def finish(self) -> None:
+        """The program ends well: servers write what a later run may begin with."""
+        for server in range(self.client.num_servers):
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.client.call(server, "finish")
+
     def end_round(self) -> None:
         """All closures of a round have ended: servers apply the mean of what they pushed."""
-        self.client.each("round", {})
+        self.store.end_round()
         self.barrier()
-
-    def note(self, clocks: dict[str, int]) -> None:
-        """What workers have heard of the servers' clocks."""
-        for server, clock in clocks.items():
-            if clock > self.clocks.get(int(server), 0):
-                self.clocks[int(server)] = clock
-
-    def restore_server(self, server: int) -> None:
-        """Wait until a server is back.
-
-        Raises:
-            UnavailableError: If it does not come back, or has lost what it had.
-        """
-        with suppress(ServerGone):
-            self.client.call(server, "ping")
-            return
-        known = self._incarnations[server]
-        member = self.cluster.member("server", server, after=known, timeout=self.patience)
-        self._incarnations[server] = member.incarnation
-        self.client.move(server, member.addresses)
-        found = self.client.call(server, "stats").head
-        if not found["versions"]:
-            raise UnavailableError(
-                "A parameter server that dies comes back from a snapshot. Received: server "
-                f"{server}, which came back with nothing. What it held is lost. Pass "
-                "`snapshot_dir=` to the strategy, and load the last checkpoint.",
-                f"/job:ps/task:{server}",
-            )
-        lost = self.clocks.get(server, 0) - found["clock"]
-        logger.warning(
-            "Parameter server %d is back from its snapshot; %d update(s) were lost.",
-            server,
-            max(lost, 0),
-        )
 
 
 @final
@@ -142,6 +117,7 @@ class Coordination:
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
         self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
+        self._watch: Pulse | None = None
 
     @property
     def num_workers(self) -> int:
@@ -167,7 +143,12 @@ class Coordination:
 
     def restore_server(self, server: int) -> None:
         """Wait until a server is back."""
-        self.engine.restore_server(server)
+        self.engine.recoveries.restore(server)
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back."""
+        return tuple(self.engine.recoveries.records)
 
     def worker_dataset(
         self, dataset_or_fn: Any, shard: str = "off", num_splits: int | None = None
@@ -190,15 +171,27 @@ class Coordination:
         """How often a server has applied a gradient that was so many updates late."""
         self.engine.store.wait()
         client, found = self.engine.client, Counter[int]()
+        asked = range(client.num_servers)
         for late in self.dispatcher.with_servers(
-            lambda: client.each("stats", {}, lambda reply: reply.head["staleness"])
+            lambda: [client.call(server, "stats").head["staleness"] for server in asked]
         ):
             found.update({int(updates): count for updates, count in late.items()})
         return found
 
+    def begin(self, limits: Limits) -> None:
+        """Watch over all members from now on."""
+        silent = _on_silence(weakref.ref(self))
+        pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
+        weakref.finalize(self, pulse.close)
+        pulse.start()
+        self._watch = pulse
+
     def close(self) -> None:
         """End all that was started: closures, links, members."""
         self.dispatcher.close()
+        if self._watch is not None:
+            self._watch.close()
+        self.engine.finish()
         self.engine.client.close()
         self.engine.cluster.close()
 
@@ -241,7 +234,8 @@ class WorkerLane:
         task = closure.task.of(self.worker)
         shared = [source.splits for source in task.iterators if source.splits is not None]
         try:
-            result = self._result(*self._run(closure, task, more=more))
+            program, reply = self._run(closure, task, more=more)
+            result = self._result(closure.id, program, reply)
         except (WorkerGone, ServerGone):
             raise  # it has not ended: it will have the same batches then
         except ComesLater:
@@ -324,12 +318,12 @@ class WorkerLane:
             raise WorkerGone(self.worker, str(error), self._started) from error
         return reply
 
-    def _result(self, program: Program, reply: Any) -> Any:
+    def _result(self, closure: int, program: Program, reply: Any) -> Any:
         if "gone" in reply.head:
             raise ServerGone(reply.head["gone"])
         if "failed" in reply.head:
             raise pickle.loads(reply.buffers[0])
-        self._engine.note(reply.head["clocks"])
+        self._engine.recoveries.note(closure, reply.head["pushed"], reply.head["clocks"])
         arrays = [
             array_of(buffer, dtype, shape)
             for (dtype, shape), buffer in zip(reply.head["results"], reply.buffers, strict=True)
@@ -359,6 +353,19 @@ class WorkerLane:
 def _finish(closure: Closure, shared: Sequence[Splits]) -> None:
     for splits in shared:
         splits.finish(closure)
+
+
+def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
+    """What is done with a member that is silent, for a thread that must not keep the strategy."""
+
+    def let_go(role: str, index: int) -> None:
+        there = coordination()
+        if there is not None and role == "worker":
+            there.dispatcher.drop_worker(index)
+        elif there is not None:
+            there.engine.client.drop(index)
+
+    return let_go
 
 
 def _export_name(platform: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -28,6 +29,11 @@ class Dialer:
     run: str
     hello: dict[str, Any]
     settings: bytes | None = field(default=None, repr=False)
+
+    @property
+    def bare(self) -> Dialer:
+        """One that tells nothing."""
+        return dataclasses.replace(self, settings=None)
 
     def __call__(self, addresses: Sequence[str]) -> Link:
         """A link to the member that listens there."""

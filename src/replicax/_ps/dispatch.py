@@ -14,12 +14,15 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import CancelledError
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.lanes import Lane, Lanes
+
+if TYPE_CHECKING:
+    from replicax._ps.recovery import Recovery
 
 _PATIENCE = 10.0  # seconds
 
@@ -32,6 +35,7 @@ class Coordination(Protocol):
 
     num_workers: int
     max_staleness: int | None
+    recoveries: Sequence[Recovery]  # servers that died and came back
     dispatcher: Dispatcher  # `Dispatcher(self)`, one for as long as this lives
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -145,8 +149,16 @@ class Dispatcher:
             self.with_servers(self._coordination.barrier)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
-        """`call()`, again after each server that it finds gone has been restored."""
+        """`call()`, again after each server that it finds gone has been restored.
+
+        Raises:
+            UnavailableError: If a server will not come back.
+        """
         return self._lanes.with_servers(call)
+
+    def drop_worker(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        self._lanes.drop(worker)
 
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once; give its number."""

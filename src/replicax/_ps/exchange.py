@@ -45,6 +45,11 @@ class Traffic:
         ]
         self._known: set[int] = set()
 
+    @property
+    def pushed(self) -> list[int]:
+        """The servers that get something from each closure."""
+        return self._pushed
+
     def forget(self, server: int) -> None:
         """A server began anew: it has to be told the plan again."""
         self._known.discard(server)

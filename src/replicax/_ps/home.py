@@ -13,7 +13,7 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.rows import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
-    from replicax._ps.client import Client
+    from replicax._ps.steady import SteadyClient
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ServerHome:
 
     def __init__(
         self,
-        client: Client,
+        client: SteadyClient,
         places: Sequence[Placed],
         shape: tuple[int, ...],
         dtype: str,

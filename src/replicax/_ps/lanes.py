@@ -157,6 +157,13 @@ class Lanes:
                 server = gone.server
             self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
 
+    def drop(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        with self._lock:
+            lanes = list(self._lanes.get(worker, ()))
+        for lane in lanes:
+            lane.close()
+
     def close(self, timeout: float = 10.0) -> None:
         """Cancel all closures, and end all threads; once.
 

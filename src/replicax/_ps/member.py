@@ -10,6 +10,7 @@ import functools
 import logging
 import pickle
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -18,11 +19,15 @@ import jax
 from replicax._core.errors import ClusterError
 from replicax._ps.contact import Presence
 from replicax._ps.encryption import server_context
-from replicax._ps.server import ParameterServer
+from replicax._ps.server_node import ServerNode
 from replicax._ps.wire import Listener
 from replicax._ps.worker import Worker
 
 logger = logging.getLogger("replicax")
+
+# For so many seconds the state of a run is kept whose coordinator is gone: it may only have lost
+# its connections. What a member holds may be large, and nobody may ever come for it.
+KEPT = 600.0
 
 
 class WrongRun(ClusterError):
@@ -47,13 +52,19 @@ class Post:
     Args:
         presence: Says who is here, and hears that it may go.
         make: Makes the state of a run, from its settings.
+        kept: For how many seconds a state is kept when its coordinator is gone.
     """
 
-    def __init__(self, presence: Presence, make: Callable[[dict[str, Any]], Any]) -> None:
-        self._presence, self._make = presence, make
-        self._lock = threading.Lock()
+    def __init__(
+        self, presence: Presence, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT
+    ) -> None:
+        self._presence, self._make, self._kept = presence, make, kept
+        # Reentrant: a session may be found to be garbage by a thread that holds it.
+        self._lock = threading.RLock()
         self.run: str | None = None
         self.state: Any = None
+        self._chiefs = 0
+        self._farewell: threading.Timer | None = None
 
     def handle(self, session: Any, message: Any) -> Any:
         """Answer one message."""
@@ -62,8 +73,10 @@ class Post:
             return about, ()
         run = session.hello.get("run")
         if message.op == "ping":
-            return {"platform": jax.default_backend(), "run": self.run}, ()
+            life = getattr(self.state, "life", None)
+            return {"platform": jax.default_backend(), "run": self.run, "life": life}, ()
         if message.op == "configure":
+            session.state["chief"] = _Visit(self)
             return self._configure(run, message)
         if run != self.run:
             raise WrongRun(run, self.run)
@@ -79,15 +92,54 @@ class Post:
                 self.run = run
         return {}, ()
 
+    def came(self) -> None:
+        """A coordinator has connected."""
+        with self._lock:
+            self._chiefs += 1
+            self._wait_no_more()
+
+    def left(self) -> None:
+        """A connection of a coordinator has ended; with the last one, it may be gone for good."""
+        with self._lock:
+            self._chiefs -= 1
+            self._wait_no_more()
+            if not self._chiefs and self.run is not None:
+                self._farewell = threading.Timer(self._kept, self._forget)
+                self._farewell.daemon = True
+                self._farewell.start()
+
+    def _wait_no_more(self) -> None:
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+
+    def _forget(self) -> None:
+        with self._lock:
+            if self._chiefs:
+                return
+            logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
+            self._end()
+
     def _end(self) -> None:
-        end = getattr(self.state, "close", None)
+        state, self.state, self.run = self.state, None, None
+        end = getattr(state, "close", None)
         if end is not None:
             end()
 
     def close(self) -> None:
         """End the state."""
         with self._lock:
+            self._wait_no_more()
             self._end()
+
+
+@final
+class _Visit:
+    """Is in the state of a coordinator's session, and so goes when the connection does."""
+
+    def __init__(self, post: Post) -> None:
+        post.came()
+        weakref.finalize(self, post.left).atexit = False
 
 
 @final
@@ -110,7 +162,7 @@ class Endpoint:
         return self._post.state
 
     def close(self) -> None:
-        """End it."""
+        """End it, as if its process had ended."""
         self._listener.close()
         self._post.close()
         self._presence.leave()
@@ -142,7 +194,7 @@ def start_member(
     del settings
     presence = Presence(role, index)
     if role == "server":
-        post = Post(presence, functools.partial(ParameterServer, index))
+        post = Post(presence, functools.partial(ServerNode.begun, index, secret))
     else:
         post = Post(presence, functools.partial(Worker, index, secret))
     listener = Listener(secret, post.handle, host=host, port=port, tls=server_context())

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-import secrets
+import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from replicax._control import Limits
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
 from replicax._ps.cluster import Size, local_size
 from replicax._ps.coordination import Coordination, Engine
 from replicax._ps.dialer import Dialer
 from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.keeping import keeping, own_folder
 from replicax._ps.ray_cluster import Members, RayCluster
+from replicax._ps.recovery import Recoveries
 from replicax._ps.scaling import scaling
+from replicax._ps.steady import SteadyClient
 from replicax._ps.store import ServerStore
 from replicax._ps.task_server import serve_this_task_if_member
 from replicax._ps.thread_cluster import ThreadCluster
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax._ps.cluster import Cluster
+    from replicax._ps.dispatch import Dispatcher
 
 PATIENCE = 120.0  # seconds for a member to come back
 
@@ -38,8 +44,10 @@ class EngineRoom:
     cluster: Cluster
     dial: Dialer
     client: Client
+    steady: SteadyClient
     store: ServerStore
     resolver: Any
+    settings: dict[str, Any]
 
     def coordination(
         self,
@@ -50,8 +58,24 @@ class EngineRoom:
         in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
-        engine = Engine(self.cluster, self.dial, self.client, self.store, patience=PATIENCE)
-        return Coordination(engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds)
+        limits = Limits.from_environ()
+        recoveries = Recoveries(
+            self.cluster,
+            self.client,
+            self.steady.changes,
+            replicas=bool(self.settings["replicas"]),
+            patience=PATIENCE,
+        )
+        recoveries.meet()
+        engine = Engine(
+            self.cluster, self.dial, self.client, self.store, recoveries, patience=PATIENCE
+        )
+        coordination = Coordination(
+            engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
+        )
+        self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
+        coordination.begin(limits)
+        return coordination
 
 
 def start(
@@ -63,8 +87,20 @@ def start(
     engine: str | None,
     address: str | None,
     settings: dict[str, Any],
+    **kept: Any,
 ) -> EngineRoom:
-    """Start a cluster, or find the one that is there."""
+    """Start a cluster, or find the one that is there.
+
+    Args:
+        resolver: Who is in the cluster.
+        partitioner: Divides variables.
+        num_workers: How many workers.
+        num_ps: How many servers.
+        engine: What runs them.
+        address: That of a Ray cluster.
+        settings: What servers are told.
+        **kept: See `keeping`.
+    """
     scaling(settings["staleness_scaling"])
     if engine not in (None, "ray", "threads"):
         raise UsageError(
@@ -77,20 +113,37 @@ def start(
     if engine is None and address is None:
         resolver = resolver or detect()
         serve_this_task_if_member(resolver)
+    is_given = engine is None and address is None and _has_servers(resolver)
+    servers = resolver.cluster_spec().num_tasks("ps") if is_given else size.servers
+    settings = {**settings, **keeping(num_servers=servers, **kept)}
     if engine == "threads":
         cluster = ThreadCluster(size.servers, size.workers)
-    elif engine is None and address is None and _has_servers(resolver):
+    elif is_given:
         cluster = GivenCluster.described(resolver)
     else:
         cluster = _ray(size, address)
-    dial = Dialer(
-        cluster.secret, secrets.token_hex(8), {"role": "chief"}, cloudpickle.dumps(settings)
-    )
+    folder = own_folder(settings)
+    if folder is not None:
+        weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
+    hello, told = {"role": "chief"}, cloudpickle.dumps(settings)
+    dial = Dialer(cluster.secret, settings["run"], hello, told)
     addresses = [
         cluster.member("server", k, timeout=PATIENCE).addresses for k in range(cluster.num_servers)
     ]
     client = Client(dial, addresses)
-    return EngineRoom(cluster, dial, client, ServerStore(client, partitioner), resolver)
+    steady = SteadyClient(client)
+    store = ServerStore(steady, partitioner)
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings)
+
+
+def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
+    """`Dispatcher.with_servers` for the store, which must not keep the strategy alive."""
+
+    def outlive(call: Callable[[], Any]) -> Any:
+        there = dispatcher()
+        return call() if there is None else there.with_servers(call)
+
+    return outlive
 
 
 def _has_servers(resolver: Any) -> bool:

@@ -20,7 +20,7 @@ from replicax._ps.partition import num_shards, shard_rows
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
-    from replicax._ps.client import Client
+    from replicax._ps.steady import SteadyClient
 
 
 @final
@@ -34,7 +34,7 @@ class ServerStore:
 
     is_resident = False
 
-    def __init__(self, client: Client, partitioner: Any) -> None:
+    def __init__(self, client: SteadyClient, partitioner: Any) -> None:
         self._client = client
         self._partitioner = partitioner
         self._cells = itertools.count()
@@ -138,6 +138,7 @@ class ServerStore:
         counter = _compat.iterations(optimizer)
         for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
+                variable.__dict__.pop("_value", None)  # it has been sent
                 home: Any = Tuned(self, number, name, variable.dtype)
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
@@ -209,6 +210,10 @@ class ServerStore:
             changed=self.changed,
             before=self.wait,
         )
+
+    def end_round(self) -> None:
+        """Let all servers apply the mean of what was pushed in a round."""
+        self._client.each("round", {})
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""

@@ -166,6 +166,7 @@ class Worker:
         closure = head["closure"]
         ahead, lane.ahead = lane.ahead, None
         clocks: dict[int, int] = {}
+        pushed: list[int] = []
         if rows is None and ahead is not None and ahead[:2] == (program.digest, head["epoch"]):
             values, found = ahead[2], []
         else:
@@ -176,12 +177,14 @@ class Worker:
         if program.meta["pushes"] or program.meta["writes"]:
             more = head["more"] and rows is None
             values, _, clocks = traffic.trip(closure, outputs=outputs, rows=rows, pull=more)
+            pushed = traffic.pushed
             if more:
                 lane.ahead = program.digest, head["epoch"], values
         self._readers.forget(closure)
         results = outputs[: program.meta["results"]]
         described = [[str(result.dtype), list(result.shape)] for result in results]
-        return {"results": described, "clocks": clocks}, [raw(result) for result in results]
+        head = {"results": described, "clocks": clocks, "pushed": pushed}
+        return head, [raw(result) for result in results]
 
 
 def _inputs(

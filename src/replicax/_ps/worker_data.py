@@ -225,7 +225,10 @@ class Shared:
 
 
 def _place(told: Any) -> Any:
-    return told and Place(*told[:3], tuple(map(tuple, told[3])))
+    if told is None:
+        return None
+    part, number, stop, others = told
+    return Place(part, number, stop, tuple(map(tuple, others)))
 
 
 def _made(make: Any) -> Any:

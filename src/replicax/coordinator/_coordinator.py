@@ -14,6 +14,7 @@ from replicax.coordinator._progress import wait_and_show
 
 if TYPE_CHECKING:
     from replicax._ps.dispatch import Coordination
+    from replicax._ps.recovery import Recovery
     from replicax._ps.remote_value import RemoteValue
 
 _SHARDS = ("off", "dynamic")
@@ -78,6 +79,15 @@ class ClusterCoordinator:
     def strategy(self) -> Any:
         """The strategy whose workers these are."""
         return self._strategy
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back, in this order.
+
+        Each has `server`, `lost_updates` (of how many functions that had ended it lost what they
+        had changed), `seconds`, and `source`: "snapshot" or "replica".
+        """
+        return self._coordination.recoveries
 
     def schedule(
         self,

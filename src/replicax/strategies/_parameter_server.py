@@ -45,7 +45,13 @@ class ParameterServerStrategy(Strategy):
             while rows of tables are updated as they come; "servers" updates all as it comes.
         snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
             cluster.
-        snapshot_seconds: How often they do.
+        snapshot_seconds: How often they do, if something has changed. A server that dies is
+            restored from its last snapshot, and `ClusterCoordinator.recoveries` says how many
+            updates were lost. None for no snapshots: a server that dies is an error then.
+        restore: Whether variables begin with the last snapshots that an earlier run of the same
+            program, with as many servers, has left in `snapshot_dir`.
+        replicas: 1 to let each server have a replica on another one, which applies every update
+            before it is confirmed: a server that dies loses nothing. It costs as much again.
 
     Raises:
         UsageError: If an argument is none of these.
@@ -76,7 +82,9 @@ class ParameterServerStrategy(Strategy):
         staleness_scaling: Any = None,
         dense: str = "servers",
         snapshot_dir: str | None = None,
-        snapshot_seconds: float = 30.0,
+        snapshot_seconds: float | None = 30.0,
+        restore: bool = False,
+        replicas: int = 0,
     ) -> None:
         topology = Topology.single()
         engine_room = start(
@@ -86,12 +94,11 @@ class ParameterServerStrategy(Strategy):
             num_ps=num_ps,
             engine=engine,
             address=address,
-            settings={
-                "staleness_scaling": staleness_scaling,
-                "dense": dense,
-                "snapshot_dir": snapshot_dir,
-                "snapshot_seconds": snapshot_seconds,
-            },
+            settings={"staleness_scaling": staleness_scaling, "dense": dense},
+            snapshot_dir=snapshot_dir,
+            snapshot_seconds=snapshot_seconds,
+            restore=restore,
+            replicas=replicas,
         )
         runtime = Runtime(
             topology,
