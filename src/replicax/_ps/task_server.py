@@ -13,7 +13,6 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
@@ -84,6 +83,7 @@ class Server:
     ) -> None:
         self.server_def = _server_def(server_or_cluster_def, job_name, task_index, protocol)
         self._endpoint: Endpoint | None = None
+        self._closing = threading.Lock()
         self._ended = threading.Event()
         if start:
             self.start()
@@ -126,8 +126,7 @@ class Server:
             ) from error
         _log.info("Serving as %s %d at %s.", job, index, self.target)
         # Also if nobody joins it, as where one process has all servers of a cluster.
-        waiting = partial(_end_with, self._endpoint, self._ended)
-        threading.Thread(target=waiting, name="replicax-server", daemon=True).start()
+        threading.Thread(target=self._see_off, name="replicax-server", daemon=True).start()
 
     def join(self) -> None:
         """Serve until the coordinator closes the cluster, or this process is asked to end."""
@@ -140,8 +139,19 @@ class Server:
             with _sigterm_as_exit():
                 self._ended.wait()
         finally:
-            self._endpoint.close()
+            self._close(self._endpoint)
         _went_home.set()
+
+    def _see_off(self) -> None:
+        assert self._endpoint is not None
+        self._endpoint.wait()
+        self._close(self._endpoint)
+
+    def _close(self, endpoint: Endpoint) -> None:
+        with self._closing:
+            if not self._ended.is_set():
+                endpoint.close()
+                self._ended.set()
 
 
 def serve_this_task_if_member(resolver: ClusterResolver | None = None) -> None:
@@ -209,12 +219,6 @@ def _server_def(
         )
     spec.task_address(job, index)
     return ServerDef(spec, job, index, protocol or "grpc")
-
-
-def _end_with(endpoint: Endpoint, ended: threading.Event) -> None:
-    endpoint.wait()
-    endpoint.close()
-    ended.set()
 
 
 def _as_mapping(given: Any) -> Any:

@@ -213,8 +213,8 @@ import sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
 from replicax._ps.ray_cluster import Members, RayCluster
-kind = Members(1, {{"variables": ["TMPDIR"]}})
-cluster = RayCluster.start(kind, kind, starter={TINY!r})
+workers = Members(1, {{"variables": ["TMPDIR"]}})
+cluster = RayCluster.start(Members(0), workers, starter={TINY!r})
 worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")
 print(worker["pid"], worker["variables"]["TMPDIR"], flush=True)
 time.sleep(600)
