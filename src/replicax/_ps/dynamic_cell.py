@@ -46,9 +46,14 @@ class DynamicCell:
         cell.version = described.get("version", 0)
         return cell
 
+    @staticmethod
+    def description(path: str, spec: DynamicTableSpec) -> dict[str, Any]:
+        """What one is to be, for `of_description`."""
+        return {"path": path, "spec": asdict(spec)}
+
     def described(self) -> dict[str, Any]:
         """What it is, as JSON can hold it."""
-        about = {"path": self.part.path, "spec": asdict(self._table.spec)}
+        about = self.description(self.part.path, self._table.spec)
         more = {"decays": self.part.decays, "optimizer": self.optimizer, "version": self.version}
         return {**about, **more}
 
@@ -97,6 +102,9 @@ class DynamicCell:
             self._use(columns)
         elif columns != self._slots:
             state = {name: array for name, array in state.items() if name not in names}
+        most = self._table.spec.max_rows
+        if state["whole"] and most is not None:
+            state = _most_used(state, most)
         self._table.load(state)
         self.version += 1
 
@@ -108,3 +116,15 @@ class DynamicCell:
 def _column(slot: Any) -> Column:
     first = np.asarray(slot).reshape(-1)[:1]
     return Column(tuple(slot.shape[1:]), str(slot.dtype), float(first[0]))
+
+
+def _most_used(state: State, most: int) -> State:
+    """So many ids of an export: another division over servers may give one too many."""
+    if len(state["ids"]) <= most:
+        return state
+    kept = np.lexsort((state["last_use"], state["counts"]))[-most:]
+    each = ("ids", "values", "counts", "last_use")
+    return {
+        name: array[kept] if name in each or name.startswith("slot_") else array
+        for name, array in state.items()
+    }

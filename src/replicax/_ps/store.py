@@ -14,9 +14,12 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
 from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
+from replicax._keras.table_variable import become_table
 from replicax._ps.buffers import raw
+from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.home import Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
+from replicax._ps.table_home import LocalTable, ServedTable, SlotHome, part_of_spec
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
@@ -33,6 +36,7 @@ class ServerStore:
     """
 
     is_resident = False
+    has_tables = True
 
     def __init__(self, client: Client, partitioner: Any) -> None:
         self._client = client
@@ -63,6 +67,8 @@ class ServerStore:
 
     def claim(self, variable: Any) -> None:
         """Take a variable that was made in the scope, or that a closure uses."""
+        if isinstance(home_of(variable), LocalTable):
+            self._take_table(variable, home_of(variable))
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
             return  # what an optimizer makes moves beside the variables that it is for
         shape = tuple(variable.shape)
@@ -78,6 +84,21 @@ class ServerStore:
         )
         _compat.adopt(variable, self, None)
         move_out(variable, home, sharded=shards > 1)
+
+    def _take_table(self, variable: Any, local: LocalTable) -> None:
+        servers = self._client.num_servers
+        places = tuple(Placed(server, next(self._cells), 0, 0) for server in range(servers))
+        for place in places:
+            spec = part_of_spec(local.spec, place.server, servers)
+            described = DynamicCell.description(variable.path, spec)
+            head = {"cell": place.cell, "described": described}
+            self._client.call(place.server, "table", head)
+        home = ServedTable(self._client, places, local, changed=self.changed, before=self.wait)
+        contents = local.contents()
+        if contents is not None:
+            home.load(contents)
+        _compat.adopt(variable, self, None)
+        become_table(variable, home)
 
     def wait(self) -> None:
         """Let what is under way end, before something is read or written."""
@@ -144,7 +165,8 @@ class ServerStore:
 
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
         recipe = Recipe.of(optimizer)
-        rowwise = all(len(self.places(v)) == 1 for v in variables) or is_rowwise(recipe)
+        by_rows = {id(v): _is_by_rows(home_of(v)) for v in variables}
+        rowwise = not any(by_rows.values()) or is_rowwise(recipe)
         shared = (optimizer.iterations, _compat.learning_rate(optimizer))
         free = [v for v in optimizer.variables if all(v is not s for s in shared)]
         free = [v for v in free if home_of(v) is None]
@@ -152,7 +174,7 @@ class ServerStore:
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
-            sharded = len(self.places(variable)) > 1
+            sharded = by_rows[id(variable)]
             if sharded and (not rowwise or constraint is not None):
                 raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
@@ -168,9 +190,14 @@ class ServerStore:
         self, number: int, optimizer: Any, variable: Any, slots: Sequence[Any], *, is_new: bool
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
-        values = [] if is_new or None in slots else [np.asarray(_compat.stored(s)) for s in slots]
+        is_table = isinstance(home_of(variable), ServedTable)
+        values = (
+            []
+            if is_new or is_table or None in slots
+            else [np.asarray(_compat.stored(s)) for s in slots]
+        )
         for place in self.places(variable):
-            whole = len(self.places(variable)) == 1
+            whole = not _is_by_rows(home_of(variable))
             pieces = [v if whole else v[place.start : place.stop] for v in values]
             head = {"id": number, "cells": [[place.cell, len(pieces), decays]]}
             payload = [raw(piece) for piece in pieces]
@@ -179,14 +206,18 @@ class ServerStore:
             if slot is not None:
                 slot.__dict__.pop("_value", None)
                 shape = tuple(slot.shape)
-                home = ServerHome(
-                    self._client,
-                    self.places(variable),
-                    shape,
-                    slot.dtype,
-                    slot=index,
-                    changed=self.changed,
-                    before=self.wait,
+                home = (
+                    SlotHome(shape[1:], slot.dtype)
+                    if is_table
+                    else ServerHome(
+                        self._client,
+                        self.places(variable),
+                        shape,
+                        slot.dtype,
+                        slot=index,
+                        changed=self.changed,
+                        before=self.wait,
+                    )
                 )
                 move_out(slot, home, sharded=False)
                 _compat.adopt(slot, self, None)
@@ -223,6 +254,11 @@ class Tuned:
         """Where it is, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
+
+
+def _is_by_rows(home: Any) -> bool:
+    """Whether no server has all of a variable."""
+    return len(home.places) > 1 or isinstance(home, ServedTable)
 
 
 def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
