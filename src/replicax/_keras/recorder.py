@@ -108,11 +108,10 @@ class Recorder:
 
     def find(self, variable: Any, ids: Any) -> tuple[Any, Any]:
         """Rows of a dynamic table, and which ids are no padding."""
-        at = self._places(variable, ids)
-        if at is None:
+        at, rows = self._places(variable, ids), _compat.read(variable)
+        if at is None or not rows.shape[0]:  # a trace that finds out what there is
             shape = (*ids.shape, *variable.shape[1:])
             return jnp.zeros(shape, variable.dtype), jnp.ones(ids.shape, bool)
-        rows = _compat.read(variable)
         # Behind the last row stands what is no id: the worker, which sees all 64 bits, says so.
         return jnp.take(rows, at, axis=0, mode="fill", fill_value=0), at < rows.shape[0]
 
