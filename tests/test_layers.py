@@ -62,6 +62,7 @@ LIBRARIES = {
     "numpy": {
         *ENGINE,
         "data",
+        "layers",
         "train",
         "_ps",
         "strategies",

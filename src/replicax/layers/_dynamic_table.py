@@ -29,10 +29,10 @@ class DynamicTable(keras.layers.Layer):
     begins anew. Rows that were used least often lose theirs first, of equals those not used for
     longest; old uses count less and less.
 
-    Ids of 64 bits arrive whole where they stand in the data, cut out and reshaped at most. Ids
-    that the model computes have 32 bits, as all integers in JAX, and so have those of
-    `model(ids)` outside `fit`, `evaluate`, `predict` and closures. To make ids of text, see
-    `rx.layers.hash_ids`.
+    Ids of 64 bits arrive whole where they stand in the data, cut out and reshaped at most, also
+    if Keras' input says `int32`, which is all that JAX has. Ids that the model computes have 32
+    bits, and so have those of `model(ids)` outside `fit`, `evaluate`, `predict` and closures. To
+    make ids of text, see `rx.layers.hash_ids`.
 
     Without a `ParameterServerStrategy`, the table is in this process: it can be asked for rows,
     saved and loaded, but is not trained and not compiled. `rx.layers.to_plain` makes a model of
@@ -66,7 +66,7 @@ class DynamicTable(keras.layers.Layer):
         >>> with strategy.scope():
         ...     model = keras.Sequential(
         ...         [
-        ...             keras.Input((2,), dtype="int64"),
+        ...             keras.Input((2,), dtype="int32"),
         ...             rx.layers.DynamicTable(4, combiner="mean", name="users"),
         ...             keras.layers.Dense(1),
         ...         ]
@@ -167,6 +167,14 @@ class DynamicTable(keras.layers.Layer):
     def export(self) -> dict[str, Any]:
         """All rows, by `ids` and `values`, and what optimizers keep for them."""
         return self._table.export()
+
+    def mean_of_new(self) -> float:
+        """The mean of what rows begin with."""
+        numbers = _plain_config(self.embeddings_initializer)
+        if "minval" in numbers:
+            return (numbers["minval"] + numbers["maxval"]) / 2
+        is_one = type(self.embeddings_initializer).__name__ == "Ones"
+        return numbers.get("mean", numbers.get("value", float(is_one)))
 
     def save_own_variables(self, store: Any) -> None:
         """Save ids, rows and what optimizers keep for them."""
