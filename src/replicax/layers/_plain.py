@@ -57,7 +57,7 @@ def to_plain(model: Any) -> Any:
                 "called in its own code. Build the model as a functional one."
             ) from error
         for new, values in copies:
-            for variable, value in zip(new.variables, values, strict=True):
+            for variable, value in zip(getattr(new, "variables", ()), values, strict=True):
                 variable.assign(value)
     _refuse_hidden(plain)
     return plain
@@ -67,7 +67,8 @@ def _copied(layer: Any) -> tuple[Any, list[np.ndarray]]:
     """A plain layer, and the values of its variables."""
     if isinstance(layer, DynamicTable):
         return _vocabulary(layer)
-    values = [np.asarray(variable.value) for variable in layer.variables]
+    # What is no layer but an operation has no variables.
+    values = [np.asarray(variable.value) for variable in getattr(layer, "variables", ())]
     if not isinstance(layer, ShardedEmbedding) or layer.combiner is not None:
         return type(layer).from_config(layer.get_config()), values
     plain = keras.layers.Embedding(

@@ -62,7 +62,7 @@ class VocabularyEmbedding(keras.layers.Layer):
             inputs: Integers; with a combiner of shape (…, ids of an example).
             weights: A weight for each id, with a combiner.
         """
-        ops = keras.ops
+        ops: Any = keras.ops
         ids = ops.cast(inputs, "int32")
         known = ops.convert_to_tensor(self.ids)
         at = ops.minimum(ops.searchsorted(known, ops.reshape(ids, (-1,))), self.size - 1)
