@@ -14,6 +14,7 @@ from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
 
 if TYPE_CHECKING:
+    import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
     from replicax import coordinator as coordinator
@@ -98,6 +99,7 @@ _MODULES = {
     "cluster_resolver": "replicax.cluster_resolver",
     "coordinator": "replicax.coordinator",
     "data": "replicax.data",
+    "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",

@@ -102,10 +102,18 @@ class Cell:
     ) -> None:
         # Few sizes for what is compiled for each.
         room = 0 if rowwise else 1 << (len(rows) - 1).bit_length()
-        value, *slots = [take_rows(array, rows, room) for array in held]
+        # What an optimizer has once, and not for each row, goes whole.
+        by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
+        value, *slots = [
+            take_rows(array, rows, room) if has_rows else array
+            for array, has_rows in zip(held, by_row, strict=True)
+        ]
         value, slots = update(value, grown(grads, room), slots, iterations)
-        for array, changed in zip(held, [value, *slots], strict=True):
-            put_rows(array, rows, np.asarray(changed)[: len(rows)])
+        for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):
+            if has_rows:
+                put_rows(array, rows, np.asarray(changed)[: len(rows)])
+            else:
+                array[...] = changed
 
     def _own(self, slot: int | None) -> np.ndarray:
         """The value or a slot as an array that may be changed in place."""

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from replicax._ps.encryption import client_context
 from replicax._ps.wire import Link
 
 ABOUT, GOODBYE = "about", "goodbye"
@@ -126,7 +127,7 @@ def beginning_of(process: int) -> str:
 
 def _ask(address: str, secret: bytes, op: str, timeout: float) -> dict[str, Any]:
     # A process that stands still is connected to all the same; and its answer never comes.
-    link = Link.connect([f"tcp://{address}"], secret, timeout=timeout)
+    link = Link.connect([f"tcp://{address}"], secret, timeout=timeout, tls=client_context())
     timer = threading.Timer(timeout, link.close)
     timer.daemon = True
     timer.start()

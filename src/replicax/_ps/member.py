@@ -10,12 +10,13 @@ import functools
 import logging
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import jax
 
 from replicax._core.errors import ClusterError
+from replicax._ps.contact import Presence
 from replicax._ps.encryption import server_context
 from replicax._ps.server import ParameterServer
 from replicax._ps.wire import Listener
@@ -44,17 +45,21 @@ class Post:
     """A place for a server or a worker: empty at first, and again when a new run begins.
 
     Args:
+        presence: Says who is here, and hears that it may go.
         make: Makes the state of a run, from its settings.
     """
 
-    def __init__(self, make: Callable[[dict[str, Any]], Any]) -> None:
-        self._make = make
+    def __init__(self, presence: Presence, make: Callable[[dict[str, Any]], Any]) -> None:
+        self._presence, self._make = presence, make
         self._lock = threading.Lock()
         self.run: str | None = None
         self.state: Any = None
 
     def handle(self, session: Any, message: Any) -> Any:
         """Answer one message."""
+        about = self._presence.answer(message.op)
+        if about is not None:
+            return about, ()
         run = session.hello.get("run")
         if message.op == "ping":
             return {"platform": jax.default_backend(), "run": self.run}, ()
@@ -90,14 +95,14 @@ class Endpoint:
     """A running member.
 
     Args:
+        presence: That it is there, and for how long.
         post: The place of the server or the worker.
         listener: Where it is asked.
     """
 
-    def __init__(self, post: Post, listener: Listener) -> None:
-        self._post, self._listener = post, listener
-        self._closed = threading.Event()
-        self.addresses = listener.start()
+    def __init__(self, presence: Presence, post: Post, listener: Listener) -> None:
+        self._presence, self._post, self._listener = presence, post, listener
+        self.addresses = presence.addresses = listener.start()
 
     @property
     def state(self) -> Any:
@@ -108,18 +113,18 @@ class Endpoint:
         """End it."""
         self._listener.close()
         self._post.close()
-        self._closed.set()
+        self._presence.leave()
 
     def wait(self) -> None:
-        """Wait for its end."""
-        self._closed.wait()
+        """Wait until it is closed, or the coordinator has said goodbye."""
+        self._presence.wait()
 
 
 def start_member(
     role: str,
     index: int,
     secret: bytes,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     *,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -135,9 +140,10 @@ def start_member(
         port: The port; the system chooses if it is 0.
     """
     del settings
+    presence = Presence(role, index)
     if role == "server":
-        post = Post(functools.partial(ParameterServer, index))
+        post = Post(presence, functools.partial(ParameterServer, index))
     else:
-        post = Post(functools.partial(Worker, index, secret))
+        post = Post(presence, functools.partial(Worker, index, secret))
     listener = Listener(secret, post.handle, host=host, port=port, tls=server_context())
-    return Endpoint(post, listener)
+    return Endpoint(presence, post, listener)

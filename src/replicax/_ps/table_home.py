@@ -6,7 +6,7 @@ of a `ParameterServerStrategy` claims its variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,17 +15,18 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
+from replicax._keras.server_variable import home_of
 from replicax._keras.table_variable import become_table
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.hashing import ids_by_server
+from replicax._ps.home import Placed
 from replicax._ps.table_requests import packed, unpacked
 from replicax._ps.table_state import join_states, split_state
 
 if TYPE_CHECKING:
     from replicax._ps.client import Client
     from replicax._ps.dynamic_table import DynamicTableSpec
-    from replicax._ps.home import Placed
 
 State = Mapping[str, np.ndarray]
 
@@ -185,6 +186,37 @@ def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTa
         max_rows=share(spec.max_rows),
         resident_rows=None if resident is None else max(resident, 1),
     )
+
+
+def serve_table(
+    variable: Any,
+    client: Client,
+    cells: Iterator[int],
+    *,
+    changed: Callable[[], None],
+    before: Callable[[], None],
+) -> None:
+    """Move a table from this process to the servers, with what is in it.
+
+    Args:
+        variable: Its variable, at a `LocalTable`.
+        client: The way to the servers.
+        cells: Numbers of cells that are free.
+        changed: Called after each write.
+        before: Called before each read and write.
+    """
+    local: LocalTable = home_of(variable)
+    servers = client.num_servers
+    places = tuple(Placed(server, next(cells), 0, 0) for server in range(servers))
+    for place in places:
+        spec = part_of_spec(local.spec, place.server, servers)
+        head = {"cell": place.cell, "described": DynamicCell.description(variable.path, spec)}
+        client.call(place.server, "table", head)
+    home = ServedTable(client, places, local, changed=changed, before=before)
+    contents = local.contents()
+    if contents is not None:
+        home.load(contents)
+    become_table(variable, home)
 
 
 def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | None) -> Any:
