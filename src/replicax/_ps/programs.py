@@ -48,7 +48,6 @@ def build(
     *,
     where: Callable[[Any], dict[str, Any]],
     number: Callable[[Any, Sequence[Any]], int],
-    resource: Callable[[Any], int],
     platforms: Sequence[str] | None = None,
 ) -> Program:
     """Make the program of a recorded closure.
@@ -57,7 +56,6 @@ def build(
         recorded: The closure.
         where: Describes the home of a variable.
         number: Names an optimizer on the servers, for these variables.
-        resource: Names an iterator on the workers.
         platforms: What workers compute on.
     """
     captured = recorded.captured
@@ -88,10 +86,10 @@ def build(
         "reads": reads,
         "tables": [{**where(table.variable), "rows": table.rows} for table in recorded.tables],
         "lookups": [tables[id(variable)] for variable, _ in lookups],
-        "sources": sources,
+        "id_sources": sources,
         "batches": [
-            [resource(source), [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]]
-            for source, batch in recorded.batches
+            [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]
+            for _, batch in recorded.batches
         ],
         **layout,
     }
