@@ -45,6 +45,7 @@ check_version(keras.__version__)
 
 from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
@@ -77,6 +78,7 @@ __all__ = [
     "data_adapters",
     "distribution",
     "get_stateless_scope",
+    "in_symbolic_scope",
     "jax_distribution",
     "jax_trainer",
     "losses",

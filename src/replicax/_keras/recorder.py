@@ -102,16 +102,31 @@ class Recorder:
 
     def lookup(self, variable: Any, ids: Any) -> Any:
         """Rows of a variable."""
+        at = self._places(variable, ids)
+        if at is None:
+            return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
+        return jnp.take(_compat.read(variable), at, axis=0)
+
+    def find(self, variable: Any, ids: Any) -> tuple[Any, Any]:
+        """Rows of a dynamic table, and which ids are no padding."""
+        at, rows = self._places(variable, ids), _compat.read(variable)
+        if at is None or not rows.shape[0]:  # a trace that finds out what there is
+            shape = (*ids.shape, *variable.shape[1:])
+            return jnp.zeros(shape, variable.dtype), jnp.ones(ids.shape, bool)
+        # Behind the last row stands what is no id: the worker, which sees all 64 bits, says so.
+        return jnp.take(rows, at, axis=0, mode="fill", fill_value=0), at < rows.shape[0]
+
+    def _places(self, variable: Any, ids: Any) -> Any:
+        """Where the rows of ids are among those that arrive; None until that is known."""
         ids = jnp.asarray(ids)
         if id(variable) not in self.inputs.tables:
             seen = self.found.get(id(variable), (variable, 0))[1]
             self.found[id(variable)] = variable, seen + ids.size
-            return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
+            return None
         number = len(self.lookups)
         self.lookups.append((variable, ids))
         known = number < len(self._positions)
-        at = self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
-        return jnp.take(_compat.read(variable), at, axis=0)
+        return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
 
     def apply(self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
         """Gradients for an optimizer, which is not run here."""
@@ -213,3 +228,8 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
 def is_table(variable: Any) -> bool:
     """Whether a variable is meant to be looked up, and never to travel as a whole."""
     return bool(getattr(variable, "is_table", False))
+
+
+def most_rows(variable: Any, ids: int) -> int:
+    """How many rows so many ids can name: no more than a variable has, if that has an end."""
+    return ids if getattr(variable, "is_dynamic", False) else min(ids, variable.shape[0])

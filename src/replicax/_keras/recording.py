@@ -27,6 +27,7 @@ from replicax._keras.recorder import (
     Recorder,
     Table,
     is_table,
+    most_rows,
 )
 
 MAX_ROUNDS = 32
@@ -108,7 +109,7 @@ def _learned(inputs: Inputs, recorder: Recorder) -> bool:
     """Note what a trace has found; whether there was anything new."""
     new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
     for key, (variable, count) in new.items():
-        inputs.tables[key] = Table(variable, min(count, variable.shape[0]))
+        inputs.tables[key] = Table(variable, most_rows(variable, count))
     positions = [tuple(ids.shape) for _, ids in recorder.lookups]
     changed = bool(new) or positions != inputs.positions
     inputs.positions = positions

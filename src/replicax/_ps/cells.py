@@ -1,16 +1,23 @@
-"""What a server holds: cells, each a variable or a shard of one, with its slots and its version."""
+"""What a server holds: cells, each a variable or a shard of one, with its slots and its version.
+
+A table whose rows have ids instead of numbers is a `DynamicCell`, in `dynamic_cell.py`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._ps.row_capture import RowCapture
+from replicax._ps.row_store import grown, put_rows, take_rows
+from replicax._ps.table import BLOCK_ELEMENTS
 
 if TYPE_CHECKING:
     from replicax._keras.shard_optimizer import Part
+    from replicax._ps.table import Apply
 
 _CHANGES = {
     "add": np.add,
@@ -89,7 +96,7 @@ class Cell:
         self.captures.append(capture)
         return capture
 
-    def rows(self, rows: np.ndarray) -> np.ndarray:
+    def rows(self, rows: np.ndarray, *, training: bool = False) -> np.ndarray:
         """Some rows of the value, by number."""
         return np.asarray(self.value)[rows]
 
@@ -105,25 +112,38 @@ class Cell:
 
     def step_rows(self, rows: np.ndarray, grads: np.ndarray, hosted: Any, scale: float) -> None:
         """Let an optimizer update some rows, each of them named once."""
-        size = 1 << (len(rows) - 1).bit_length()  # few sizes, since each is compiled
-        part = self.part._replace(shape=(size, *self.part.shape[1:]))
-        pad = [(0, size - len(rows))] + [(0, 0)] * (grads.ndim - 1)
-        held = [self._own(slot) for slot in range(len(self.slots))]
-        value = self._own(None)
-        (new,), (slots,) = hosted.updates.update(
-            [part],
-            [np.pad(value[rows], pad)],
-            [np.pad(grads, pad)],
-            [[np.pad(slot[rows], pad) for slot in held]],
-            hosted.iterations,
-            hosted.learning_rate,
-            scale,
-        )
         self._note(rows)
-        value[rows] = np.asarray(new)[: len(rows)]
-        for slot, changed in zip(held, slots, strict=True):
-            slot[rows] = np.asarray(changed)[: len(rows)]
+        held = [self._own(slot) for slot in (None, *range(len(self.slots)))]
+        update, rowwise = hosted.of_rows(self.part, scale)
+        step = BLOCK_ELEMENTS // max(1, prod(self.part.shape[1:])) if rowwise else len(rows)
+        for start in range(0, len(rows), max(1, step)):
+            block = slice(start, start + max(1, step))
+            self._step_block(rows[block], grads[block], held, update, hosted.iterations, rowwise)
         self.version += 1
+
+    def _step_block(
+        self,
+        rows: np.ndarray,
+        grads: np.ndarray,
+        held: list[np.ndarray],
+        update: Apply,
+        iterations: int,
+        rowwise: bool,
+    ) -> None:
+        # Few sizes for what is compiled for each.
+        room = 0 if rowwise else 1 << (len(rows) - 1).bit_length()
+        # What an optimizer has once, and not for each row, goes whole.
+        by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
+        value, *slots = [
+            take_rows(array, rows, room) if has_rows else array
+            for array, has_rows in zip(held, by_row, strict=True)
+        ]
+        value, slots = update(value, grown(grads, room), slots, iterations)
+        for array, changed, has_rows in zip(held, [value, *slots], by_row, strict=True):
+            if has_rows:
+                put_rows(array, rows, np.asarray(changed)[: len(rows)])
+            else:
+                array[...] = changed
 
     def _note(self, rows: np.ndarray) -> None:
         """These rows are about to change."""

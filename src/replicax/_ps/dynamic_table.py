@@ -6,7 +6,6 @@ Which server has an id is `hashing.server_of`'s. Whoever holds a table holds the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -15,6 +14,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.initial_rows import initial_rows
+from replicax._ps.removals import Removals
 from replicax._ps.row_store import Column, ResidentRows
 from replicax._ps.spill import SpilledRows
 from replicax._ps.table import Apply, Table
@@ -24,8 +24,6 @@ from replicax._ps.vocabulary import Vocabulary
 _FIRST_ROWS = 1024
 # A full table gives up this part of its rows at once: choosing looks at all of them.
 _GIVEN_UP_AT_ONCE = 16
-# How many removals are remembered, so that an increment can name them.
-_REMEMBERED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,27 @@ class DynamicTable:
         self.table = Table(store, values)
         self._vocabulary = Vocabulary()
         self._usage = Usage(spec.time_to_live)
-        self._removals = _Removals()
-        self.evictions = 0
+        self._removals = Removals()
+        self.evictions = self.created = self.hits = 0
+
+    @property
+    def spec(self) -> DynamicTableSpec:
+        """What it is."""
+        return self._spec
+
+    def statistics(self) -> dict[str, int]:
+        """How many ids have a row (`rows`), got one (`created`), lost it to a bound (`evicted`).
+
+        And how many rows are in memory (`resident`), and how often an id was found (`hits`).
+        """
+        most = len(self) if self._spec.resident_rows is None else self._spec.resident_rows
+        return {
+            "rows": len(self),
+            "created": self.created,
+            "evicted": self.evictions,
+            "resident": min(most, len(self)),
+            "hits": self.hits,
+        }
 
     def __len__(self) -> int:
         """How many ids have a row."""
@@ -117,6 +134,7 @@ class DynamicTable:
             return self.table.gather(self._rows(ids))
         rows = self._vocabulary.find(ids)
         unknown = rows < 0
+        self.hits += len(ids) - int(unknown.sum())
         values = self.table.gather(np.where(unknown, 0, rows))
         if unknown.any():
             values[unknown] = self._initial(ids[unknown])
@@ -215,10 +233,12 @@ class DynamicTable:
             self.evict_expired()
         rows = self._vocabulary.find(ids)
         unknown = rows < 0
+        self.hits += (len(ids) - int(unknown.sum())) * int(count)
         if unknown.any():
             new = np.unique(ids[unknown])
             self._make_room(len(new), np.unique(rows[~unknown]))
             fresh = self._vocabulary.add(new)
+            self.created += len(fresh)
             self._reserve()
             self.table.assign(fresh, self._initial(new), anew=True)
             self._usage.begin(fresh, self.table.step)
@@ -255,34 +275,3 @@ class DynamicTable:
         if rows > self.table.rows:
             self.table.grow(max(rows, self.table.rows * 3 // 2))
         self._usage.grow(self.table.rows)
-
-
-@final
-class _Removals:
-    """The ids that lost their rows, as far back as they are remembered."""
-
-    def __init__(self) -> None:
-        self._log: deque[tuple[int, np.ndarray]] = deque()
-        self._length = 0
-        self._forgotten = -1
-
-    def note(self, version: int, ids: np.ndarray) -> None:
-        """Remember what was removed while the table had a version."""
-        self._log.append((version, ids))
-        self._length += len(ids)
-        while self._length > _REMEMBERED:
-            self._forgotten, oldest = self._log.popleft()
-            self._length -= len(oldest)
-
-    def since(self, version: int) -> np.ndarray | None:
-        """The ids removed since a version, and some before; None if that was too long ago."""
-        if version <= self._forgotten:
-            return None
-        removed = [ids for at, ids in self._log if at >= version]
-        return np.unique(np.concatenate(removed)) if removed else np.empty(0, np.int64)
-
-    def forget(self, version: int) -> None:
-        """Have no answer for any version up to this one."""
-        self._log.clear()
-        self._length = 0
-        self._forgotten = version

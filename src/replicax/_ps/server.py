@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -22,7 +22,12 @@ from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cells import Cell
 from replicax._ps.rounds import Sums
+from replicax._ps.row_updates import row_update
 from replicax._ps.scaling import scaling
+from replicax._ps.table_requests import TableRequests
+
+if TYPE_CHECKING:
+    from replicax._ps.table import Apply
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
@@ -50,6 +55,10 @@ class Hosted:
     iterations: int
     learning_rate: float | None
 
+    def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
+        """What updates rows of a cell, and whether it goes row by row: see `Table.update`."""
+        return row_update(self.recipe, self.updates, part, self.learning_rate, scale)
+
 
 @final
 class ParameterServer:
@@ -63,7 +72,7 @@ class ParameterServer:
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
         self.index = index
         self.lock = threading.RLock()
-        self.cells: dict[int, Cell] = {}
+        self.cells: dict[int, Any] = {}  # each a `Cell` or a `DynamicCell`
         self.optimizers: dict[int, Hosted] = {}
         self.applied = Applied()
         self.clock = 0
@@ -89,6 +98,7 @@ class ParameterServer:
             "push": self._pushed,
             "round": self._end_round,
             "stats": self._stats,
+            **TableRequests(self).handlers,
         }
 
     def handle(self, session: Any, message: Any) -> Reply:
@@ -207,7 +217,10 @@ class ParameterServer:
             values: list[Any] = []
             if head["pull"]:
                 values = [self._current(cell, slot) for cell, slot in plan["reads"]]
-                values += [self.cells[c].rows(numbers_of(next(given))) for c in plan["tables"]]
+                values += [
+                    self.cells[cell].rows(numbers_of(next(given)), training=cell in plan["pushed"])
+                    for cell in plan["tables"]
+                ]
                 session.state[head["plan"]] = {
                     cell: self.cells[cell].version for cell in plan["pushed"]
                 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from typing import final
 
 import numpy as np
@@ -147,6 +148,7 @@ class _ColumnFile:
     def __init__(self, column: Column, rows: int, directory: str | None) -> None:
         self._column = column
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  open as long as the table
+        weakref.finalize(self, self._file.close)  # of a table that nobody closed
         self._size = 0
         self._map: mmap.mmap | None = None
         self._array = np.empty((0, *column.shape), column.dtype)

@@ -17,6 +17,7 @@ from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, 
 from replicax._ps.buffers import raw
 from replicax._ps.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
+from replicax._ps.table_home import LocalTable, ServedTable, SlotHome, serve_table
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
@@ -33,6 +34,7 @@ class ServerStore:
     """
 
     is_resident = False
+    has_tables = True
 
     def __init__(self, client: SteadyClient, partitioner: Any) -> None:
         self._client = client
@@ -63,6 +65,9 @@ class ServerStore:
 
     def claim(self, variable: Any) -> None:
         """Take a variable that was made in the scope, or that a closure uses."""
+        if isinstance(home_of(variable), LocalTable):
+            _compat.adopt(variable, self, None)
+            serve_table(variable, self._client, self._cells, changed=self.changed, before=self.wait)
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
             return  # what an optimizer makes moves beside the variables that it is for
         shape = tuple(variable.shape)
@@ -145,20 +150,24 @@ class ServerStore:
 
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
         recipe = Recipe.of(optimizer)
-        rowwise = all(len(self.places(v)) == 1 for v in variables) or is_rowwise(recipe)
+        by_rows = {id(v): _is_by_rows(home_of(v)) for v in variables}
+        rowwise = not any(by_rows.values()) or is_rowwise(recipe)
         is_new = int(_compat.read(_compat.iterations(optimizer))) == 0
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
-            sharded = len(self.places(variable)) > 1
+            sharded = by_rows[id(variable)]
             if sharded and (not rowwise or constraint is not None):
                 raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
-            small = (min(shape[0], 2), *shape[1:]) if sharded else shape
+            is_table = isinstance(home_of(variable), ServedTable)
+            small = (2 if is_table else min(shape[0], 2), *shape[1:]) if sharded else shape
             part = Part(variable.path, small, variable.dtype)
             slots = probe.slots_in(part, optimizer, variable)
             if any(slot.variable is None for slot in slots):
                 raise _cannot_take_apart(optimizer)
+            if is_table and any(slot.shared for slot in slots):
+                raise _cannot_shard(variable, optimizer, constraint)
             self._move_slots(number, optimizer, variable, slots, is_new=is_new)
 
     def _move_slots(
@@ -175,7 +184,12 @@ class ServerStore:
         # Now, not when the variable is made: a layer sets it afterwards.
         constraint = getattr(variable, "constraint", None)
         constrained = [] if constraint is None else [cloudpickle.dumps(constraint)]
-        values = [] if is_new else [np.asarray(_compat.stored(slot.variable)) for slot in slots]
+        is_table = isinstance(home_of(variable), ServedTable)
+        values = (
+            []
+            if is_new or is_table
+            else [np.asarray(_compat.stored(slot.variable)) for slot in slots]
+        )
         for place in places:
             pieces = [
                 value if slot.shared or len(places) == 1 else value[place.start : place.stop]
@@ -189,9 +203,11 @@ class ServerStore:
             payload = [*map(raw, pieces), *constrained]
             self._client.call(place.server, "optimizer", head, [b"", *payload])
         for index, (slot, shared) in enumerate(slots):
-            if shared:
+            if is_table:
+                home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
+            elif shared:
                 known = home_of(slot)
-                home: Any = known if isinstance(known, CopiedHome) else CopiedHome()
+                home = known if isinstance(known, CopiedHome) else CopiedHome()
                 home.homes += [self._slot_home(slot, [place], index) for place in places]
             else:
                 home = self._slot_home(slot, places, index)
@@ -246,6 +262,11 @@ class Tuned:
         """Where it is, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
+
+
+def _is_by_rows(home: Any) -> bool:
+    """Whether no server has all of a variable."""
+    return len(home.places) > 1 or isinstance(home, ServedTable)
 
 
 def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:

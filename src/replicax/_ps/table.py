@@ -20,7 +20,7 @@ Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
 Ufunc = Any
 
 # Row-wise optimizers go by blocks of so many elements: what one touches stays in the cache.
-_BLOCK_ELEMENTS = 1 << 16
+BLOCK_ELEMENTS = 1 << 16
 _LEAST_ROOM = 16
 _SCATTER: dict[str, Ufunc] = {
     "add": np.add,
@@ -112,7 +112,7 @@ class Table:
                 "the row at its place. Add up the gradients of a row that occurs several times."
             )
         step = self.step if step is None else step
-        size = max(1, _BLOCK_ELEMENTS // max(1, prod(self._columns[0].shape)))
+        size = max(1, BLOCK_ELEMENTS // max(1, prod(self._columns[0].shape)))
         size = size if rowwise else max(1, len(rows))
         for start in range(0, len(rows), size):
             block = slice(start, start + size)

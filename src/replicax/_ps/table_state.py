@@ -11,7 +11,7 @@ from replicax._ps.hashing import ids_by_server
 State = Mapping[str, np.ndarray]
 
 # What there is once in an export, and not for each id. With `removed`, of which there is a list.
-_ONCE = ("step", "version", "whole")
+_ONCE = ("step", "version", "whole", "slot_initials")
 
 
 def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
@@ -47,6 +47,10 @@ def join_states(states: Sequence[State]) -> dict[str, np.ndarray]:
     Returns:
         An export that holds all their ids.
     """
-    once = {name: np.max([state[name] for state in states], axis=0) for name in _ONCE}
+    once = {
+        name: np.max([state[name] for state in states], axis=0)
+        for name in _ONCE
+        if name in states[0]
+    }
     each = [name for name in states[0] if name not in _ONCE]
     return {name: np.concatenate([state[name] for state in states]) for name in each} | once

@@ -19,6 +19,7 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
 from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
+from replicax._ps.id_sources import check_narrow, taken, without
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
 from replicax._ps.worker_data import Ended, NeedsProgram, Readers
@@ -43,18 +44,18 @@ class Compiled:
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
-        found = self.ids(*[leaves[i] for i in self._ids_leaves])
-        ids = [np.asarray(one).astype(np.int64) for one in found]
+        ids = self._wanted_ids(leaves)
         rows: list[Any] = []
         positions: list[Any] = [None] * len(ids)
         for table in range(len(self.meta["tables"])):
             mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])
             unique, inverse = np.unique(flat, return_inverse=True)
-            if len(unique) and unique[0] == NO_ID:
-                # Behind all rows that the program gets: it reads NaN there, and trains nothing.
+            padding = self.meta["tables"][table].get("padding", NO_ID)
+            if padding is not None:
+                # Behind all rows that the program gets: nothing is read there, nor trained.
                 behind = self.meta["tables"][table]["rows"]
-                unique, inverse = unique[1:], np.where(inverse == 0, behind, inverse - 1)
+                unique, inverse = without(padding, unique, inverse.reshape(-1), behind)
             rows.append(unique)
             start = 0
             for i in mine:
@@ -62,6 +63,18 @@ class Compiled:
                 positions[i] = at.reshape(ids[i].shape).astype(np.int32)
                 start += ids[i].size
         return rows, positions
+
+    def _wanted_ids(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        computed = iter(())
+        if self.ids is not None:
+            given = [leaves[i] for i in self._ids_leaves]
+            for leaf in given:
+                check_narrow(leaf)
+            computed = iter(self.ids(*given))
+        return [
+            np.asarray(next(computed)).astype(np.int64) if source is None else taken(source, leaves)
+            for source in self.meta["id_sources"]
+        ]
 
 
 @final
@@ -162,7 +175,7 @@ class Worker:
         ]
         self._readers.drop(head["unused"])
         leaves += self._readers.batches(head["closure"], program.meta["batches"], head["sources"])
-        rows, positions = program.wanted_rows(leaves) if program.ids else (None, [])
+        rows, positions = program.wanted_rows(leaves) if program.meta["lookups"] else (None, [])
         closure = head["closure"]
         ahead, lane.ahead = lane.ahead, None
         clocks: dict[int, int] = {}
