@@ -34,6 +34,7 @@ LAYERS = {
     "experimental": {"strategies", "_core", "_control", "_keras", "_input", "_ps", "train"},
     PUBLIC: {
         *ENGINE,
+        "_ps",
         "strategies",
         "coordinator",
         "callbacks",

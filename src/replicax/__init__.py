@@ -14,6 +14,7 @@ from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
 
 if TYPE_CHECKING:
+    import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
     from replicax import coordinator as coordinator
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
@@ -75,6 +77,7 @@ _HOMES = {
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._ps.task_server": ["Server"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",
@@ -96,6 +99,7 @@ _MODULES = {
     "cluster_resolver": "replicax.cluster_resolver",
     "coordinator": "replicax.coordinator",
     "data": "replicax.data",
+    "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",

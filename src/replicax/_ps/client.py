@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, final
 
 from replicax._ps.lanes import ServerGone
-from replicax._ps.wire import Link, LinkLost, Message, Refused
+from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
 
 @final
@@ -16,20 +16,14 @@ class Client:
     """Links to all servers.
 
     Args:
-        secret: What the cluster's members know.
+        dial: Connects to a member.
         addresses: Where each server listens.
-        hello: Who this client is.
     """
 
     def __init__(
-        self,
-        secret: bytes,
-        addresses: Sequence[Sequence[str]],
-        hello: dict[str, Any],
-        *,
-        patience: float = 10.0,
+        self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
     ) -> None:
-        self._secret, self._hello, self._patience = secret, hello, patience
+        self._dial = dial
         self._addresses = [tuple(one) for one in addresses]
         self._links: list[Link | None] = [None] * len(addresses)
         self._lock = threading.Lock()
@@ -64,7 +58,14 @@ class Client:
         except (LinkLost, Refused, OSError) as error:
             with self._lock:
                 self._drop(server)
-            raise ServerGone(server) from error
+            raise ServerGone(server, str(error)) from error
+        except RemoteError as error:
+            if error.kind != "WrongRun":
+                raise
+            # It began anew, and the coordinator has not told it what it needs to know.
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, "It has begun anew.") from error
 
     def each(
         self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
@@ -84,9 +85,7 @@ class Client:
             return link
         with self._lock:
             if self._links[server] is None:
-                self._links[server] = Link.connect(
-                    self._addresses[server], self._secret, hello=self._hello, timeout=self._patience
-                )
+                self._links[server] = self._dial(self._addresses[server])
             link = self._links[server]
         assert link is not None
         return link

@@ -36,15 +36,22 @@ class Engine:
 
     Args:
         cluster: Where servers and workers are.
+        dial: Connects to one of them.
         client: The way to the servers.
         store: Where variables live.
         patience: Seconds to wait for a member that is gone.
     """
 
     def __init__(
-        self, cluster: Cluster, client: Client, store: ServerStore, *, patience: float
+        self,
+        cluster: Cluster,
+        dial: Callable[[Sequence[str]], Link],
+        client: Client,
+        store: ServerStore,
+        *,
+        patience: float,
     ) -> None:
-        self.cluster, self.client, self.store = cluster, client, store
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.patience = patience
         self.clocks: dict[int, int] = {}
         self._incarnations = dict.fromkeys(range(client.num_servers), 0)
@@ -174,7 +181,7 @@ class Coordination:
         if self._found is None:
             engine = self.engine
             member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = Link.connect(member.addresses, engine.cluster.secret, hello={"role": "chief"})
+            link = engine.dial(member.addresses)
             self._found = (_export_name(link.call("ping").head["platform"]),)
             link.close()
         return self._found
@@ -196,14 +203,16 @@ class WorkerLane:
         self._link: Link | None = None
         self._told: set[Any] = set()
         self._addresses: list[Any] = []
+        self._started = False
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
+        self._started = False
         try:
             return self._run(closure, more=more)
         except (LinkLost, Refused, OSError) as error:
             self.close()
-            raise WorkerGone(self.worker) from error
+            raise WorkerGone(self.worker, str(error), self._started) from error
 
     def recover(self) -> None:
         """Wait until the worker is back."""
@@ -240,6 +249,7 @@ class WorkerLane:
                 "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
                 "splits": [None] * len(task.iterators),
             }
+            self._started = True
             reply = link.call("run", head, [raw(array) for array in task.arrays])
             if "need" not in reply.head:
                 return self._result(program, reply)
@@ -274,8 +284,7 @@ class WorkerLane:
     def _connect(self, member: Any) -> Link:
         self._incarnation = member.incarnation
         self._told, self._addresses = set(), []
-        secret = self._engine.cluster.secret
-        self._link = Link.connect(member.addresses, secret, hello={"role": "chief"})
+        self._link = self._engine.dial(member.addresses)
         return self._link
 
 

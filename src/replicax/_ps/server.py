@@ -62,7 +62,6 @@ class ParameterServer:
         self._scale = scaling(settings.get("staleness_scaling"))
         self._round = Sums() if settings.get("dense") == "mirrored" else None
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "ping": lambda session, message: ({}, ()),
             "create": self._create,
             "read": self._read,
             "write": self._write,

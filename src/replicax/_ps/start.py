@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
+from replicax._ps.cluster import Size, local_size
 from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.dialer import Dialer
+from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.ray_cluster import Members, RayCluster
 from replicax._ps.scaling import scaling
 from replicax._ps.store import ServerStore
+from replicax._ps.task_server import serve_this_task_if_member
 from replicax._ps.thread_cluster import ThreadCluster
+from replicax.cluster_resolver import detect
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -27,6 +36,7 @@ class EngineRoom:
     """What a strategy is made of."""
 
     cluster: Cluster
+    dial: Dialer
     client: Client
     store: ServerStore
     resolver: Any
@@ -40,7 +50,7 @@ class EngineRoom:
         in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
-        engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
+        engine = Engine(self.cluster, self.dial, self.client, self.store, patience=PATIENCE)
         return Coordination(engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds)
 
 
@@ -62,16 +72,34 @@ def start(
             f"engine={engine!r}. Ray runs servers and workers as processes, threads run them "
             "here. Leave it out for Ray."
         )
-    servers, workers = sizes(num_ps, num_workers)
-    cluster: Any = ThreadCluster(servers, workers, settings)
-    addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
-    client = Client(cluster.secret, addresses, {"role": "chief"})
-    return EngineRoom(cluster, client, ServerStore(client, partitioner), resolver)
+    size = _local(num_ps, num_workers)
+    cluster: Any
+    if engine is None and address is None:
+        resolver = resolver or detect()
+        serve_this_task_if_member(resolver)
+    if engine == "threads":
+        cluster = ThreadCluster(size.servers, size.workers)
+    elif engine is None and address is None and _has_servers(resolver):
+        cluster = GivenCluster.described(resolver)
+    else:
+        cluster = _ray(size, address)
+    dial = Dialer(
+        cluster.secret, secrets.token_hex(8), {"role": "chief"}, cloudpickle.dumps(settings)
+    )
+    addresses = [
+        cluster.member("server", k, timeout=PATIENCE).addresses for k in range(cluster.num_servers)
+    ]
+    client = Client(dial, addresses)
+    return EngineRoom(cluster, dial, client, ServerStore(client, partitioner), resolver)
 
 
-def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
-    """How many servers and workers a local cluster has: by default for the cores there are."""
-    cores = os.cpu_count() or 1
+def _has_servers(resolver: Any) -> bool:
+    """Whether a cluster is described that has parameter servers."""
+    return resolver is not None and "ps" in resolver.cluster_spec().jobs
+
+
+def _local(num_ps: int | None, num_workers: int | None) -> Size:
+    """The size of a cluster that is started here: what is not said follows from the cores."""
     for name, count in [("num_ps", num_ps), ("num_workers", num_workers)]:
         if count is not None and count < 1:
             raise UsageError(
@@ -79,4 +107,22 @@ def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
                 f"{count}. Somebody has to hold the variables, and somebody to train them. Pass a "
                 "number from 1."
             )
-    return num_ps or max(1, cores // 8), num_workers or max(2, cores // 2)
+    usual = local_size(os.cpu_count() or 1)
+    return Size(num_ps or usual.servers, num_workers or usual.workers, usual.threads)
+
+
+def _ray(size: Size, address: str | None) -> RayCluster:
+    """Processes of Ray. Those on this machine share its cores: each gets some threads."""
+    threads = {} if address else threads_of(size.threads)
+    return RayCluster.start(
+        Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **threads}),
+        Members(size.workers, environment=threads),
+        address=address,
+    )
+
+
+def threads_of(count: int) -> dict[str, str]:
+    """What makes JAX on a CPU compute with so many threads; more can only be had together."""
+    if count > 1:
+        return {}
+    return {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}

@@ -17,6 +17,7 @@ import numpy as np
 from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
+from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
@@ -92,7 +93,6 @@ class Worker:
         # One computes, the others fetch and send: more at once would fight for the same cores.
         self._computing = threading.Lock()
         self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
-            "ping": lambda session, message: ({"platform": jax.default_backend()}, ()),
             "servers": self._servers,
             "program": self._program,
             "dataset": self._dataset,
@@ -132,7 +132,8 @@ class Worker:
         lane = session.state.get("lane")
         if lane is None:
             hello = {"role": "worker", "index": self.index}
-            lane = session.state["lane"] = Lane(Client(self._secret, self._addresses, hello))
+            dial = Dialer(self._secret, session.hello["run"], hello)
+            lane = session.state["lane"] = Lane(Client(dial, self._addresses))
             # It ends with the connection that it is for, and so do its own ones.
             weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head
