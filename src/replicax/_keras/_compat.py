@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -113,8 +114,28 @@ def learning_rate(optimizer: BaseOptimizer) -> Any:
     return optimizer._learning_rate
 
 
+def iterations(optimizer: BaseOptimizer) -> KerasVariable:
+    """The variable that counts the optimizer's steps, also those that only add up gradients."""
+    return optimizer._iterations
+
+
+_building: ContextVar[Any] = ContextVar("replicax_building", default=None)
+
+
+def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
+    """Make the optimizer's variables; all that is made meanwhile is its own."""
+    token = _building.set(optimizer)
+    try:
+        optimizer.build(variables)
+        optimizer.built = True
+    finally:
+        _building.reset(token)
+
+
 def optimizer_in_scope() -> Any:
     """The optimizer that is making variables now, or None."""
+    if _building.get() is not None:
+        return _building.get()
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = [getattr(scope, "caller", None) for scope in scopes]
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)

@@ -15,7 +15,6 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-import keras
 
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, abstract, capture
@@ -93,9 +92,7 @@ def record(
             inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
             continue
         except NotBuilt as need:
-            with keras.name_scope(need.optimizer.name, caller=need.optimizer):
-                need.optimizer.build(need.variables)
-            need.optimizer.built = True
+            _compat.build_optimizer(need.optimizer, need.variables)
             continue
         except DenseUse as error:
             if id(error.variable) in inputs.dense or is_table(error.variable):

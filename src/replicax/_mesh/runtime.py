@@ -42,12 +42,21 @@ class Runtime:
         topology: Which devices form the replicas.
         store: Where variables live.
         reducer: How replicas combine.
+        before: Called before a function runs by itself, not inside a compiled one.
     """
 
-    def __init__(self, topology: Topology, store: Store, reducer: CrossDeviceOps) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        store: Store,
+        reducer: CrossDeviceOps,
+        *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer
+        self._before = before
         self.distribution = StoreDistribution(store, topology)
         self._programs = ProgramCache()
         self._own = OwnArrays()
@@ -72,6 +81,8 @@ class Runtime:
             agree_on_shared("arguments of `run`", shared)
         arrays = [self._on_mesh(array) for array in signature.arrays]
         traced = _compat.get_stateless_scope() is not None
+        if not traced:
+            self._before()
 
         def make() -> Program:
             options = None if traced else compiler_options

@@ -185,3 +185,24 @@ class ServerHome:
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
         return array_of(reply.buffers[0], self.dtype, (len(rows), *self.shape[1:]))
+
+
+@final
+class CopiedHome:
+    """The home of what is kept beside several values, and is the same beside all of them."""
+
+    def __init__(self) -> None:
+        self.homes: list[ServerHome] = []
+
+    def read(self) -> np.ndarray | None:
+        return self.homes[0].read()
+
+    def write(self, value: Any) -> None:
+        for home in self.homes:
+            home.write(value)
+
+    def shards(self) -> list[Shard]:
+        return self.homes[0].shards()
+
+    def described(self) -> dict[str, Any]:
+        return self.homes[0].described()

@@ -81,8 +81,7 @@ class ParameterServer:
 
     def _create(self, session: Any, message: Any) -> Reply:
         head = message.head
-        constraint = pickle.loads(message.buffers[1]) if len(message.buffers) > 1 else None
-        part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"], constraint)
+        part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
         value = array_of(message.buffers[0], part.dtype, part.shape)
         with self.lock:
             self.cells[head["cell"]] = Cell(part, value)
@@ -120,7 +119,11 @@ class ParameterServer:
     def _optimizer(self, session: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one; or say what the slots of a cell are."""
         head, buffers = message.head, list(message.buffers)
+        constraint = pickle.loads(buffers.pop()) if head["constrained"] else None
         with self.lock:
+            for number, *_ in head["cells"]:
+                cell = self.cells[number]
+                cell.part = cell.part._replace(constraint=constraint)
             hosted = self.optimizers.get(head["id"])
             if hosted is None:
                 recipe: Recipe = pickle.loads(buffers[0])

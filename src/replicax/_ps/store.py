@@ -13,9 +13,9 @@ from jax.sharding import Sharding
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
-from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
+from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 from replicax._ps.buffers import raw
-from replicax._ps.home import Placed, ServerHome, Shard, task_name
+from replicax._ps.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
 
 if TYPE_CHECKING:
@@ -90,8 +90,6 @@ class ServerStore:
     def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
         places, start = [], 0
         sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
-        constraint = getattr(variable, "constraint", None)
-        extra = [] if constraint is None else [cloudpickle.dumps(constraint)]
         for size in sizes:
             piece = value if size is None else value[start : start + size]
             server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
@@ -102,7 +100,7 @@ class ServerStore:
                 "dtype": str(value.dtype),
                 "decays": True,
             }
-            self._client.call(server, "create", head, [raw(piece), *extra])
+            self._client.call(server, "create", head, [raw(piece)])
             stop = start + (piece.shape[0] if piece.ndim else 0)
             places.append(Placed(server, cell, start, stop))
             start = stop
@@ -129,14 +127,16 @@ class ServerStore:
         is_variable = isinstance(rate, _compat.KerasVariable)
         head = {
             "id": number,
-            "iterations": int(_compat.read(optimizer.iterations)),
+            "iterations": int(_compat.read(_compat.iterations(optimizer))),
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
+            "constrained": False,
         }
         payload = cloudpickle.dumps(recipe)
         for server in range(self._client.num_servers):
             self._client.call(server, "optimizer", head, [payload])
-        for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
+        counter = _compat.iterations(optimizer)
+        for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
                 home: Any = Tuned(self, number, name, variable.dtype)
                 move_out(variable, home, sharded=False)
@@ -145,10 +145,7 @@ class ServerStore:
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
         recipe = Recipe.of(optimizer)
         rowwise = all(len(self.places(v)) == 1 for v in variables) or is_rowwise(recipe)
-        shared = (optimizer.iterations, _compat.learning_rate(optimizer))
-        free = [v for v in optimizer.variables if all(v is not s for s in shared)]
-        free = [v for v in free if home_of(v) is None]
-        is_new = int(_compat.read(optimizer.iterations)) == 0
+        is_new = int(_compat.read(_compat.iterations(optimizer))) == 0
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
@@ -157,40 +154,61 @@ class ServerStore:
                 raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
             small = (min(shape[0], 2), *shape[1:]) if sharded else shape
-            slots = []
-            for path in probe.slot_paths(Part(variable.path, small, variable.dtype)):
-                mine = next((v for v in free if v.path.endswith(path)), None)
-                slots.append(mine)
-                free = [v for v in free if v is not mine]
+            part = Part(variable.path, small, variable.dtype)
+            slots = probe.slots_in(part, optimizer, variable)
+            if any(slot.variable is None for slot in slots):
+                raise _cannot_take_apart(optimizer)
             self._move_slots(number, optimizer, variable, slots, is_new=is_new)
 
     def _move_slots(
-        self, number: int, optimizer: Any, variable: Any, slots: Sequence[Any], *, is_new: bool
+        self,
+        number: int,
+        optimizer: Any,
+        variable: Any,
+        slots: Sequence[Slot],
+        *,
+        is_new: bool,
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
-        values = [] if is_new or None in slots else [np.asarray(_compat.stored(s)) for s in slots]
-        for place in self.places(variable):
-            whole = len(self.places(variable)) == 1
-            pieces = [v if whole else v[place.start : place.stop] for v in values]
-            head = {"id": number, "cells": [[place.cell, len(pieces), decays]]}
-            payload = [raw(piece) for piece in pieces]
+        places = self.places(variable)
+        # Now, not when the variable is made: a layer sets it afterwards.
+        constraint = getattr(variable, "constraint", None)
+        constrained = [] if constraint is None else [cloudpickle.dumps(constraint)]
+        values = [] if is_new else [np.asarray(_compat.stored(slot.variable)) for slot in slots]
+        for place in places:
+            pieces = [
+                value if slot.shared or len(places) == 1 else value[place.start : place.stop]
+                for slot, value in zip(slots, values, strict=bool(values))
+            ]
+            head = {
+                "id": number,
+                "cells": [[place.cell, len(pieces), decays]],
+                "constrained": constraint is not None,
+            }
+            payload = [*map(raw, pieces), *constrained]
             self._client.call(place.server, "optimizer", head, [b"", *payload])
-        for index, slot in enumerate(slots):
-            if slot is not None:
-                slot.__dict__.pop("_value", None)
-                shape = tuple(slot.shape)
-                home = ServerHome(
-                    self._client,
-                    self.places(variable),
-                    shape,
-                    slot.dtype,
-                    slot=index,
-                    changed=self.changed,
-                    before=self.wait,
-                )
-                move_out(slot, home, sharded=False)
-                _compat.adopt(slot, self, None)
+        for index, (slot, shared) in enumerate(slots):
+            if shared:
+                known = home_of(slot)
+                home: Any = known if isinstance(known, CopiedHome) else CopiedHome()
+                home.homes += [self._slot_home(slot, [place], index) for place in places]
+            else:
+                home = self._slot_home(slot, places, index)
+            slot.__dict__.pop("_value", None)
+            move_out(slot, home, sharded=False)
+            _compat.adopt(slot, self, None)
         self._hosted[id(variable)] = number, variable
+
+    def _slot_home(self, slot: Any, places: Sequence[Placed], index: int) -> ServerHome:
+        return ServerHome(
+            self._client,
+            places,
+            tuple(slot.shape),
+            slot.dtype,
+            slot=index,
+            changed=self.changed,
+            before=self.wait,
+        )
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""
@@ -232,4 +250,13 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
         "looks at the variable as a whole. No server has all of it. Pass no "
         "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _cannot_take_apart(optimizer: Any) -> UsageError:
+    return UsageError(
+        "An optimizer keeps its variables in attributes: one for all, or a list with one for each "
+        f"that is trained. Received: {type(optimizer).__name__}, some of whose variables are "
+        "elsewhere. A server holds those of the values that it has, and has to tell them apart. "
+        "Keep them as Keras' optimizers do."
     )

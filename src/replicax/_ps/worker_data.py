@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
@@ -15,8 +16,11 @@ import numpy as np
 from replicax._core.errors import ClosureInputError, OutOfRangeError, UsageError
 from replicax._input.source import as_dataset
 from replicax._keras import _compat
+from replicax._keras.no_variables import variables_refused
 from replicax._keras.recorder import recorder_of
-from replicax._ps.current_worker import on_worker
+from replicax._ps.on_worker import on_worker
+from replicax.data import Dataset
+from replicax.data._seeds import drawn_seeds, with_seeds
 
 
 class NeedsProgram(Exception):
@@ -102,6 +106,8 @@ class Readers:
         self._lock = threading.Lock()
         self._payloads: dict[int, Any] = {}
         self._iterators: dict[int, Iterator[Any]] = {}
+        # One for each iterator: a closure that waits for slow data holds up none with other data.
+        self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._taken: dict[int, list[Any]] = {}
 
     def add(self, resource: int, shard: str, payload: Any) -> None:
@@ -125,15 +131,20 @@ class Readers:
             ClosureInputError: If the data set cannot be made.
         """
         leaves: list[np.ndarray] = []
+        if not wanted:
+            return leaves
         with self._lock:
             taken = self._taken.setdefault(closure, [])
-            for number, (resource, shapes) in enumerate(wanted):
-                if len(taken) <= number:
+        for number, (resource, shapes) in enumerate(wanted):
+            if len(taken) <= number:
+                with self._lock:
+                    reading = self._reading[resource]
+                with reading:
                     taken.append(self._next(resource, splits[number]))
-                found = [[list(x.shape), str(x.dtype)] for x in taken[number]]
-                if found != shapes:
-                    raise NeedsProgram(number, found)
-                leaves += taken[number]
+            found = [[list(x.shape), str(x.dtype)] for x in taken[number]]
+            if found != shapes:
+                raise NeedsProgram(number, found)
+            leaves += taken[number]
         return leaves
 
     def _next(self, resource: int, split: Any) -> list[np.ndarray]:
@@ -151,10 +162,11 @@ class Readers:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
 
     def _open(self, resource: int) -> Iterator[Any]:
-        _, payload = self._payloads[resource]
+        shard, payload = self._payloads[resource]
         try:
             with on_worker(self._worker):
-                return iter(_batches(cloudpickle.loads(payload)))
+                made = cloudpickle.loads(payload)
+                return _batches(made, order=self._worker if shard == "off" else 0)
         except Exception as error:
             raise ClosureInputError(
                 "The data set of a closure has to be made before the closure can run. Received: "
@@ -163,9 +175,19 @@ class Readers:
             ) from error
 
 
-def _batches(made: Any) -> Iterator[Any]:
-    dataset: Any = made() if isinstance(made, Callable) else made
+def _batches(made: Any, *, order: int = 0) -> Iterator[Any]:
+    with variables_refused():
+        dataset: Any = made() if isinstance(made, Callable) else made
+    if isinstance(dataset, Dataset):
+        dataset = _in_order(dataset, order)
     host = getattr(dataset, "host_batches", None)
-    if host is not None:
-        return iter(host())
-    return iter(as_dataset(dataset))
+    return iter(host() if host is not None else as_dataset(dataset))
+
+
+def _in_order(dataset: Dataset, number: int) -> Dataset:
+    """A data set that is shuffled in another way for each number, unless its user gave a seed."""
+    drawn = drawn_seeds(dataset.prepared()) if number else []
+    seeds = {
+        seed: int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) for seed in drawn
+    }
+    return Dataset(with_seeds(dataset.prepared(), seeds)) if drawn else dataset

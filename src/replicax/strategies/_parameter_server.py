@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any, final
 
@@ -92,7 +94,12 @@ class ParameterServerStrategy(Strategy):
             },
         )
         super().__init__(
-            Runtime(topology, engine_room.store, CrossDeviceOps()),
+            Runtime(
+                topology,
+                engine_room.store,
+                CrossDeviceOps(),
+                before=functools.cache(_say_who_computes),
+            ),
             cluster_resolver=engine_room.resolver,
         )
         self.coordination = engine_room.coordination(
@@ -103,6 +110,13 @@ class ParameterServerStrategy(Strategy):
         )
         self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
         self.close = self.coordination.close
+
+
+def _say_who_computes() -> None:
+    logging.getLogger("replicax").warning(
+        "`strategy.run` outside a scheduled function computes in the coordinator's process, and no "
+        "worker helps. Call it inside a function that `ClusterCoordinator.schedule` is given."
+    )
 
 
 # On a worker, inside a function that makes a data set, the strategy is that of one replica.
