@@ -270,7 +270,7 @@ class Recorder:
     def __init__(self, plan: Plan, model: Model) -> None:
         self._plan, self._model = plan, model
         self._began = plan.begin()
-        self._every = plan.seconds / 40
+        self._every = plan.seconds / 25
         self._next = 0.0
 
     def is_over(self) -> bool:
@@ -349,15 +349,16 @@ def with_all_reduce(plan: Plan) -> None:
     recorder = None
     manager.restore_or_initialize()
     while True:
-        _, (stop, save) = strategy.run(replica_step, args=next(batches))
+        _, orders = strategy.run(replica_step, args=next(batches))
+        stop, save = np.asarray(orders)
         steps.value += 1
-        if float(save):
+        if save:
             manager.save(steps.value)
         if strategy.extended.should_checkpoint:
             recorder = recorder or Recorder(plan, model)
             recorder.is_over()
             recorder.examples(steps.value * rows)
-        if float(stop):
+        if stop:
             break
 
 
@@ -499,7 +500,7 @@ def measure(
                 )
                 start = time.monotonic()
                 train(plan)
-                judge = judge or Judge(plan, 2_000 if options.quick else 40_000)
+                judge = judge or Judge(plan, 2_000 if options.quick else 20_000)
                 curve = judge(plan)
             curves[side, scene].append(curve)
             say(
