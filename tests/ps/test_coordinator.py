@@ -355,6 +355,37 @@ def test_replicas_in_a_function(strategy, coordinator):  # 118
     assert strategy.num_replicas_in_sync == 1
 
 
+def test_a_step_may_be_written_for_run(strategy, coordinator):
+    with strategy.scope():
+        weights = keras.Variable(np.ones((2, 1), "float32"))
+        steps = keras.Variable(0.0)
+        optimizer = keras.optimizers.SGD(0.5)
+
+    @rx.function
+    def step(x):
+        def replica(x):
+            def total():
+                return keras.ops.sum(x @ weights)
+
+            loss, grads = rx.value_and_grad(total, [weights])()
+            optimizer.apply(grads, [weights])
+            steps.assign_add(1.0)
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(replica, args=(x,)), axis=None)
+
+    x = np.array([[1.0, 2.0], [3.0, 4.0]], "float32")
+    assert float(coordinator.schedule(step, args=(x,)).fetch()) == 10
+    for _ in range(9):
+        coordinator.schedule(step, args=(x,))
+    coordinator.join()
+    # The gradient is the sum over rows, [4, 6]; ten steps of half of it.
+    np.testing.assert_allclose(weights.numpy(), [[1 - 5 * 4], [1 - 5 * 6]])
+    assert float(steps.value) == 10  # additions, of which none may get lost
+    program = strategy.coordination.tracer.task(step, (x,), {}).family.usual
+    assert [kind for _, kind, _ in program.meta["writes"]] == ["add"]
+
+
 def test_run_outside_a_function_computes_here(started, caplog):  # 3.9
     strategy = started()
     with strategy.scope():

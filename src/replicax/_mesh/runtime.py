@@ -24,6 +24,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
+from replicax._mesh.inlined import call_inlined, is_recorded
 from replicax._mesh.ownership import OwnArrays
 from replicax._mesh.spmd import Program, build, wrap_output
 from replicax._mesh.transfer import put_pieces, put_uneven
@@ -72,6 +73,8 @@ class Runtime:
         compiler_options: dict[str, Any] | None = None,
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
+        if self.topology.num_replicas == 1 and is_recorded():
+            return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
