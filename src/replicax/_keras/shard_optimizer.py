@@ -106,7 +106,8 @@ class ShardOptimizer:
 
     def initial_slots(self, part: Part) -> list[np.ndarray]:
         """The slots of a value that was never updated."""
-        return self._build(part)[2]
+        # Copies: several shards are the same part, and each changes its own slots in place.
+        return [slot.copy() for slot in self._build(part)[2]]
 
     def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
         """Which variables of the original optimizer the slots of one of its variables are.

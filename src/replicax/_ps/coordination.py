@@ -204,10 +204,14 @@ class WorkerLane:
         self._told: set[Any] = set()
         self._addresses: list[Any] = []
         self._started = False
+        self._newest, self._turn = -1, 0
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
         self._started = False
+        # If it was scheduled after values were pulled ahead, it may have to see newer ones.
+        self._turn += closure.id > self._newest
+        self._newest = closure.newest
         try:
             return self._run(closure, more=more)
         except (LinkLost, Refused, OSError) as error:
@@ -244,7 +248,7 @@ class WorkerLane:
             head = {
                 "closure": closure.id,
                 "program": program.digest,
-                "epoch": engine.epoch,
+                "epoch": f"{engine.epoch}.{self._turn}",
                 "more": more,
                 "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
                 "splits": [None] * len(task.iterators),

@@ -135,6 +135,8 @@ class Tracer:
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):
             return self.traced(fn, plain, args, kwargs)
 
+        args, kwargs = jax.tree.map(_owned, (tuple(args), kwargs))
+
         def make(worker: int) -> Task:
             mine, named = jax.tree.map(
                 lambda leaf: leaf.of_worker(worker) if isinstance(leaf, PerWorkerValues) else leaf,
@@ -154,7 +156,7 @@ class Tracer:
             family = self._families.get(
                 key, signature.key, lambda: self._family(fn, signature), keep=(fn, signature.leaves)
             )
-        return Task(family, tuple(np.asarray(array) for array in signature.arrays))
+        return Task(family, tuple(np.asarray(_owned(array)) for array in signature.arrays))
 
     def _family(self, fn: Callable[..., Any], signature: Signature) -> Family:
         bare = signature.without_arrays()
@@ -198,6 +200,13 @@ def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
         return jax.tree.unflatten(jax.tree.structure(usual), leaves)
 
     return example
+
+
+def _owned(leaf: Any) -> Any:
+    """An argument as it is now: a loader may fill the same array again before the closure runs."""
+    if isinstance(leaf, PerWorkerValues):
+        return PerWorkerValues(jax.tree.map(_owned, value) for value in leaf.values)
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:
