@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 import replicax as rx
+from replicax._core.errors import UsageError
 
 Fixed = rx.experimental.partitioners.FixedShardsPartitioner
 
@@ -85,3 +87,84 @@ def test_equal_shards_on_one_server_have_slots_of_their_own(started):
     rows = table.numpy()
     assert rows[1:4:2].tolist() == [[1, 1], [1, 1]]
     assert rows[0].tolist() == rows[2].tolist()
+
+
+def test_a_sum_travels_only_where_nothing_but_adding_was_done(started):
+    strategy = started(servers=1)
+    with strategy.scope():
+        variables = [keras.Variable(10.0) for _ in range(6)]
+    a, b, c, d, e, f = variables
+
+    @rx.function
+    def change():
+        a.assign_add(2.0)
+        a.assign_sub(1.0)
+        b.assign(5.0)
+        b.assign_add(1.0)
+        c.assign_add(1.0)
+        c.assign(3.0)
+
+        def nested():
+            d.assign_add(1.0)
+            e.assign(5.0)
+            e.assign_add(1.0)
+            return f * 2.0
+
+        rx.value_and_grad(nested, [f])()
+        d.assign_add(1.0)
+
+    program = strategy.coordination.tracer.task(change, (), {}).family.usual
+    assert [kind for _, kind, _ in program.meta["writes"]] == ["add", "set", "set", "add", "set"]
+    coordinator = coordinator_of(strategy)
+    coordinator.schedule(change)
+    coordinator.join()
+    assert [float(v.value) for v in variables] == [11, 6, 3, 12, 6, 10]
+
+
+def test_a_step_is_not_undone_by_a_value_from_before_it(started):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v, optimizer = keras.Variable(10.0), keras.optimizers.SGD(1.0)
+
+    @rx.function
+    def step():
+        optimizer.apply([np.float32(1.0)], [v])
+        v.assign(keras.ops.clip(v, 0.0, 100.0))
+
+    with pytest.raises(UsageError, match="hands gradients of a variable to an optimizer, or stor"):
+        coordinator_of(strategy).schedule(step)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+@pytest.mark.parametrize("dtype", ["int64", "float64", "float16", "bfloat16"])
+def test_variables_of_any_type_travel(started, dtype):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v = keras.Variable(np.arange(3), dtype=dtype)
+
+    @rx.function
+    def change():
+        v.assign_add(keras.ops.ones(3, dtype))
+        return v.value
+
+    found = coordinator_of(strategy).schedule(change).fetch()
+    assert found.tolist() == v.numpy().tolist() == [1, 2, 3]
+
+
+def test_what_a_layer_adds_is_of_the_type_that_is_stored(started):
+    strategy = started(servers=1)
+
+    class Counting(keras.layers.Layer):
+        def __init__(self):
+            super().__init__(dtype="mixed_bfloat16")
+            self.count = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+        def call(self, x):
+            self.count.assign_add(1.0)
+            return x
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), Counting()])
+        model.compile(loss="mse")
+    model.evaluate(np.ones((4, 2)), np.ones((4, 2)), batch_size=2, verbose=0)
+    assert float(model.layers[0].count.value) == 2

@@ -66,12 +66,13 @@ class ServerStore:
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
             return  # what an optimizer makes moves beside the variables that it is for
         shape = tuple(variable.shape)
-        shards = num_shards(self._partitioner, shape, variable.dtype)
+        dtype = _compat.stored_dtype(variable)
+        shards = num_shards(self._partitioner, shape, dtype)
         home = ServerHome(
             self._client,
             (),
             shape,
-            variable.dtype,
+            dtype,
             make=lambda value: self._make(variable, value, shards),
             changed=self.changed,
             before=self.wait,
@@ -154,7 +155,7 @@ class ServerStore:
                 raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
             small = (min(shape[0], 2), *shape[1:]) if sharded else shape
-            part = Part(variable.path, small, variable.dtype)
+            part = Part(variable.path, small, _compat.stored_dtype(variable))
             slots = probe.slots_in(part, optimizer, variable)
             if any(slot.variable is None for slot in slots):
                 raise _cannot_take_apart(optimizer)
@@ -204,7 +205,7 @@ class ServerStore:
             self._client,
             places,
             tuple(slot.shape),
-            slot.dtype,
+            _compat.stored_dtype(slot),
             slot=index,
             changed=self.changed,
             before=self.wait,
