@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
+from replicax._ps.wire import RemoteError
+
+from helpers import wait_until
 
 Fixed = rx.experimental.partitioners.FixedShardsPartitioner
 
@@ -168,3 +174,69 @@ def test_what_a_layer_adds_is_of_the_type_that_is_stored(started):
         model.compile(loss="mse")
     model.evaluate(np.ones((4, 2)), np.ones((4, 2)), batch_size=2, verbose=0)
     assert float(model.layers[0].count.value) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.SGD(0.1, use_ema=True),
+        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
+        lambda: keras.optimizers.Lamb(0.1),
+    ],
+)
+def test_a_table_is_not_trained_by_what_looks_at_all_rows(started, make):
+    strategy = started(servers=1)
+    with strategy.scope():
+        table, optimizer = keras.Variable(np.ones((4, 2), "float32")), make()
+
+    @rx.function
+    def step(ids):
+        total = lambda: rx.nn.embedding_lookup(table, ids).sum()  # noqa: E731
+        _, gradient = rx.value_and_grad(total, [table])()
+        optimizer.apply(gradient, [table])
+
+    with pytest.raises(UsageError, match="A table is trained by rows, and rows that no batch"):
+        coordinator_of(strategy).schedule(step, args=(np.array([0, 1], "int32"),))
+
+
+def test_two_optimizers_do_not_share_what_they_keep(started):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v = keras.Variable(1.0)
+        first, second = keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.RMSprop(0.1)
+
+    @rx.function
+    def step(times):
+        first.apply([times], [v])
+
+    @rx.function
+    def other():
+        second.apply([np.float32(1.0)], [v])
+
+    coordinator = coordinator_of(strategy)
+    for fn, args in [(step, (np.float32(1),)), (other, ())]:
+        coordinator.schedule(fn, args=args)
+        coordinator.join()
+    value = float(v.value)
+    coordinator.schedule(step, args=(np.float32(1),))  # its program is there already
+    with pytest.raises(RemoteError, match="is trained by one optimizer at a time"):
+        coordinator.join()
+    with pytest.raises(UsageError, match="which another optimizer has taken over"):
+        coordinator.schedule(step, args=(np.ones((), "float64"),))
+    assert float(v.value) == value
+
+
+def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
+    strategy = rx.ParameterServerStrategy(engine="threads", num_workers=1, num_ps=1)
+    cluster = strategy.coordination.engine.cluster
+
+    @rx.function
+    def nothing():
+        return np.float32(1.0)
+
+    coordinator_of(strategy).schedule(nothing).fetch()
+    coordinator_of(strategy).join()
+    there = weakref.ref(strategy)
+    del strategy
+    wait_until(lambda: gc.collect() >= 0 and there() is None)
+    cluster.close()

@@ -185,6 +185,30 @@ class ShardOptimizer:
         return self._built[part]
 
 
+def check_by_rows(optimizer: Any, variable: Any) -> None:
+    """Refuse an optimizer for a table of which it would get some rows only.
+
+    Raises:
+        UsageError: If rows that are not named would have to change, or to be looked at.
+    """
+    why = None
+    if getattr(variable, "constraint", None) is not None:
+        why = "the table has a constraint"
+    elif optimizer.use_ema:
+        why = "it averages all rows in each step (use_ema)"
+    elif optimizer.gradient_accumulation_steps:
+        why = "it adds up gradients of rows, and updates all (gradient_accumulation_steps)"
+    elif not is_rowwise(Recipe.of(optimizer)):
+        why = "its update looks at the variable as a whole"
+    if why:
+        raise UsageError(
+            "A table is trained by rows, and rows that no batch names stay as they are. Received: "
+            f"{type(optimizer).__name__} for '{variable.path}': {why}. Its rows would not become "
+            "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
+            "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
+        )
+
+
 def is_rowwise(recipe: Recipe) -> bool:
     """Whether updating a variable by rows gives what updating all of it gives."""
     rng = np.random.default_rng(0)

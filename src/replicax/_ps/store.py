@@ -42,6 +42,8 @@ class ServerStore:
         self._optimizers: dict[int, tuple[int, Any]] = {}
         # Variables by their ids, and kept, so that no other gets the id of one that is gone.
         self._hosted: dict[int, tuple[int, Any]] = {}
+        # Which optimizer a variable had before another one took over.
+        self._left: set[tuple[int, int | None]] = set()
         # Grows with each write of the coordinator: what a worker pulled before is of no use then.
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
@@ -118,6 +120,10 @@ class ServerStore:
             self._optimizers[id(optimizer)] = (number, optimizer)
             self._host(number, optimizer)
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
+        for variable in new:
+            if (id(variable), number) in self._left:
+                raise _two_optimizers(variable.path)
+            self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
         if new:
             self._add(number, optimizer, new)
         return number
@@ -251,6 +257,14 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
         "looks at the variable as a whole. No server has all of it. Pass no "
         "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _two_optimizers(path: str) -> UsageError:
+    return UsageError(
+        "A variable on a parameter server is trained by one optimizer at a time. Received: "
+        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
+        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
     )
 
 
