@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+import jax
 import keras
 
 from replicax._core.errors import UnsupportedVersion, WrongBackend
@@ -146,6 +147,11 @@ def optimizer_in_scope() -> Any:
 def uses_weight_decay(optimizer: BaseOptimizer, variable: KerasVariable) -> bool:
     """Whether an optimizer lets the variable decay."""
     return bool(optimizer._use_weight_decay(variable))
+
+
+def takes_gradient(variable: KerasVariable) -> bool:
+    """Whether a variable's gradient is its next value."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def trainable_variables(optimizer: BaseOptimizer) -> list[Any]:
@@ -339,6 +345,11 @@ LOOP_STATE = "_get_jax_state"
 def drop_loop_state(model: Any) -> None:
     """Make Keras' loop forget the state it holds beside the variables."""
     model._jax_state = None
+
+
+def stored_dtype(variable: KerasVariable) -> str:
+    """The type that a variable is stored in, which may be another than a layer reads."""
+    return str(jax.dtypes.canonicalize_dtype(variable._dtype))
 
 
 def stored(variable: KerasVariable) -> Any:

@@ -106,7 +106,8 @@ class ShardOptimizer:
 
     def initial_slots(self, part: Part) -> list[np.ndarray]:
         """The slots of a value that was never updated."""
-        return self._build(part)[2]
+        # Copies: several shards are the same part, and each changes its own slots in place.
+        return [slot.copy() for slot in self._build(part)[2]]
 
     def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
         """Which variables of the original optimizer the slots of one of its variables are.
@@ -182,6 +183,30 @@ class ShardOptimizer:
             with installed(None):  # the copy is nobody's, also where a scope is open
                 self._built[part] = _copy(self._recipe, part)
         return self._built[part]
+
+
+def check_by_rows(optimizer: Any, variable: Any) -> None:
+    """Refuse an optimizer for a table of which it would get some rows only.
+
+    Raises:
+        UsageError: If rows that are not named would have to change, or to be looked at.
+    """
+    why = None
+    if getattr(variable, "constraint", None) is not None:
+        why = "the table has a constraint"
+    elif optimizer.use_ema:
+        why = "it averages all rows in each step (use_ema)"
+    elif optimizer.gradient_accumulation_steps:
+        why = "it adds up gradients of rows, and updates all (gradient_accumulation_steps)"
+    elif not is_rowwise(Recipe.of(optimizer)):
+        why = "its update looks at the variable as a whole"
+    if why:
+        raise UsageError(
+            "A table is trained by rows, and rows that no batch names stay as they are. Received: "
+            f"{type(optimizer).__name__} for '{variable.path}': {why}. Its rows would not become "
+            "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
+            "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
+        )
 
 
 def is_rowwise(recipe: Recipe) -> bool:

@@ -227,10 +227,14 @@ class WorkerLane:
         self._unused = 0
         self._addresses: list[Any] = []
         self._started = False
+        self._newest, self._turn = -1, 0
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
         self._started = False
+        # If it was scheduled after values were pulled ahead, it may have to see newer ones.
+        self._turn += closure.id > self._newest
+        self._newest = closure.newest
         task = closure.task.of(self.worker)
         shared = [source.splits for source in task.iterators if source.splits is not None]
         try:
@@ -304,7 +308,7 @@ class WorkerLane:
             head = {
                 "closure": closure.id,
                 "program": program.digest,
-                "epoch": engine.epoch,
+                "epoch": f"{engine.epoch}.{self._turn}",
                 "more": more,
                 "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
                 "sources": sources,

@@ -210,6 +210,7 @@ class Lanes:
                 else:
                     self._gate.finish(closure.id)
                     self._queue.put_back(closure)
+                del closure  # while it waits for the next one: it knows the strategy
         except BaseException as error:  # a thread that dies without a word would stop the program
             self._queue.mark_failed(None, error)
 
@@ -226,7 +227,8 @@ class Lanes:
         since = self._repairs.now()
         try:
             try:
-                result = lane.run(closure, more=self._queue.has_more(lane.worker))
+                more = self._gate.allows_ahead and self._queue.has_more(lane.worker)
+                result = lane.run(closure, more=more)
             finally:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:

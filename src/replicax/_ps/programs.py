@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
+from replicax._keras.shard_optimizer import check_by_rows
 from replicax._ps.id_sources import source_of
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def _outputs(
         described = {"optimizer": number(push.optimizer, push.variables), "grads": []}
         for variable, grad in zip(push.variables, grads, strict=True):
             is_rows = id(variable) in tables
+            if is_rows:
+                check_by_rows(push.optimizer, variable)
             home = _table_index(recorded.tables, variable) if is_rows else where(variable)
             described["grads"].append([len(wanted), "rows" if is_rows else "value", home])
             wanted.append(grad)

@@ -60,6 +60,7 @@ class RoundGate:
 
     def __init__(self, size: Callable[[], int], end: Callable[[], None]) -> None:
         self._size, self._end = size, end
+        self.allows_ahead = False  # the next closure is in the next round
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._running: set[int] = set()

@@ -46,6 +46,17 @@ class UnknownPlan(ClusterError):
     """Raised when a worker means a plan that this server, which may have begun anew, has not."""
 
 
+class OtherOptimizer(ClusterError):
+    """Raised for gradients for an optimizer that a variable has no more."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "A variable on a parameter server is trained by one optimizer at a time. Received: "
+            f"gradients of '{path}' for one that another has replaced. What the first one kept "
+            "beside it is gone. Train it by one optimizer only."
+        )
+
+
 @dataclass
 class Hosted:
     """An optimizer on a server: its steps are counted for all values at once."""
@@ -262,6 +273,9 @@ class ParameterServer:
         for push in plan["pushes"]:
             hosted = self.optimizers[push["optimizer"]]
             cells = [self.cells[number] for number in push["cells"]]
+            for cell in cells + [self.cells[number] for number in push["tables"]]:
+                if cell.optimizer != push["optimizer"]:
+                    raise OtherOptimizer(cell.part.path)
             grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
             if self.round is None:
                 _step(hosted, cells, grads, scale)

@@ -44,6 +44,8 @@ class ServerStore:
         self._optimizers: dict[int, tuple[int, Any]] = {}
         # Variables by their ids, and kept, so that no other gets the id of one that is gone.
         self._hosted: dict[int, tuple[int, Any]] = {}
+        # Which optimizer a variable had before another one took over.
+        self._left: set[tuple[int, int | None]] = set()
         # Grows with each write of the coordinator: what a worker pulled before is of no use then.
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
@@ -71,12 +73,13 @@ class ServerStore:
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
             return  # what an optimizer makes moves beside the variables that it is for
         shape = tuple(variable.shape)
-        shards = num_shards(self._partitioner, shape, variable.dtype)
+        dtype = _compat.stored_dtype(variable)
+        shards = num_shards(self._partitioner, shape, dtype)
         home = ServerHome(
             self._client,
             (),
             shape,
-            variable.dtype,
+            dtype,
             make=lambda value: self._make(variable, value, shards),
             changed=self.changed,
             before=self.wait,
@@ -122,6 +125,10 @@ class ServerStore:
             self._optimizers[id(optimizer)] = (number, optimizer)
             self._host(number, optimizer)
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
+        for variable in new:
+            if (id(variable), number) in self._left:
+                raise _two_optimizers(variable.path)
+            self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
         if new:
             self._add(number, optimizer, new)
         return number
@@ -162,7 +169,7 @@ class ServerStore:
             shape = tuple(variable.shape)
             is_table = isinstance(home_of(variable), ServedTable)
             small = (2 if is_table else min(shape[0], 2), *shape[1:]) if sharded else shape
-            part = Part(variable.path, small, variable.dtype)
+            part = Part(variable.path, small, _compat.stored_dtype(variable))
             slots = probe.slots_in(part, optimizer, variable)
             if any(slot.variable is None for slot in slots):
                 raise _cannot_take_apart(optimizer)
@@ -221,7 +228,7 @@ class ServerStore:
             self._client,
             places,
             tuple(slot.shape),
-            slot.dtype,
+            _compat.stored_dtype(slot),
             slot=index,
             changed=self.changed,
             before=self.wait,
@@ -276,6 +283,14 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
         "looks at the variable as a whole. No server has all of it. Pass no "
         "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _two_optimizers(path: str) -> UsageError:
+    return UsageError(
+        "A variable on a parameter server is trained by one optimizer at a time. Received: "
+        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
+        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
     )
 
 

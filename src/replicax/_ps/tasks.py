@@ -141,6 +141,8 @@ class Tracer:
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):
             return self.traced(fn, plain, args, kwargs)
 
+        args, kwargs = jax.tree.map(_owned, (tuple(args), kwargs))
+
         def make(worker: int) -> Task:
             mine, named = jax.tree.map(
                 lambda leaf: leaf.of_worker(worker) if isinstance(leaf, PerWorkerValues) else leaf,
@@ -169,7 +171,8 @@ class Tracer:
             family = self._families.get(
                 key, signature.key, lambda: self._family(fn, signature), keep=(fn, signature.leaves)
             )
-        return Task(family, tuple(np.asarray(array) for array in signature.arrays), tuple(given))
+        arrays = tuple(np.asarray(_owned(array)) for array in signature.arrays)
+        return Task(family, arrays, tuple(given))
 
     def _family(self, fn: Callable[..., Any], signature: Signature) -> Family:
         bare = signature.without_arrays()
@@ -212,6 +215,13 @@ def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
         return jax.tree.unflatten(jax.tree.structure(usual), leaves)
 
     return example
+
+
+def _owned(leaf: Any) -> Any:
+    """An argument as it is now: a loader may fill the same array again before the closure runs."""
+    if isinstance(leaf, PerWorkerValues):
+        return PerWorkerValues(jax.tree.map(_owned, value) for value in leaf.values)
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:
