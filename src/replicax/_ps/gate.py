@@ -12,6 +12,11 @@ from replicax._core.errors import UsageError
 class Gate(Protocol):
     """Says which closures may run at the same time."""
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether closures may begin with values that were fetched before they were admitted."""
+        ...
+
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; False if the gate was closed instead."""
         ...
@@ -49,6 +54,11 @@ class StalenessGate:
         self._ended = 0
         self._ended_before: dict[int, int] = {}  # of those that run, in the order of admission
         self._closed = False
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Not with a bound: others may end between the fetching and the admission."""
+        return self._bound is None
 
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; those that wait are let in as they came.

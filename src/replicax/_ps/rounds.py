@@ -64,6 +64,8 @@ class RoundGate:
         self._wanted = False
         self._closed = False
 
+    reads_ahead = True  # what was fetched in another round is of another epoch, and not used
+
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; False if the gate was closed instead."""
         with self._changed:
