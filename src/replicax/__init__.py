@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._input.context import InputContext as InputContext
+    from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
     from replicax._keras.finite import assert_finite as assert_finite
@@ -72,6 +73,7 @@ _HOMES = {
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
+    "replicax._input.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
     "replicax._keras.finite": ["assert_finite"],

@@ -30,6 +30,12 @@ RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
+# For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
+# threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
+GLIBC_TUNABLES = "GLIBC_TUNABLES"
+KEEP_MEMORY = (
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
+)
 
 
 def prefer_jax_backend() -> None:

@@ -266,6 +266,11 @@ def set_backup_paths(callback: Any, paths: list[str]) -> None:
     callback._weights_path, callback._training_metadata_path = paths
 
 
+def counts_draws(variable: KerasVariable) -> bool:
+    """Whether a variable is a `SeedGenerator`'s state: a seed, and how often it was drawn from."""
+    return variable.name == "seed_generator_state"
+
+
 def weights_of_classes(targets: Any, class_weight: Any) -> Any:
     """A weight for each row, by the class that its target says."""
     return data_adapter_utils.class_weight_to_sample_weights(targets, class_weight)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax._keras.capture import TraceAgain
 
 
 class DenseUse(UsageError):
@@ -27,14 +28,14 @@ class DenseUse(UsageError):
         )
 
 
-class NeedsBatch(Exception):
+class NeedsBatch(TraceAgain):
     """The function asks an iterator for one batch more than was thought."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
 
 
-class NotBuilt(Exception):
+class NotBuilt(TraceAgain):
     """The function applies an optimizer that has no variables yet."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -161,6 +162,8 @@ def recorder_of(scope: Any) -> Recorder | None:
 
 def _accumulates(variable: Any) -> bool:
     """Whether what workers write to a variable adds up: metrics, and moving statistics."""
+    if _compat.counts_draws(variable):
+        return True  # of random numbers: two closures that draw at once count as two
     number = "float" in variable.dtype or "int" in variable.dtype
     return number and (
         variable.synchronization == "on_read" or variable.aggregation in ("mean", "sum")

@@ -58,6 +58,7 @@ class Runtime:
         self.reducer = reducer
         self._before = before
         self.distribution = StoreDistribution(store, topology)
+        self.hands_out = False
         self._programs = ProgramCache()
         self._own = OwnArrays()
         self._in_flight: Any = None

@@ -141,12 +141,13 @@ class ClosureQueue:
         """Whether there is something for a worker to run next; asked without a lock."""
         return self._line.has(worker)
 
-    def put_back(self, closure: Closure, *, died: int | None = None) -> None:
+    def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
 
         Args:
-            closure: It waits before all others, unless an error has cancelled it.
+            closure: It waits again, unless an error has cancelled it.
             died: The worker that died of it, as far as one can tell.
+            first: Whether it waits before all others, or behind them.
         """
         with self._lock:
             self._running.pop(closure.id, None)
@@ -161,7 +162,7 @@ class ClosureQueue:
             elif self._line.is_stranded(closure):
                 self._fail(worker_is_gone(closure), [closure])
             else:
-                self._line.add_first(closure)
+                (self._line.add_first if first else self._line.add)(closure)
                 self._ready.notify(_waiters_to_tell(closure))
             self._tell_waiting()
 

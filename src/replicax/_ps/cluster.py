@@ -87,7 +87,7 @@ class Endpoint(Protocol):
         ...
 
     def close(self) -> None:
-        """End it."""
+        """End it, and let `wait` return. A second time, nothing happens."""
         ...
 
 

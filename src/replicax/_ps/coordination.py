@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UnavailableError
+from replicax._input.context import InputContext
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.dispatch import Dispatcher
-from replicax._ps.lanes import Lane, ServerGone, WorkerGone
+from replicax._ps.lanes import ComesLater, Lane, ServerGone, WorkerGone
+from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
 from replicax._ps.rounds import RoundGate
 from replicax._ps.tasks import Tracer, assembled
 from replicax._ps.wire import Link, LinkLost, Refused
-from replicax._ps.worker_data import PerWorkerDataset
 
 if TYPE_CHECKING:
     from replicax._ps.client import Client
     from replicax._ps.closures import Closure
     from replicax._ps.cluster import Cluster
     from replicax._ps.programs import Program
+    from replicax._ps.splits import Splits
     from replicax._ps.store import ServerStore
+    from replicax._ps.tasks import Task
 
 logger = logging.getLogger("replicax")
 
@@ -53,6 +58,7 @@ class Engine:
     ) -> None:
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.patience = patience
+        self.unused = Unused()
         self.clocks: dict[int, int] = {}
         self._incarnations = dict.fromkeys(range(client.num_servers), 0)
         self._barrier = 0
@@ -163,9 +169,32 @@ class Coordination:
         """Wait until a server is back."""
         self.engine.restore_server(server)
 
-    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> PerWorkerDataset:
+    def worker_dataset(
+        self, dataset_or_fn: Any, shard: str = "off", num_splits: int | None = None
+    ) -> PerWorkerDataset:
         """A data set of which each worker has a copy, or a share."""
-        return PerWorkerDataset(dataset_or_fn, shard)
+        cluster = self.engine.cluster
+        return PerWorkerDataset(
+            dataset_or_fn,
+            shard,
+            num_splits=num_splits,
+            workers=lambda: cluster.num_workers,
+            unused=self.engine.unused,
+        )
+
+    def created_dataset(self, dataset_fn: Callable[[InputContext], Any], _: Any) -> Any:
+        """The data set of a `DatasetCreator`: each worker makes one."""
+        return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
+
+    def staleness(self) -> Counter[int]:
+        """How often a server has applied a gradient that was so many updates late."""
+        self.engine.store.wait()
+        client, found = self.engine.client, Counter[int]()
+        for late in self.dispatcher.with_servers(
+            lambda: client.each("stats", {}, lambda reply: reply.head["staleness"])
+        ):
+            found.update({int(updates): count for updates, count in late.items()})
+        return found
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""
@@ -202,17 +231,28 @@ class WorkerLane:
         self._incarnation = -1
         self._link: Link | None = None
         self._told: set[Any] = set()
+        self._unused = 0
         self._addresses: list[Any] = []
         self._started = False
 
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
         self._started = False
+        task = closure.task.of(self.worker)
+        shared = [source.splits for source in task.iterators if source.splits is not None]
         try:
-            return self._run(closure, more=more)
-        except (LinkLost, Refused, OSError) as error:
-            self.close()
-            raise WorkerGone(self.worker, str(error), self._started) from error
+            result = self._result(*self._run(closure, task, more=more))
+        except (WorkerGone, ServerGone):
+            raise  # it has not ended: it will have the same batches then
+        except ComesLater:
+            for splits in shared:
+                splits.release(closure)
+            raise
+        except BaseException:
+            _finish(closure, shared)
+            raise
+        _finish(closure, shared)
+        return result
 
     def recover(self) -> None:
         """Wait until the worker is back."""
@@ -228,33 +268,61 @@ class WorkerLane:
         if link is not None:
             link.close()
 
-    def _run(self, closure: Closure, *, more: bool) -> Any:
-        engine, task = self._engine, closure.task.of(self.worker)
-        link = self._link or self._connect(
-            engine.cluster.member("worker", self.worker, timeout=engine.patience)
-        )
-        addresses = engine.client.addresses
-        if addresses != self._addresses:
-            link.call("servers", {"addresses": addresses})
-            self._addresses = addresses
+    def _run(self, closure: Closure, task: Task, *, more: bool) -> tuple[Program, Any]:
+        """Let the worker run a closure; what it answers, and which program it ran."""
+        iterators = task.iterators
         shapes: dict[int, Any] = {}
         program = task.family.usual
         while True:
-            self._tell(link, program)
+            # Where each batch is, first: it may be that there is none, or none yet.
+            places = [
+                source.place(closure, number, self.worker)
+                for number, source in enumerate(iterators)
+            ]
+            sources = [
+                (source.number, source.dataset.number, source.epoch, place)
+                for source, place in zip(iterators, places, strict=True)
+            ]
+            reply = self._call(closure, task, program, sources, more=more)
+            if "need" in reply.head:
+                shapes[reply.head["source"]] = reply.head["need"]
+                program = task.family.program(shapes)
+            elif "ended" in reply.head:
+                number = reply.head["source"]
+                iterators[number].splits.ended(closure, number, reply.head["ended"])
+            else:
+                return program, reply
+
+    def _call(
+        self, closure: Closure, task: Task, program: Program, sources: Any, *, more: bool
+    ) -> Any:
+        engine = self._engine
+        try:
+            link = self._link or self._connect(
+                engine.cluster.member("worker", self.worker, timeout=engine.patience)
+            )
+            addresses = engine.client.addresses
+            if addresses != self._addresses:
+                link.call("servers", {"addresses": addresses})
+                self._addresses = addresses
+            self._tell(link, program, task.iterators)
+            unused = engine.unused.numbers[self._unused :]
             head = {
                 "closure": closure.id,
                 "program": program.digest,
                 "epoch": engine.epoch,
                 "more": more,
                 "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
-                "splits": [None] * len(task.iterators),
+                "sources": sources,
+                "unused": unused,
             }
             self._started = True
             reply = link.call("run", head, [raw(array) for array in task.arrays])
-            if "need" not in reply.head:
-                return self._result(program, reply)
-            shapes[reply.head["source"]] = reply.head["need"]
-            program = task.family.program(shapes)
+            self._unused += len(unused)
+        except (LinkLost, Refused, OSError) as error:
+            self.close()
+            raise WorkerGone(self.worker, str(error), self._started) from error
+        return reply
 
     def _result(self, program: Program, reply: Any) -> Any:
         if "gone" in reply.head:
@@ -268,24 +336,29 @@ class WorkerLane:
         ]
         return assembled(program, arrays)
 
-    def _tell(self, link: Link, program: Program) -> None:
-        """Send what the worker has not got yet: a program, and the data that it reads."""
+    def _tell(self, link: Link, program: Program, iterators: Sequence[Any]) -> None:
+        """Send what the worker has not got yet: the data that it reads, and a program."""
+        for source in iterators:
+            dataset = source.dataset
+            if dataset.number not in self._told:
+                link.call("dataset", {"number": dataset.number}, [dataset.payload])
+                self._told.add(dataset.number)
         if program.digest in self._told:
             return
-        for source, _ in program.recorded.batches:
-            if source.resource not in self._told:
-                head = {"resource": source.resource, "shard": source.dataset.shard}
-                link.call("dataset", head, [source.dataset.payload])
-                self._told.add(source.resource)
         meta = json.dumps(program.meta).encode()
         link.call("program", {"digest": program.digest}, [meta, program.main, program.ids])
         self._told.add(program.digest)
 
     def _connect(self, member: Any) -> Link:
         self._incarnation = member.incarnation
-        self._told, self._addresses = set(), []
+        self._told, self._addresses, self._unused = set(), [], 0
         self._link = self._engine.dial(member.addresses)
         return self._link
+
+
+def _finish(closure: Closure, shared: Sequence[Splits]) -> None:
+    for splits in shared:
+        splits.finish(closure)
 
 
 def _export_name(platform: str) -> str:

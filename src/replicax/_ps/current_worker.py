@@ -12,7 +12,7 @@ from replicax._keras import _compat
 from replicax._keras.recorder import recorder_of
 from replicax._ps.on_worker import on_worker as on_worker
 from replicax._ps.on_worker import worker_here
-from replicax._ps.worker_data import PerWorkerDataset
+from replicax._ps.per_worker_dataset import PerWorkerDataset
 
 
 class NotOnWorker(UsageError, RuntimeError):

@@ -7,6 +7,7 @@ and servers are reached, is known to the strategy's `Coordination`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol, final
 
+from replicax._core.errors import CancelledError
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.lanes import Lane, Lanes
@@ -53,8 +55,12 @@ class Coordination(Protocol):
         """Wait until a server is back, with what it held; UnavailableError if it will not be."""
         ...
 
-    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> Any:
+    def worker_dataset(self, dataset_or_fn: Any, shard: str, num_splits: int | None = None) -> Any:
         """A data set of which each worker has an iterator of its own."""
+        ...
+
+    def staleness(self) -> Mapping[int, int]:
+        """How many updates were how late."""
         ...
 
     def barrier(self) -> None:
@@ -126,10 +132,21 @@ class Dispatcher:
         """Whether all tasks have ended."""
         return self._queue.done()
 
+    def abandon(self) -> None:
+        """Cancel all tasks, and wait for those that run; no error is left to be raised."""
+        if self._started:
+            self._queue.mark_failed(None, CancelledError("it was given up"))
+            with contextlib.suppress(Exception):
+                self._queue.wait()
+
     def barrier(self) -> None:
         """See to it that later tasks see all updates of those that have ended."""
         if self._started:
-            self._lanes.with_servers(self._coordination.barrier)
+            self.with_servers(self._coordination.barrier)
+
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, again after each server that it finds gone has been restored."""
+        return self._lanes.with_servers(call)
 
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once; give its number."""

@@ -42,6 +42,7 @@ class Lane(Protocol):
         Raises:
             WorkerGone: If the worker died before the closure had ended.
             ServerGone: If a server died before the closure had ended.
+            ComesLater: If it cannot run yet: it waits again, behind all others.
             Exception: What the closure raised.
         """
         ...
@@ -58,6 +59,10 @@ class Lane(Protocol):
     def close(self) -> None:
         """Let go of the worker: `run` and `recover`, in another thread, raise or return soon."""
         ...
+
+
+class ComesLater(Exception):
+    """Raised by a lane for a closure that has to wait until others have ended."""
 
 
 class WorkerGone(ClusterError):
@@ -231,6 +236,8 @@ class Lanes:
         except ServerGone as gone:
             self._queue.put_back(closure)
             self._mend_server(gone.server, since)
+        except ComesLater:
+            self._queue.put_back(closure, first=False)
         except BaseException as error:
             self._queue.mark_failed(closure, error)
         else:

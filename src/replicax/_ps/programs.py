@@ -47,7 +47,6 @@ def build(
     *,
     where: Callable[[Any], dict[str, Any]],
     number: Callable[[Any, Sequence[Any]], int],
-    resource: Callable[[Any], int],
     platforms: Sequence[str] | None = None,
 ) -> Program:
     """Make the program of a recorded closure.
@@ -56,7 +55,6 @@ def build(
         recorded: The closure.
         where: Describes the home of a variable.
         number: Names an optimizer on the servers, for these variables.
-        resource: Names an iterator on the workers.
         platforms: What workers compute on.
     """
     captured = recorded.captured
@@ -87,8 +85,8 @@ def build(
         "tables": [{**where(table.variable), "rows": table.rows} for table in recorded.tables],
         "lookups": [tables[id(variable)] for variable, _ in recorded.lookups],
         "batches": [
-            [resource(source), [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]]
-            for source, batch in recorded.batches
+            [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]
+            for _, batch in recorded.batches
         ],
         **layout,
     }

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from replicax._core.env import GLIBC_TUNABLES, KEEP_MEMORY, KERAS_BACKEND
 from replicax._core.errors import UsageError
 from replicax._ps.cluster import SERVER, START_MEMBER, WORKER, Member
 from replicax._ps.ray_process import RayProcess
@@ -27,12 +28,7 @@ _SECONDS_TO_START = 120.0
 _SECONDS_TO_JOIN = 900.0  # a cluster that grows on demand starts machines first
 _LINES_TOLD = 15
 
-# malloc keeps what it has got, and for all threads together: large arrays that come and go with
-# every step would be mapped and unmapped each time, at the price of a page fault per 4 KB.
-GLIBC_TUNABLES = (
-    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
-)
-MEMBER_ENVIRONMENT = {"KERAS_BACKEND": "jax", "GLIBC_TUNABLES": GLIBC_TUNABLES}
+MEMBER_ENVIRONMENT = {KERAS_BACKEND: "jax", GLIBC_TUNABLES: KEEP_MEMORY}
 
 
 @final
@@ -45,7 +41,8 @@ class Members:
         settings: What each is told, as JSON has it.
         environment: Variables of their environment, beside `MEMBER_ENVIRONMENT`.
         resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
-            one core in a cluster that is joined, and nothing on this machine.
+            one core in a cluster that is joined, and nothing on this machine. Only a member that
+            asks for a GPU sees one.
     """
 
     count: int

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
@@ -83,6 +84,7 @@ class Server:
     ) -> None:
         self.server_def = _server_def(server_or_cluster_def, job_name, task_index, protocol)
         self._endpoint: Endpoint | None = None
+        self._ended = threading.Event()
         if start:
             self.start()
 
@@ -123,6 +125,9 @@ class Server:
                 "it there. End what listens there, or correct the address for all processes."
             ) from error
         _log.info("Serving as %s %d at %s.", job, index, self.target)
+        # Also if nobody joins it, as where one process has all servers of a cluster.
+        waiting = partial(_end_with, self._endpoint, self._ended)
+        threading.Thread(target=waiting, name="replicax-server", daemon=True).start()
 
     def join(self) -> None:
         """Serve until the coordinator closes the cluster, or this process is asked to end."""
@@ -133,7 +138,7 @@ class Server:
             )
         try:
             with _sigterm_as_exit():
-                self._endpoint.wait()
+                self._ended.wait()
         finally:
             self._endpoint.close()
         _went_home.set()
@@ -204,6 +209,12 @@ def _server_def(
         )
     spec.task_address(job, index)
     return ServerDef(spec, job, index, protocol or "grpc")
+
+
+def _end_with(endpoint: Endpoint, ended: threading.Event) -> None:
+    endpoint.wait()
+    endpoint.close()
+    ended.set()
 
 
 def _as_mapping(given: Any) -> Any:

@@ -21,7 +21,7 @@ from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
-from replicax._ps.worker_data import NeedsProgram, Readers
+from replicax._ps.worker_data import Ended, NeedsProgram, Readers
 
 if TYPE_CHECKING:
     from replicax._ps.wire import Message
@@ -125,7 +125,7 @@ class Worker:
         return {}, ()
 
     def _dataset(self, session: Any, message: Message) -> Reply:
-        self._readers.add(message.head["resource"], message.head["shard"], message.buffers[0])
+        self._readers.add(message.head["number"], message.buffers[0])
         return {}, ()
 
     def _run(self, session: Any, message: Message) -> Reply:
@@ -144,6 +144,8 @@ class Worker:
             return {"gone": error.server}, ()
         except NeedsProgram as need:
             return {"need": need.shapes, "source": need.source}, ()
+        except Ended as end:
+            return {"ended": end.length, "source": end.source}, ()
         except Exception as error:
             self._readers.forget(head["closure"])
             return {"failed": repr(error)}, [_pickled(error)]
@@ -158,7 +160,8 @@ class Worker:
             array_of(buffer, dtype, shape)
             for (dtype, shape), buffer in zip(head["arrays"], buffers, strict=True)
         ]
-        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["splits"])
+        self._readers.drop(head["unused"])
+        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["sources"])
         rows, positions = program.wanted_rows(leaves) if program.ids else (None, [])
         closure = head["closure"]
         ahead, lane.ahead = lane.ahead, None

@@ -93,22 +93,23 @@ class ParameterServerStrategy(Strategy):
                 "snapshot_seconds": snapshot_seconds,
             },
         )
-        super().__init__(
-            Runtime(
-                topology,
-                engine_room.store,
-                CrossDeviceOps(),
-                before=functools.cache(_say_who_computes),
-            ),
-            cluster_resolver=engine_room.resolver,
+        runtime = Runtime(
+            topology,
+            engine_room.store,
+            CrossDeviceOps(),
+            before=functools.cache(_say_who_computes),
         )
+        runtime.hands_out = True
+        super().__init__(runtime, cluster_resolver=engine_room.resolver)
+        distribution = self.extended.distribution
         self.coordination = engine_room.coordination(
-            self.extended.distribution.adopt,
+            distribution.adopt,
             self.scope,
             max_staleness=max_staleness,
             in_rounds=check_dense(dense, max_staleness),
         )
-        self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.distribute_from_function = self.coordination.created_dataset
         self.close = self.coordination.close
 
 

@@ -19,6 +19,8 @@ from replicax._ps.given_cluster import GivenCluster
 from replicax._ps.task_server import Server, interface_of, serve_this_task_if_member
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 
+from helpers import wait_until
+
 JOBS = {"worker": ["localhost:2222", "localhost:2223"], "ps": ["localhost:2224"]}
 SECRET = "thirty-two bytes, as all others."
 
@@ -100,11 +102,34 @@ def test_a_name_that_does_not_lead_here_means_all_interfaces():
     assert interface_of("no such host.invalid") == ""
 
 
+def free_addresses(count):
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+    for one in held:
+        one.close()
+    return addresses
+
+
+def test_one_process_may_have_all_servers_of_a_cluster():
+    ps, *workers = free_addresses(3)
+    spec = ClusterSpec({"ps": [ps], "worker": workers})
+    for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
+        Server(spec, job, index)
+    cluster = GivenCluster(spec, SECRET.encode())
+    assert [cluster.member(WORKER, index).index for index in (0, 1)] == [0, 1]
+    cluster.close()
+    wait_until(lambda: all(map(is_free, [ps, *workers])))
+
+
+def is_free(address):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))) != 0
+
+
 @pytest.fixture
 def program(tmp_path):
     """Run a program as a task of a cluster of one worker; end it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (address,) = free_addresses(1)
     jobs = {"worker": [address], "ps": ["127.0.0.1:1"]}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
     cluster = GivenCluster(ClusterSpec(jobs), SECRET.encode())
