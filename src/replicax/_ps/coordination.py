@@ -258,7 +258,10 @@ class WorkerLane:
         member = self._engine.cluster.member(
             "worker", self.worker, after=self._incarnation, timeout=self._engine.patience
         )
-        self._connect(member)
+        try:
+            self._connect(member)
+        except (LinkLost, OSError) as error:  # it has died again already
+            raise WorkerGone(self.worker, str(error)) from error
 
     def close(self) -> None:
         """End the connection."""

@@ -16,6 +16,7 @@ import cloudpickle
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
 from replicax._keras import _compat
+from replicax._keras.no_variables import variables_refused
 from replicax._keras.recorder import recorder_of
 from replicax._ps.division import Division, divisible, whole
 from replicax._ps.on_worker import on_worker
@@ -141,7 +142,7 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def _made(self) -> Any:
-        with on_worker(0):
+        with on_worker(0), variables_refused():
             return self.make() if callable(self.make) else self.make
 
     @functools.cached_property
