@@ -215,5 +215,6 @@ def _in_order(dataset: Dataset) -> Node:
 
 
 def _ordered(node: Node) -> Node:
-    unordered = isinstance(node, Map) and node.ordered is False
-    return dataclasses.replace(node, ordered=True) if unordered else node
+    if isinstance(node, Map) and node.ordered is False:
+        return dataclasses.replace(node, ordered=True)
+    return node

@@ -50,7 +50,7 @@ class Ended(Exception):
 class Reader(Protocol):
     """What an iterator of the coordinator is on a worker."""
 
-    def batch(self, place: Place) -> Any:
+    def batch(self, place: Any) -> Any:
         """The batch at a place; of an own copy of the data, the next one."""
         ...
 
@@ -125,7 +125,7 @@ class Readers:
             if reader is None:
                 reader = self._readers[iterator] = self._made(data).begin(epoch)
             try:
-                batch = reader.batch(place and Place(*place[:3], tuple(map(tuple, place[3]))))
+                batch = reader.batch(place and Place.of(place))
             except PartEnded as end:
                 raise Ended(source, end.length) from None
             except StopIteration:
@@ -140,8 +140,10 @@ class Readers:
         if number not in self._data:
             try:
                 make, change, division = cloudpickle.loads(self._payloads[number])
-                kind = Copy if division is None else Shared
-                self._data[number] = kind(make, change, division, self._worker)
+                if division is None:
+                    self._data[number] = Copy(make, change)
+                else:
+                    self._data[number] = Shared(make, change, division, self._worker)
             except Exception as error:
                 raise ClosureInputError(
                     "The data set of a closure has to be made before the closure can run. "
@@ -161,7 +163,7 @@ class Copy:
         change: Applied to each batch, or None.
     """
 
-    def __init__(self, make: Any, change: Any, division: None, worker: int) -> None:
+    def __init__(self, make: Any, change: Any) -> None:
         self._make, self._change = make, change
         self._made = _made(make)
 
@@ -177,7 +179,7 @@ class _InOrder:
     def __init__(self, batches: Iterator[Any], change: Callable[[Any], Any] | None) -> None:
         self._batches, self._change = batches, change
 
-    def batch(self, place: None) -> Any:
+    def batch(self, place: Any) -> Any:
         batch = next(self._batches)
         return batch if self._change is None else self._change(batch)
 

@@ -90,8 +90,8 @@ def run_of(node: Node, start: int, stop: int | None) -> Node | None:
     changes: dict[str, Any] = {}
     match node:
         case Map():
-            runs = [run_of(inner, start, stop) for inner in (_NUMBERS, node.input)]
-            changes = {"input": runs[1] and Zip((runs[0], runs[1]), _PAIR), "fn": Numbered(node.fn)}
+            numbered = run_of(Zip((_NUMBERS, node.input), _PAIR), start, stop)
+            changes = {"input": numbered, "fn": Numbered(node.fn)}
         case Batch() | PaddedBatch():
             end = None if stop is None else stop * node.size
             changes = {"input": run_of(node.input, start * node.size, end)}
@@ -109,8 +109,9 @@ def run_of(node: Node, start: int, stop: int | None) -> Node | None:
         case _ if node.table is not None:
             behind = Skip(node, start) if start else node
             return behind if stop is None else Take(behind, stop - start)
-    is_found = bool(changes) and all(value is not None for value in changes.values())
-    return dataclasses.replace(node, **changes) if is_found else None
+    if not changes or None in changes.values():
+        return None
+    return dataclasses.replace(node, **changes)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
