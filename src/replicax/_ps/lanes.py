@@ -203,6 +203,7 @@ class Lanes:
                 else:
                     self._gate.finish(closure.id)
                     self._queue.put_back(closure)
+                del closure  # with its arrays: until the next one comes it may take long
         except BaseException as error:  # a thread that dies without a word would stop the program
             self._queue.mark_failed(None, error)
 

@@ -110,7 +110,7 @@ class Splits:
                 place = self._next(worker)
                 if place is None:
                     self._release(closure)
-                    if not self._given:
+                    if not any(given.places for given in self._given.values()):
                         return None
                     self._changed.wait(_PAUSE)
                     raise ComesLater
