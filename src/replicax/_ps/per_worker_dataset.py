@@ -233,10 +233,20 @@ class PerWorkerIterator:
 
 @final
 class Slot:
-    """Stands for a per-worker iterator while a function of it is traced: for that of any epoch."""
+    """Stands for a per-worker iterator while a function of it is traced: for that of any epoch.
+
+    Programs hold it, and it does not hold the data.
+    """
 
     def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
-        self.dataset, self.number = dataset, number
+        self._dataset, self.number = weakref.ref(dataset), number
+
+    @property
+    def dataset(self) -> PerWorkerDataset:
+        """What is read; there is an iterator of it whenever a function is traced."""
+        found = self._dataset()
+        assert found is not None
+        return found
 
     def __iter__(self) -> Slot:
         return self
