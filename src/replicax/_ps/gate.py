@@ -12,6 +12,9 @@ from replicax._core.errors import UsageError
 class Gate(Protocol):
     """Says which closures may run at the same time."""
 
+    pulls_ahead: bool
+    """Whether a closure may compute with variables that were read before it was admitted."""
+
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; False if the gate was closed instead."""
         ...
@@ -44,6 +47,7 @@ class StalenessGate:
                 "made from. Use 0 for one step after the other, or None for no bound."
             )
         self._bound = bound
+        self.pulls_ahead = bound is None
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._ended = 0

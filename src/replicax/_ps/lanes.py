@@ -220,7 +220,8 @@ class Lanes:
         since = self._repairs.now()
         try:
             try:
-                result = lane.run(closure, more=self._queue.has_more(lane.worker))
+                more = self._gate.pulls_ahead and self._queue.has_more(lane.worker)
+                result = lane.run(closure, more=more)
             finally:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:

@@ -55,6 +55,7 @@ class RoundGate:
     """
 
     def __init__(self, size: Callable[[], int], end: Callable[[], None]) -> None:
+        self.pulls_ahead = False  # the next closure begins with what the end of the round makes
         self._size, self._end = size, end
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
