@@ -111,6 +111,15 @@ def test_a_lane_hears_whether_more_waits(cluster):
     assert lane.more == [True, True, False]
 
 
+def test_a_lane_with_a_bound_of_staleness_reads_nothing_ahead(cluster):
+    cluster.gate, lane = StalenessGate(1), FakeLane(0)
+    for _ in range(3):
+        cluster.schedule(worker_of)
+    cluster.begin(lane)
+    cluster.queue.wait()
+    assert lane.more == [False, False, False]
+
+
 def test_a_closure_that_comes_later_lets_others_run_first(cluster):
     order = []
 
