@@ -30,10 +30,11 @@ LAYERS = {
     "coordinator": {"_ps", "_core"},
     "train": {"_core", "_control", "_keras", "_input"},
     "callbacks": {"_core", "_control", "_keras", "experimental", "train"},
-    "layers": {"_core", "_keras"},
+    "layers": {"_core", "_keras", "_ps"},
     "experimental": {"strategies", "_core", "_control", "_keras", "_input", "_ps", "train"},
     PUBLIC: {
         *ENGINE,
+        "_ps",
         "strategies",
         "coordinator",
         "callbacks",
@@ -62,6 +63,7 @@ LIBRARIES = {
     "numpy": {
         *ENGINE,
         "data",
+        "layers",
         "train",
         "_ps",
         "strategies",

@@ -72,7 +72,9 @@ def names_for_type_checkers():
     """The names that the TYPE_CHECKING block imports, with their modules."""
     (block,) = (node for node in TREE.body if isinstance(node, ast.If))
     return {
-        alias.asname: f"{node.module}.{alias.name}" for node in block.body for alias in node.names
+        alias.asname: ".".join(filter(None, [getattr(node, "module", None), alias.name]))
+        for node in block.body
+        for alias in node.names
     }
 
 

@@ -14,6 +14,7 @@ from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
 
 if TYPE_CHECKING:
+    import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
     from replicax import coordinator as coordinator
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._input.context import InputContext as InputContext
+    from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
@@ -70,11 +73,13 @@ _HOMES = {
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
+    "replicax._input.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._ps.task_server": ["Server"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",
@@ -96,6 +101,7 @@ _MODULES = {
     "cluster_resolver": "replicax.cluster_resolver",
     "coordinator": "replicax.coordinator",
     "data": "replicax.data",
+    "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
     "errors": "replicax._core.errors",
     "experimental": "replicax.experimental",
     "launch": "replicax.launch",

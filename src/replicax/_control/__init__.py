@@ -13,3 +13,4 @@ from replicax._control._line import Line as Line
 from replicax._control._meeting import meet as meet
 from replicax._control._message import EXIT_CODE as EXIT_CODE
 from replicax._control._open import open_channel as open_channel
+from replicax._control._ticks import Ticks as Ticks

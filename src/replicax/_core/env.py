@@ -4,8 +4,12 @@
                          unset.
 `CUDA_VISIBLE_DEVICES`   set by `SlurmClusterResolver` to the GPUs of this task.
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
+`RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
+                         files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
                          nothing, or stands still while others wait for it, ends all. Default: 30.
+`RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
+                         set by `replicax run`.
 
 What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers.
 """
@@ -15,13 +19,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from replicax._core.errors import UsageError
 
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
+RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
+RAY_AUTH_MODE = "RAY_AUTH_MODE"
+# For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
+# threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
+GLIBC_TUNABLES = "GLIBC_TUNABLES"
+KEEP_MEMORY = (
+    "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
+)
 
 
 def prefer_jax_backend() -> None:
@@ -64,3 +78,43 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
             "is given up. Write for example 120, or leave it unset for 30."
         )
     return seconds
+
+
+def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
+    own = os.environ if environ is None else environ
+    return {name: own.get(name, "").strip() for name in RX_TLS}
+
+
+def environment_for_child(
+    changes: Mapping[str, str],
+    *,
+    without: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment for a process that is started by this one.
+
+    Args:
+        changes: What it has beside what it inherits, or instead of it.
+        without: What it does not inherit: what begins with one of these.
+        environ: What there is to inherit; by default the environment of this process.
+    """
+    own = os.environ if environ is None else environ
+    kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}
+    return {**kept, **changes}
+
+
+def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether Ray, in this process, shows a token to the cluster that it joins."""
+    return (os.environ if environ is None else environ).get(RAY_AUTH_MODE, "").lower() == "token"
+
+
+def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
+    """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
+    return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
+
+
+def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
+    """Where programs of this user keep what outlives them."""
+    own = os.environ if environ is None else environ
+    return Path(own.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

@@ -135,25 +135,35 @@ class ProcessFailed(ClusterError, RuntimeError):
     """Raised when a process that was started ended with an error.
 
     Args:
-        rank: The number of the worker.
+        rank: Its number in its job.
         returncode: Its exit code, or the negative number of the signal that ended it.
         tail: The last lines it printed.
         pid: Its process id.
+        job: Its job.
     """
 
-    def __init__(self, rank: int, returncode: int, tail: str, pid: int | None = None) -> None:
-        super().__init__(rank, returncode, tail, pid)  # so that it can be pickled
+    def __init__(
+        self, rank: int, returncode: int, tail: str, pid: int | None = None, job: str = "worker"
+    ) -> None:
+        super().__init__(rank, returncode, tail, pid, job)  # so that it can be pickled
         self.rank = rank
         self.returncode = returncode
         self.tail = tail
         self.pid = pid
+        self.job = job
+
+    @property
+    def who(self) -> str:
+        """Which process it was, in words."""
+        return f"{self.job} {self.rank}" + (f" (pid {self.pid})" if self.pid else "")
 
     def __str__(self) -> str:
-        who = f"worker {self.rank}" + (f" (pid {self.pid})" if self.pid else "")
         said = "\n".join(f"    {line}" for line in self.tail.splitlines())
+        needed = "one of its workers" if self.job == "worker" else f"its {self.job}"
         return (
-            f"A worker process failed. Received: {describe_exit(self.returncode)} from {who}. "
-            "A cluster cannot go on without one of its workers, so this ends all. "
+            f"A {self.job} process failed. "
+            f"Received: {describe_exit(self.returncode)} from {self.who}. "
+            f"A cluster cannot go on without {needed}, so this ends all. "
             + (f"Its last lines say what to mend:\n{said}" if said else _SEE_ABOVE)
         )
 

@@ -32,8 +32,8 @@ class Store(Protocol):
     """Where variables live and how a write reaches them."""
 
     @property
-    def devices(self) -> tuple[Any, ...]:
-        """What holds the variables."""
+    def device_names(self) -> tuple[str, ...]:
+        """What holds the variables: devices, or tasks of a cluster."""
         ...
 
     @property

@@ -38,6 +38,7 @@ class DistributedDataset:
         plan: Who reads what; None if a function of the user makes the batches of each worker.
         exchange: Tells all workers a value and gets theirs; None if there is one worker.
         name: Of the data set, the same on all workers.
+        is_for_workers: Whether this process hands batches out, and computes with none.
 
     Example:
         >>> import numpy as np
@@ -57,6 +58,8 @@ class DistributedDataset:
         plan: ShardPlan | None = None,
         exchange: Exchange | None = None,
         name: str = "data set",
+        *,
+        is_for_workers: bool = False,
     ) -> None:
         self.sources = sources
         self._shares = shares
@@ -67,8 +70,20 @@ class DistributedDataset:
         self._passes = itertools.count()
         self.ahead = options.experimental_per_replica_buffer_size
         self.workers = len(plan.reads) if plan else 1
+        self._is_for_workers = is_for_workers
 
     def __iter__(self) -> DistributedIterator:
+        if self._is_for_workers:
+            raise UsageError(
+                "With parameter servers, batches are for closures on workers. Received: a loop "
+                "over a distributed data set on the coordinator. To use this dataset, you need to "
+                "pass this dataset to ClusterCoordinator.create_per_worker_dataset. Its iterator "
+                "is an argument of `schedule`; or pass the data set to `fit`."
+            )
+        return self.begin()
+
+    def begin(self) -> DistributedIterator:
+        """Begin a pass, also where only `fit` may."""
         return DistributedIterator(self)
 
     @property

@@ -31,6 +31,8 @@ class Target(Protocol):
 
     topology: Any
 
+    hands_out: bool  # whether batches are for workers that are other processes than this one
+
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
         """Place one nest per replica of this worker; with the rows of all, if they differ."""
         ...
@@ -67,7 +69,8 @@ def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> D
     plan = plan_shards(node, AutoShardPolicy(asked), workers=workers, replicas=replicas)
     shares = Sharing(node, plan.policy, workers, topology.process_index, replicas)
     placing = _placing(target, options)
-    return DistributedDataset([source], shares, placing, options, plan, *share)
+    away = target.hands_out
+    return DistributedDataset([source], shares, placing, options, plan, *share, is_for_workers=away)
 
 
 def distribute_from_function(
@@ -85,7 +88,8 @@ def distribute_from_function(
     ]
     shares = Dealing(tuple(source.prepared() for source in sources), own)
     placing, share = _placing(target, options), _shared_by(target)
-    return DistributedDataset(sources, shares, placing, options, None, *share)
+    away = target.hands_out
+    return DistributedDataset(sources, shares, placing, options, None, *share, is_for_workers=away)
 
 
 def _shared_by(target: Target) -> tuple[Exchange | None, str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
+import jax
 import keras
 
 from replicax._core.errors import UnsupportedVersion, WrongBackend
@@ -44,6 +46,7 @@ check_version(keras.__version__)
 
 from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
+from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
@@ -76,6 +79,7 @@ __all__ = [
     "data_adapters",
     "distribution",
     "get_stateless_scope",
+    "in_symbolic_scope",
     "jax_distribution",
     "jax_trainer",
     "losses",
@@ -113,8 +117,28 @@ def learning_rate(optimizer: BaseOptimizer) -> Any:
     return optimizer._learning_rate
 
 
+def iterations(optimizer: BaseOptimizer) -> KerasVariable:
+    """The variable that counts the optimizer's steps, also those that only add up gradients."""
+    return optimizer._iterations
+
+
+_building: ContextVar[Any] = ContextVar("replicax_building", default=None)
+
+
+def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
+    """Make the optimizer's variables; all that is made meanwhile is its own."""
+    token = _building.set(optimizer)
+    try:
+        optimizer.build(variables)
+        optimizer.built = True
+    finally:
+        _building.reset(token)
+
+
 def optimizer_in_scope() -> Any:
     """The optimizer that is making variables now, or None."""
+    if _building.get() is not None:
+        return _building.get()
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = [getattr(scope, "caller", None) for scope in scopes]
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)
@@ -123,6 +147,11 @@ def optimizer_in_scope() -> Any:
 def uses_weight_decay(optimizer: BaseOptimizer, variable: KerasVariable) -> bool:
     """Whether an optimizer lets the variable decay."""
     return bool(optimizer._use_weight_decay(variable))
+
+
+def takes_gradient(variable: KerasVariable) -> bool:
+    """Whether a variable's gradient is its next value."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def trainable_variables(optimizer: BaseOptimizer) -> list[Any]:
@@ -245,6 +274,11 @@ def set_backup_paths(callback: Any, paths: list[str]) -> None:
     callback._weights_path, callback._training_metadata_path = paths
 
 
+def counts_draws(variable: KerasVariable) -> bool:
+    """Whether a variable is a `SeedGenerator`'s state: a seed, and how often it was drawn from."""
+    return variable.name == "seed_generator_state"
+
+
 def weights_of_classes(targets: Any, class_weight: Any) -> Any:
     """A weight for each row, by the class that its target says."""
     return data_adapter_utils.class_weight_to_sample_weights(targets, class_weight)
@@ -311,6 +345,11 @@ LOOP_STATE = "_get_jax_state"
 def drop_loop_state(model: Any) -> None:
     """Make Keras' loop forget the state it holds beside the variables."""
     model._jax_state = None
+
+
+def stored_dtype(variable: KerasVariable) -> str:
+    """The type that a variable is stored in, which may be another than a layer reads."""
+    return str(jax.dtypes.canonicalize_dtype(variable._dtype))
 
 
 def stored(variable: KerasVariable) -> Any:

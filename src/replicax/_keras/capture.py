@@ -30,6 +30,10 @@ _NEEDS_A_NUMBER = (
 )
 
 
+class TraceAgain(Exception):
+    """Raised while a function is traced, by what wants it to be traced otherwise."""
+
+
 @final
 class CaptureScope(keras.StatelessScope):
     """Notes which variables are read and written, and gives lent values for reads."""
@@ -137,9 +141,12 @@ def capture(
             created = _compat.pending_variables() - before
         found = {**scope.reads, **scope.writes}
         complete = created <= 0 and found.keys() <= variables.keys()
-        # An error is the user's if the function is complete; while it still creates variables
-        # (`zip(grads, model.trainable_variables)` of a model that is not built) it may pass.
-        if error is not None and (complete or created <= 0):
+        # An error is the user's if nothing new was found. While the function still creates
+        # variables (`zip(grads, model.trainable_variables)` of a model that is not built) it may
+        # pass; also while it reads some that are no inputs yet: Keras' regularizers expect them.
+        if isinstance(error, TraceAgain):
+            raise error
+        if error is not None and created <= 0 and found.keys() <= variables.keys():
             raise_explained(error)
         if complete and result is not None:
             return result

@@ -1,14 +1,15 @@
 """`fit`, `evaluate` and `predict` by closures: each batch is scheduled, and runs on some worker.
 
 Keras' loop goes on: it draws batches, calls callbacks and counts. Its step function is one that
-schedules and returns at once, with the logs of a step that has ended; whoever then reads a
-variable (a metric's result, a checkpoint) waits for all that was scheduled before.
+schedules and returns at once, with logs that show the last step that has ended; whoever then
+reads a variable (a metric's result, a checkpoint) waits for all that was scheduled before.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
+from replicax._keras.worker_batches import promised
 
 
 class Scheduled(Protocol):
@@ -40,7 +42,15 @@ class Scheduler(Protocol):
         ...
 
     def before_access(self, flush: Callable[[], None] | None) -> None:
-        """What to do before the coordinator reads or writes a variable."""
+        """What to do before this thread reads or writes a variable."""
+        ...
+
+    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Let an optimizer run where the variables are."""
+        ...
+
+    def abandon(self) -> None:
+        """Cancel what is scheduled, and wait for what runs."""
         ...
 
     def settle(self) -> None:
@@ -56,80 +66,121 @@ class ClosureSteps:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
         scheduler: Who runs closures.
+
+    Raises:
+        UsageError: If the model was compiled to run without being compiled.
     """
 
     def __init__(self, model: Any, kind: str, scheduler: Scheduler) -> None:
-        if model.run_eagerly:
-            raise UsageError(
-                "Workers run compiled closures. Received: a model compiled with run_eagerly=True. "
-                "There is no Python of yours on a worker. Leave it out; to debug, use the strategy "
-                "with engine='threads', or no strategy."
-            )
+        _refuse_python(model)
         self._model, self._kind, self._scheduler = model, kind, scheduler
         self._waiting: deque[Scheduled] = deque()
-        self._logs: Any = None
-        self._step = _own_step(model, kind)
-        # A new key for each function that is made: `compile` may have changed everything.
-        self._key = object()
-        self._loop = _compat.make_iterator_step(model, self._one, concatenate=kind == "predict")
+        self._newest = Newest()
+        step = _own_step(model, kind)
+        self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
+        # New keys for each function that is made: `compile` may have changed everything.
+        self._key, self._key_of_own = object(), object()
+        if kind == "train" and model.optimizer.built:
+            scheduler.host(model.optimizer, model.trainable_variables)
 
-    def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
-        return self._loop(state, iterator)
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        batches = itertools.islice(iterator, self._model.steps_per_execution)
+        results = [self._scheduled(batch) for batch in batches]
+        if not results:
+            raise StopIteration
+        if not self._newest.logs:
+            self._take_one()
+        logs = self._newest.logs[0]
+        if self._kind == "predict":
+            later = [LaterArray(results, index) for index in range(len(jax.tree.leaves(logs)))]
+        else:
+            later = [LaterLog(self._newest, index) for index in range(len(jax.tree.leaves(logs)))]
+        return jax.tree.unflatten(jax.tree.structure(logs), later), state
 
-    def _one(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        result = self._scheduler.schedule(self._key, self._step, (batch,))
+    def _scheduled(self, batch: Any) -> Scheduled:
+        source = promised(batch)
+        if source is None:
+            result = self._scheduler.schedule(self._key, self._step, (batch,))
+        else:
+            result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
         # From now on: tracing has read variables, and waited for what came before.
         self._scheduler.before_access(self.flush)
-        if self._kind == "predict":
-            return self._predicted(result), state
         self._waiting.append(result)
-        while self._logs is None or len(self._waiting) > self._scheduler.under_way():
-            self._logs = self._waiting.popleft().fetch()
-        return self._logs, state
+        while len(self._waiting) > self._scheduler.under_way():
+            self._take_one()
+        return result
 
-    def _predicted(self, result: Scheduled) -> Any:
-        self._waiting.append(result)
-        if len(self._waiting) > self._scheduler.under_way():
-            self._waiting.popleft().fetch()
-        if self._logs is None:
-            self._logs = result.fetch()  # what the outputs look like
-        leaves, tree = jax.tree.flatten(self._logs)
-        return tree.unflatten([LaterArray(result, i) for i in range(len(leaves))])
+    def _take_one(self) -> None:
+        self._newest.logs[:] = [self._waiting.popleft().fetch()]
 
     def flush(self) -> None:
         """Wait for all that was scheduled."""
-        # While it waits, reads are those of the tracing of a closure, or of another thread.
+        # While it waits, reads are those of the tracing of a closure.
         self._scheduler.before_access(None)
         while self._waiting:
-            self._logs = self._waiting.popleft().fetch()
+            self._take_one()
         self._scheduler.settle()
 
     def restore(self) -> None:
-        """After a failure: nothing is under way any more."""
+        """After a failure: let nothing be under way any more, and no error be left over."""
         self._waiting.clear()
         self._scheduler.before_access(None)
+        self._scheduler.abandon()
         _compat.drop_loop_state(self._model)
 
     def forget(self) -> None:
         """The end of a call."""
         self.flush()
-        self._logs = None
+        self._newest = Newest()
+
+
+@final
+class Newest:
+    """The logs of the last step that has ended; none before the first."""
+
+    def __init__(self) -> None:
+        self.logs: list[Any] = []
+
+
+@final
+class LaterLog:
+    """A number of the logs: that of the last step that has ended, whenever one looks."""
+
+    def __init__(self, newest: Newest, index: int) -> None:
+        self._newest, self._index = newest, index
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(jax.tree.leaves(self._newest.logs[0])[self._index], dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self.__array__())
 
 
 @final
 class LaterArray:
-    """An array of a closure's result; who looks at it waits for it."""
+    """An array of the results of some closures; who looks at it waits for them."""
 
-    def __init__(self, result: Scheduled, index: int) -> None:
-        self._result, self._index = result, index
+    def __init__(self, results: Sequence[Scheduled], index: int) -> None:
+        self._results, self._index = results, index
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(jax.tree.leaves(self._result.fetch())[self._index], dtype=dtype)
+        found = [jax.tree.leaves(result.fetch())[self._index] for result in self._results]
+        return np.asarray(found[0] if len(found) == 1 else np.concatenate(found), dtype=dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
         return np.shape(self.__array__())
+
+
+def _refuse_python(model: Any) -> None:
+    wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
+    if model.run_eagerly or not model.jit_compile:
+        raise UsageError(
+            f"Workers run compiled closures. Received: a model compiled with {wanted}. There is "
+            "no Python of yours on a worker. Leave it out; to debug, use the strategy with "
+            "engine='threads', or no strategy."
+        )
 
 
 def _own_step(model: Any, kind: str) -> Callable[[Any], Any]:

@@ -19,6 +19,12 @@ from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
+from replicax._keras.worker_batches import (
+    WorkerDataAdapter,
+    is_creator,
+    is_per_worker,
+    not_of_workers,
+)
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2
@@ -49,7 +55,7 @@ class HostAdapter(_compat.DataAdapter):
             return source.host_batches()
         is_iterator = callable(getattr(source, "get_state", None))
         if not (is_iterator and self._is_new):
-            source = iter(getattr(source, "dataset", source))
+            source = _pass_over(getattr(source, "dataset", source))
         self.position = source.get_state()
         return source.host_batches()
 
@@ -59,7 +65,7 @@ class HostAdapter(_compat.DataAdapter):
             self._notes_positions = True
             if self._put_back is not None:
                 # The pass before again: nothing was taken from it.
-                iterator = iter(self._dataset)
+                iterator = _pass_over(self._dataset)
                 iterator.begin_pass(iterator.get_state()["epoch"] - 1)
                 self.go_to(iterator.get_state())
 
@@ -69,7 +75,7 @@ class HostAdapter(_compat.DataAdapter):
         if isinstance(position, list) and isinstance(current, StoreDistribution):
             # Of workers that shared the data: for one worker, too, it has to be shared.
             self._dataset = current.share(self._dataset, by_one=True)
-        iterator = iter(getattr(self._dataset, "dataset", self._dataset))
+        iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
         iterator.set_state(position)
         self.position, self._is_new = position, False
         self._put_back = None if is_over else iterator.host_batches()
@@ -117,6 +123,11 @@ class HostAdapter(_compat.DataAdapter):
         return None
 
 
+def _pass_over(dataset: Any) -> Any:
+    """An iterator, also over what only `fit` may iterate over."""
+    return getattr(dataset, "begin", dataset.__iter__)()
+
+
 def unannounced_end(original: Callable[..., Any]) -> Callable[..., Any]:
     """The end of data whose length nobody had said: no surprise, and no rule for the next epoch.
 
@@ -162,11 +173,10 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_data_set(x):
+        if not (is_data_set(x) or is_creator(x) or is_per_worker(x)):
             return original(x, *args, **kwargs)
         current = _compat.distribution()
-        if isinstance(current, StoreDistribution):
-            x = current.share(x)
+        ours = current if isinstance(current, StoreDistribution) else None
         given = inspect.signature(original).bind(x, *args, **kwargs).arguments
         for name in ("y", "sample_weight", "batch_size"):
             if given.get(name) is not None:
@@ -175,9 +185,26 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
                     f"`{name}` beside a {type(x).__name__}. It would have no effect. Make the "
                     "data set yield `(inputs, targets, weights)` in batches, and leave it out."
                 )
+        if is_creator(x):
+            x = x.created_by(ours and ours.distribute_from_function)
+        elif ours is not None:
+            x = ours.share(x)
+        if is_per_worker(x):
+            return _of_workers(x, ours, given)
         return HostAdapter(x, given.get("class_weight"))
 
     return get_data_adapter
+
+
+def _of_workers(
+    dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]
+) -> WorkerDataAdapter:
+    if ours is None or ours.make_steps is None:
+        raise not_of_workers(dataset)
+    weights = given.get("class_weight")
+    if weights is not None:
+        dataset = dataset.changed_by(functools.partial(_weighted, class_weight=weights))
+    return WorkerDataAdapter(dataset, given.get("steps_per_epoch"))
 
 
 def is_data_set(value: Any) -> bool:

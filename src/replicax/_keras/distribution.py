@@ -42,6 +42,8 @@ class StoreDistribution(_compat.Distribution):
         self.store = store
         self.topology = topology
         self._distribute: Callable[[Any], Any] | None = None
+        # Makes a data set of a function that is to make it where it is read.
+        self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
 

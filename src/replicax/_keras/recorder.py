@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax._keras.capture import TraceAgain
 
 
 class DenseUse(UsageError):
@@ -27,14 +28,14 @@ class DenseUse(UsageError):
         )
 
 
-class NeedsBatch(Exception):
+class NeedsBatch(TraceAgain):
     """The function asks an iterator for one batch more than was thought."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
 
 
-class NotBuilt(Exception):
+class NotBuilt(TraceAgain):
     """The function applies an optimizer that has no variables yet."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -53,6 +54,20 @@ class Table(NamedTuple):
 
     variable: Any
     rows: int
+
+
+class Added(NamedTuple):
+    """What a closure has added to a variable so far.
+
+    Args:
+        total: The sum; None if only the difference is known, and only at the end.
+        value: What the variable is then.
+        is_sum: Whether it has been added to, and nothing else.
+    """
+
+    total: Any
+    value: Any
+    is_sum: bool
 
 
 @dataclass
@@ -83,14 +98,14 @@ class Recorder:
         self.lookups: list[tuple[Any, Any]] = []
         self.found: dict[int, tuple[Any, int]] = {}
         self.changed: list[tuple[Any, str]] = []
-        self._added: dict[int, Any] = {}
+        self._added: dict[int, Added] = {}
         self._batches, self._positions = iter(batches), list(positions)
 
     def shape_of(self, variable: Any) -> Any:
         """What a variable is as an input: without asking a server for it."""
         table = self.inputs.tables.get(id(variable))
         shape = tuple(variable.shape) if table is None else (table.rows, *variable.shape[1:])
-        return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(variable.dtype))
+        return jax.ShapeDtypeStruct(shape, _compat.stored_dtype(variable))
 
     def next_batch(self, source: Any) -> Any:
         """The next batch of a worker's own data."""
@@ -101,16 +116,31 @@ class Recorder:
 
     def lookup(self, variable: Any, ids: Any) -> Any:
         """Rows of a variable."""
+        at = self._places(variable, ids)
+        if at is None:
+            return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
+        return jnp.take(_compat.read(variable), at, axis=0)
+
+    def find(self, variable: Any, ids: Any) -> tuple[Any, Any]:
+        """Rows of a dynamic table, and which ids are no padding."""
+        at, rows = self._places(variable, ids), _compat.read(variable)
+        if at is None or not rows.shape[0]:  # a trace that finds out what there is
+            shape = (*ids.shape, *variable.shape[1:])
+            return jnp.zeros(shape, variable.dtype), jnp.ones(ids.shape, bool)
+        # Behind the last row stands what is no id: the worker, which sees all 64 bits, says so.
+        return jnp.take(rows, at, axis=0, mode="fill", fill_value=0), at < rows.shape[0]
+
+    def _places(self, variable: Any, ids: Any) -> Any:
+        """Where the rows of ids are among those that arrive; None until that is known."""
         ids = jnp.asarray(ids)
         if id(variable) not in self.inputs.tables:
             seen = self.found.get(id(variable), (variable, 0))[1]
             self.found[id(variable)] = variable, seen + ids.size
-            return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
+            return None
         number = len(self.lookups)
         self.lookups.append((variable, ids))
         known = number < len(self._positions)
-        at = self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
-        return jnp.take(_compat.read(variable), at, axis=0)
+        return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
 
     def apply(self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
         """Gradients for an optimizer, which is not run here."""
@@ -119,36 +149,49 @@ class Recorder:
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         if not optimizer.built:
             raise NotBuilt(optimizer, list(variables))
+        for gradient, variable in pairs:
+            if _compat.takes_gradient(variable):  # what float8 keeps: its gradient is its new value
+                variable.assign(gradient)
+        pairs = [(g, v) for g, v in pairs if not _compat.takes_gradient(v)]
         factor = optimizer.loss_scale_factor
         given = [g if factor is None else g / factor for g, _ in pairs]
         clipped = _compat.clip(optimizer, given)
         push = Push(optimizer, tuple(v for _, v in pairs))
+        types = [_compat.stored_dtype(variable) for _, variable in pairs]
         self.pushes.append(
-            (push, [jnp.asarray(g, v.dtype) for g, (_, v) in zip(clipped, pairs, strict=True)])
+            (push, [jnp.asarray(g, dtype) for g, dtype in zip(clipped, types, strict=True)])
         )
 
-    def add(self, variable: Any, value: Any) -> None:
-        """A variable is added to."""
-        flat = _compat.get_stateless_scope() is _compat.outermost(_compat.get_stateless_scope())
-        before = self._added.get(id(variable), 0)
-        if not flat or before is None:
-            self._added[id(variable)] = None  # only the sum is known, and only at the end
+    def add(self, variable: Any, value: Any, before: Any, after: Any) -> None:
+        """A variable that was `before` is added to, and is `after` now."""
+        scope = _compat.get_stateless_scope()
+        known = self._added.get(id(variable))
+        if known is None:
+            untouched = before is None or before is lent_value(scope, variable)
+            known = Added(0, before, is_sum=untouched)
+        is_sum = known.is_sum and (known.value is before or known.total is None)
+        if known.total is None or scope is not _compat.outermost(scope):
+            self._added[id(variable)] = Added(None, after, is_sum)
         else:
-            self._added[id(variable)] = before + jnp.asarray(value, variable.dtype)
+            exact = jnp.asarray(value, _compat.stored_dtype(variable))
+            self._added[id(variable)] = Added(known.total + exact, after, is_sum)
 
     def changes(self, scope: Any) -> list[tuple[Any, str, Any]]:
         """The variables that the function has written, how, and by what."""
         found = []
+        pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
         for variable, new in scope.updates():
             old = scope.lent.get(id(variable))
             shape = tuple(variable.shape)
             if old is None or tuple(jnp.shape(new)) != shape:
                 continue  # to be traced again, or a table, whose rows optimizers change
-            exact = self._added.get(id(variable))
-            if exact is not None:
-                found.append((variable, "add", jnp.broadcast_to(exact, shape)))
-            elif id(variable) in self._added or _accumulates(variable):
+            added = self._added.get(id(variable))
+            if added and added.is_sum and added.total is not None and new is added.value:
+                found.append((variable, "add", jnp.broadcast_to(added.total, shape)))
+            elif (added and added.is_sum and added.total is None) or _accumulates(variable):
                 found.append((variable, "add", new - old))
+            elif id(variable) in pushed:
+                raise _both(variable)
             else:
                 found.append((variable, "set", new))
         return found
@@ -159,8 +202,29 @@ def recorder_of(scope: Any) -> Recorder | None:
     return getattr(_compat.outermost(scope), "recorder", None)
 
 
+def lent_value(scope: Any, variable: Any) -> Any:
+    """What a variable was when a scope, or the one around it that lends it, began."""
+    while scope is not None:
+        value = getattr(scope, "lent", {}).get(id(variable))
+        if value is not None:
+            return value
+        scope = scope.original_scope
+    return None
+
+
+def _both(variable: Any) -> UsageError:
+    return UsageError(
+        "A closure hands gradients of a variable to an optimizer, or stores a value in it, but not "
+        f"both. Received: both for '{variable.path}'. The optimizer runs on a server, later; the "
+        "value would be made of what the variable was before, and undo the step. Use a "
+        "`constraint` for what is to follow each step, or store the value in another closure."
+    )
+
+
 def _accumulates(variable: Any) -> bool:
     """Whether what workers write to a variable adds up: metrics, and moving statistics."""
+    if _compat.counts_draws(variable):
+        return True  # of random numbers: two closures that draw at once count as two
     number = "float" in variable.dtype or "int" in variable.dtype
     return number and (
         variable.synchronization == "on_read" or variable.aggregation in ("mean", "sum")
@@ -199,10 +263,14 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def add(self: Any, value: Any) -> Any:
-        recorder = recorder_of(_compat.get_stateless_scope())
-        if recorder is not None:
-            recorder.add(self, value if sign > 0 else -jnp.asarray(value))
-        return original(self, value)
+        scope = _compat.get_stateless_scope()
+        recorder = recorder_of(scope)
+        if recorder is None:
+            return original(self, value)
+        before = scope.get_current_value(self)
+        after = original(self, value)
+        recorder.add(self, value if sign > 0 else -jnp.asarray(value), before, after)
+        return after
 
     return add
 
@@ -210,3 +278,8 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
 def is_table(variable: Any) -> bool:
     """Whether a variable is meant to be looked up, and never to travel as a whole."""
     return bool(getattr(variable, "is_table", False))
+
+
+def most_rows(variable: Any, ids: int) -> int:
+    """How many rows so many ids can name: no more than a variable has, if that has an end."""
+    return ids if getattr(variable, "is_dynamic", False) else min(ids, variable.shape[0])

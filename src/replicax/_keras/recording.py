@@ -15,7 +15,6 @@ from typing import Any, final
 
 import jax
 import jax.numpy as jnp
-import keras
 
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, abstract, capture
@@ -28,6 +27,7 @@ from replicax._keras.recorder import (
     Recorder,
     Table,
     is_table,
+    most_rows,
 )
 
 MAX_ROUNDS = 32
@@ -93,9 +93,7 @@ def record(
             inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
             continue
         except NotBuilt as need:
-            with keras.name_scope(need.optimizer.name, caller=need.optimizer):
-                need.optimizer.build(need.variables)
-            need.optimizer.built = True
+            _compat.build_optimizer(need.optimizer, need.variables)
             continue
         except DenseUse as error:
             if id(error.variable) in inputs.dense or is_table(error.variable):
@@ -111,7 +109,7 @@ def _learned(inputs: Inputs, recorder: Recorder) -> bool:
     """Note what a trace has found; whether there was anything new."""
     new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
     for key, (variable, count) in new.items():
-        inputs.tables[key] = Table(variable, min(count, variable.shape[0]))
+        inputs.tables[key] = Table(variable, most_rows(variable, count))
     positions = [tuple(ids.shape) for _, ids in recorder.lookups]
     changed = bool(new) or positions != inputs.positions
     inputs.positions = positions

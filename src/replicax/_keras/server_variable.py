@@ -173,8 +173,13 @@ class ShardedVariable(ServerVariable):
 
 def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
     """Let a variable live at a home from now on; a value that it has is sent there."""
+    rehome(variable, home, ShardedVariable if sharded else ServerVariable)
+
+
+def rehome(variable: Any, home: Any, kind: type[ServerVariable]) -> None:
+    """Let a variable be of a kind and live at a home; a value that it has is sent there."""
     value = variable.__dict__.pop("_value", None)
-    variable.__class__ = ShardedVariable if sharded else ServerVariable
+    variable.__class__ = kind
     variable._home = home
     if value is not None:
         variable._value = value

@@ -39,6 +39,18 @@ class Part(NamedTuple):
     constraint: Any = None
 
 
+class Slot(NamedTuple):
+    """A variable that an optimizer keeps.
+
+    Args:
+        variable: The variable; None if it was not found.
+        shared: Whether it is one for all that the optimizer updates.
+    """
+
+    variable: Any
+    shared: bool
+
+
 class Recipe(NamedTuple):
     """How to make a copy of an optimizer.
 
@@ -94,11 +106,21 @@ class ShardOptimizer:
 
     def initial_slots(self, part: Part) -> list[np.ndarray]:
         """The slots of a value that was never updated."""
-        return self._build(part)[2]
+        # Copies: several shards are the same part, and each changes its own slots in place.
+        return [slot.copy() for slot in self._build(part)[2]]
 
-    def slot_paths(self, part: Part) -> list[str]:
-        """The names of the slots, as Keras gives them."""
-        return [variable.path for variable in self._build(part)[1]]
+    def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
+        """Which variables of the original optimizer the slots of one of its variables are.
+
+        Args:
+            part: The variable; its rows may be fewer.
+            original: The optimizer that the recipe is of.
+            variable: One of the variables that it was built for.
+        """
+        copy, slots, _ = self._build(part)
+        known = [id(one) for one in _compat.trainable_variables(original)]
+        number = known.index(id(variable))
+        return [Slot(*_found(original, *_place(copy, slot), number)) for slot in slots]
 
     def update(
         self,
@@ -142,7 +164,7 @@ class ShardOptimizer:
             for (optimizer, mine), value, grad, held in zip(
                 copies, values, grads, slots, strict=True
             ):
-                shared = {id(optimizer.iterations): iterations}
+                shared = {id(_compat.iterations(optimizer)): iterations}
                 if rate is not None:
                     shared[id(_compat.learning_rate(optimizer))] = rate
                 shared.update({id(v): array for v, array in zip(mine, held, strict=True)})
@@ -163,24 +185,47 @@ class ShardOptimizer:
         return self._built[part]
 
 
+def check_by_rows(optimizer: Any, variable: Any) -> None:
+    """Refuse an optimizer for a table of which it would get some rows only.
+
+    Raises:
+        UsageError: If rows that are not named would have to change, or to be looked at.
+    """
+    why = None
+    if getattr(variable, "constraint", None) is not None:
+        why = "the table has a constraint"
+    elif optimizer.use_ema:
+        why = "it averages all rows in each step (use_ema)"
+    elif optimizer.gradient_accumulation_steps:
+        why = "it adds up gradients of rows, and updates all (gradient_accumulation_steps)"
+    elif not is_rowwise(Recipe.of(optimizer)):
+        why = "its update looks at the variable as a whole"
+    if why:
+        raise UsageError(
+            "A table is trained by rows, and rows that no batch names stay as they are. Received: "
+            f"{type(optimizer).__name__} for '{variable.path}': {why}. Its rows would not become "
+            "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
+            "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
+        )
+
+
 def is_rowwise(recipe: Recipe) -> bool:
     """Whether updating a variable by rows gives what updating all of it gives."""
     rng = np.random.default_rng(0)
     value = rng.normal(size=(4, 3)).astype("float32")
     grads = [rng.normal(size=(4, 3)).astype("float32") for _ in range(2)]
-
-    def trained(rows: slice) -> np.ndarray:
-        optimizer = ShardOptimizer(recipe)
-        part = Part("probe", value[rows].shape, "float32")
-        values, slots = [value[rows]], [optimizer.initial_slots(part)]
-        rate = recipe.config.get("learning_rate")
-        known = float(rate) if isinstance(rate, int | float) else None
-        for step, grad in enumerate(grads):
-            values, slots = optimizer.update([part], values, [grad[rows]], slots, step, known)
-        return np.asarray(values[0])
-
-    halves = np.concatenate([trained(slice(0, 2)), trained(slice(2, 4))])
-    return bool(np.allclose(halves, trained(slice(0, 4)), rtol=1e-5, atol=1e-7))
+    # Each step is to change something, also of an optimizer that is to wait, or to begin slowly.
+    sure = {"learning_rate": 0.1, "gradient_accumulation_steps": None}
+    optimizer = ShardOptimizer(recipe._replace(config={**recipe.config, **sure}))
+    pieces = [slice(0, 4), slice(0, 2), slice(2, 4)]
+    parts = [Part(f"probe_{p.start}_{p.stop}", value[p].shape, "float32") for p in pieces]
+    values: Any = [value[piece] for piece in pieces]
+    slots: Any = [optimizer.initial_slots(part) for part in parts]
+    for step, grad in enumerate(grads):
+        pushed = [grad[piece] for piece in pieces]
+        values, slots = optimizer.update(parts, values, pushed, slots, step, 0.1)
+    whole, *halves = map(np.asarray, values)
+    return bool(np.allclose(np.concatenate(halves), whole, rtol=1e-5, atol=1e-7))
 
 
 def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
@@ -193,10 +238,39 @@ def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]
     _compat.set_path(variable, part.path)
     variable.constraint = part.constraint
     optimizer.build([variable])
-    shared = (optimizer.iterations, _compat.learning_rate(optimizer))
+    shared = (_compat.iterations(optimizer), _compat.learning_rate(optimizer))
     slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
     initial = [np.array(slot.value) for slot in slots]
     # The copy is a recipe: its own values are never looked at, and may be large.
     for held in [variable, *slots]:
         _compat.store(held, jnp.zeros((), held.dtype))
     return optimizer, slots, initial
+
+
+def _place(optimizer: Any, slot: Any) -> tuple[str, Any]:
+    """By which attribute an optimizer knows one of its variables, and by which key in that."""
+    for name, held in vars(optimizer).items():
+        if name in ("_variables", "_trainable_variables"):
+            continue  # all of them, in any order
+        if held is slot:
+            return name, None
+        items = held.items() if isinstance(held, dict) else enumerate(_as_list(held))
+        for key, one in items:
+            if one is slot:
+                return name, key
+    return "", None
+
+
+def _found(original: Any, name: str, key: Any, number: int) -> tuple[Any, bool]:
+    """What stands at the same place in another optimizer, of several variables."""
+    held = getattr(original, name, None)
+    if isinstance(held, dict):
+        return held.get(key), False
+    listed = _as_list(held)
+    if key is not None:
+        return (listed[number] if number < len(listed) else None), False
+    return held, True
+
+
+def _as_list(held: Any) -> list[Any]:
+    return list(held) if isinstance(held, list | tuple) else []

@@ -26,6 +26,7 @@ from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
 from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
+from replicax._keras.worker_batches import refuse_endless_validation
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -91,6 +92,8 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
             with installed(None):
                 return original(self, *args, **kwargs)
         with owner.scope():
+            if owner.extended.distribution.make_steps is not None:
+                refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
             except BaseException:
@@ -115,7 +118,7 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         current = getattr(self, attribute)
         distribution = owner.extended.distribution
         # Each time: a layer may have got new variables since (`enable_lora`).
-        distribution.adopt(_variables(self))
+        distribution.adopt(_variables(self, of_optimizer=distribution.make_steps is None))
         if current is None or force:
             make_steps = distribution.make_steps
             current = make_steps(self, kind) if make_steps else Steps(self, kind, distribution)
@@ -125,8 +128,9 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
     return make
 
 
-def _variables(model: Any) -> list[Any]:
-    optimizer = getattr(model, "optimizer", None)
+def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
+    """What a store takes over; on servers, what an optimizer keeps moves beside its variable."""
+    optimizer = getattr(model, "optimizer", None) if of_optimizer else None
     return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
 
 

@@ -32,8 +32,14 @@ _ENDPOINT_BYTES = 1024
 
 
 def join_from_environment() -> None:
-    """Join the cluster that the environment describes, if it has several workers."""
-    process = training_process(detect())
+    """Join the cluster that the environment describes, if it has several workers.
+
+    Those that parameter servers are for do not compute together: each waits for closures.
+    """
+    resolver = detect()
+    if resolver is not None and "ps" in resolver.cluster_spec().jobs:
+        return
+    process = training_process(resolver)
     if process is not None:
         join(process)
 

@@ -24,6 +24,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
+from replicax._mesh.inlined import call_inlined, is_recorded
 from replicax._mesh.ownership import OwnArrays
 from replicax._mesh.spmd import Program, build, wrap_output
 from replicax._mesh.transfer import put_pieces, put_uneven
@@ -42,13 +43,23 @@ class Runtime:
         topology: Which devices form the replicas.
         store: Where variables live.
         reducer: How replicas combine.
+        before: Called before a function runs by itself, not inside a compiled one.
     """
 
-    def __init__(self, topology: Topology, store: Store, reducer: CrossDeviceOps) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        store: Store,
+        reducer: CrossDeviceOps,
+        *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer
+        self._before = before
         self.distribution = StoreDistribution(store, topology)
+        self.hands_out = False
         self._programs = ProgramCache()
         self._own = OwnArrays()
         self._in_flight: Any = None
@@ -62,6 +73,8 @@ class Runtime:
         compiler_options: dict[str, Any] | None = None,
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
+        if self.topology.num_replicas == 1 and is_recorded():
+            return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
@@ -72,6 +85,8 @@ class Runtime:
             agree_on_shared("arguments of `run`", shared)
         arrays = [self._on_mesh(array) for array in signature.arrays]
         traced = _compat.get_stateless_scope() is not None
+        if not traced:
+            self._before()
 
         def make() -> Program:
             options = None if traced else compiler_options

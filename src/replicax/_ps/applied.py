@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
+
+import numpy as np
 
 # A closure comes again when its worker dies, soon after it came first; so many others may come
 # between.
@@ -12,7 +14,7 @@ REMEMBERED = 1 << 17
 
 @final
 class Applied:
-    """The ids of the closures that were applied last.
+    """The ids of the closures, or of the coordinator's requests, that were applied last.
 
     Args:
         ids: Those of a snapshot, the oldest first.
@@ -33,3 +35,15 @@ class Applied:
     def ids(self) -> list[int]:
         """What is to be kept in a snapshot."""
         return list(self._ids)
+
+
+def as_ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Ids as runs of successive ones: first, and behind the last. Most follow each other."""
+    known = np.unique(np.fromiter(ids, np.int64))
+    breaks = np.flatnonzero(np.diff(known) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(known, breaks) if len(run)]
+
+
+def from_ranges(ranges: Iterable[Sequence[int]]) -> list[int]:
+    """The ids of some runs, the lowest first: they were given out, and about so applied."""
+    return [number for first, end in ranges for number in range(first, end)]

@@ -8,7 +8,10 @@ from contextlib import suppress
 from typing import Any, final
 
 from replicax._ps.lanes import ServerGone
-from replicax._ps.wire import Link, LinkLost, Message, Refused
+from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
+
+# What a server answers that is not the process it was, until the coordinator has seen to it.
+_REPLACED = ("WrongRun", "NotOpen", "Deposed")
 
 
 @final
@@ -16,23 +19,18 @@ class Client:
     """Links to all servers.
 
     Args:
-        secret: What the cluster's members know.
+        dial: Connects to a member.
         addresses: Where each server listens.
-        hello: Who this client is.
     """
 
     def __init__(
-        self,
-        secret: bytes,
-        addresses: Sequence[Sequence[str]],
-        hello: dict[str, Any],
-        *,
-        patience: float = 10.0,
+        self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
     ) -> None:
-        self._secret, self._hello, self._patience = secret, hello, patience
+        self._dial = dial
         self._addresses = [tuple(one) for one in addresses]
         self._links: list[Link | None] = [None] * len(addresses)
         self._lock = threading.Lock()
+        self._lost: dict[int, Exception] = {}
 
     @property
     def num_servers(self) -> int:
@@ -58,19 +56,37 @@ class Client:
 
         Raises:
             ServerGone: If it cannot be reached, or the connection breaks.
+            UnavailableError: If it has lost what it had.
         """
+        if self._lost:
+            self.check(server)
         try:
             return self._link(server).call(op, head or {}, buffers)
         except (LinkLost, Refused, OSError) as error:
             with self._lock:
                 self._drop(server)
-            raise ServerGone(server) from error
+            raise ServerGone(server, str(error)) from error
+        except RemoteError as error:
+            if error.kind not in _REPLACED:
+                raise
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, "It has begun anew.") from error
 
-    def each(
-        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
-    ) -> list[Any]:
-        """Ask all servers the same."""
-        return [select(self.call(server, op, head)) for server in range(self.num_servers)]
+    def lose(self, server: int, error: Exception) -> None:
+        """A server has lost what it had: there is no sense in asking it anything."""
+        self._lost[server] = error
+        self.drop(server)
+
+    def check(self, server: int) -> None:
+        """Raise what `lose` was given of a server."""
+        if server in self._lost:
+            raise self._lost[server].with_traceback(None)
+
+    def drop(self, server: int) -> None:
+        """End the link to a server; who waits for an answer gets ServerGone."""
+        with self._lock:
+            self._drop(server)
 
     def close(self) -> None:
         """End all links."""
@@ -84,9 +100,7 @@ class Client:
             return link
         with self._lock:
             if self._links[server] is None:
-                self._links[server] = Link.connect(
-                    self._addresses[server], self._secret, hello=self._hello, timeout=self._patience
-                )
+                self._links[server] = self._dial(self._addresses[server])
             link = self._links[server]
         assert link is not None
         return link

@@ -43,6 +43,7 @@ class Closure:
         movable: Whether another worker may run it if the one of the tag will not come back.
         attempts: How often a lane has taken it.
         deaths: The workers that died while they ran it.
+        newest: The newest closure that was scheduled when it was taken.
     """
 
     id: int
@@ -52,6 +53,7 @@ class Closure:
     movable: bool = False
     attempts: int = 0
     deaths: list[int] = field(default_factory=list)
+    newest: int = -1
 
 
 @final
@@ -72,6 +74,7 @@ class ClosureQueue:
         self._calm = threading.Condition(self._lock)  # nothing runs, or there is an error
         self._line = WaitingLine()
         self._running: dict[int, Closure] = {}
+        self._newest = -1
         self._error: BaseException | None = None
         self._why = ""  # of what is cancelled
         self._deserted: UnavailableError | None = None
@@ -115,6 +118,7 @@ class ClosureQueue:
                 raise self._deserted.with_traceback(None)
             if self._line.is_stranded(closure):
                 raise worker_is_gone(closure)
+            self._newest = max(self._newest, closure.id)
             self._line.add(closure)
             self._ready.notify(_waiters_to_tell(closure))
 
@@ -133,6 +137,7 @@ class ClosureQueue:
                 return None
             closure = self._line.take(worker)
             closure.attempts += 1
+            closure.newest = self._newest
             self._running[closure.id] = closure
             self._room.notify()
             return closure
@@ -141,12 +146,13 @@ class ClosureQueue:
         """Whether there is something for a worker to run next; asked without a lock."""
         return self._line.has(worker)
 
-    def put_back(self, closure: Closure, *, died: int | None = None) -> None:
+    def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
 
         Args:
-            closure: It waits before all others, unless an error has cancelled it.
+            closure: It waits again, unless an error has cancelled it.
             died: The worker that died of it, as far as one can tell.
+            first: Whether it waits before all others, or behind them.
         """
         with self._lock:
             self._running.pop(closure.id, None)
@@ -161,7 +167,7 @@ class ClosureQueue:
             elif self._line.is_stranded(closure):
                 self._fail(worker_is_gone(closure), [closure])
             else:
-                self._line.add_first(closure)
+                (self._line.add_first if first else self._line.add)(closure)
                 self._ready.notify(_waiters_to_tell(closure))
             self._tell_waiting()
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import pickle
+import functools
+import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UnavailableError
-from replicax._ps.buffers import array_of, raw
+from replicax._input.context import InputContext
 from replicax._ps.dispatch import Dispatcher
-from replicax._ps.lanes import Lane, ServerGone, WorkerGone
+from replicax._ps.lanes import Lane, ServerGone
+from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.pulse import Pulse
 from replicax._ps.rounds import RoundGate
-from replicax._ps.tasks import Tracer, assembled
-from replicax._ps.wire import Link, LinkLost, Refused
-from replicax._ps.worker_data import PerWorkerDataset
+from replicax._ps.tasks import Tracer
+from replicax._ps.wire import RemoteError
+from replicax._ps.worker_lane import WorkerLane
 
 if TYPE_CHECKING:
+    from replicax._control import Limits
     from replicax._ps.client import Client
-    from replicax._ps.closures import Closure
     from replicax._ps.cluster import Cluster
-    from replicax._ps.programs import Program
+    from replicax._ps.dialer import Dialer
+    from replicax._ps.recovery import Recoveries, Recovery
     from replicax._ps.store import ServerStore
-
-logger = logging.getLogger("replicax")
 
 LANES = 2  # per worker: while one computes, the other fetches or sends
 
@@ -36,18 +37,27 @@ class Engine:
 
     Args:
         cluster: Where servers and workers are.
+        dial: Connects to one of them.
         client: The way to the servers.
         store: Where variables live.
+        recoveries: Brings servers back.
         patience: Seconds to wait for a member that is gone.
     """
 
     def __init__(
-        self, cluster: Cluster, client: Client, store: ServerStore, *, patience: float
+        self,
+        cluster: Cluster,
+        dial: Dialer,
+        client: Client,
+        store: ServerStore,
+        recoveries: Recoveries,
+        *,
+        patience: float,
     ) -> None:
-        self.cluster, self.client, self.store = cluster, client, store
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
+        self.recoveries = recoveries
         self.patience = patience
-        self.clocks: dict[int, int] = {}
-        self._incarnations = dict.fromkeys(range(client.num_servers), 0)
+        self.unused = Unused()
         self._barrier = 0
 
     @property
@@ -59,44 +69,16 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def finish(self) -> None:
+        """The program ends well: servers write what a later run may begin with."""
+        for server in range(self.client.num_servers):
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.client.call(server, "finish")
+
     def end_round(self) -> None:
         """All closures of a round have ended: servers apply the mean of what they pushed."""
-        self.client.each("round", {})
+        self.store.end_round()
         self.barrier()
-
-    def note(self, clocks: dict[str, int]) -> None:
-        """What workers have heard of the servers' clocks."""
-        for server, clock in clocks.items():
-            if clock > self.clocks.get(int(server), 0):
-                self.clocks[int(server)] = clock
-
-    def restore_server(self, server: int) -> None:
-        """Wait until a server is back.
-
-        Raises:
-            UnavailableError: If it does not come back, or has lost what it had.
-        """
-        with suppress(ServerGone):
-            self.client.call(server, "ping")
-            return
-        known = self._incarnations[server]
-        member = self.cluster.member("server", server, after=known, timeout=self.patience)
-        self._incarnations[server] = member.incarnation
-        self.client.move(server, member.addresses)
-        found = self.client.call(server, "stats").head
-        if not found["versions"]:
-            raise UnavailableError(
-                "A parameter server that dies comes back from a snapshot. Received: server "
-                f"{server}, which came back with nothing. What it held is lost. Pass "
-                "`snapshot_dir=` to the strategy, and load the last checkpoint.",
-                f"/job:ps/task:{server}",
-            )
-        lost = self.clocks.get(server, 0) - found["clock"]
-        logger.warning(
-            "Parameter server %d is back from its snapshot; %d update(s) were lost.",
-            server,
-            max(lost, 0),
-        )
 
 
 @final
@@ -129,6 +111,7 @@ class Coordination:
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
         self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
+        self._watch: Pulse | None = None
 
     @property
     def num_workers(self) -> int:
@@ -154,15 +137,55 @@ class Coordination:
 
     def restore_server(self, server: int) -> None:
         """Wait until a server is back."""
-        self.engine.restore_server(server)
+        self.engine.recoveries.restore(server)
 
-    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> PerWorkerDataset:
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back."""
+        return tuple(self.engine.recoveries.records)
+
+    def worker_dataset(
+        self, dataset_or_fn: Any, shard: str = "off", num_splits: int | None = None
+    ) -> PerWorkerDataset:
         """A data set of which each worker has a copy, or a share."""
-        return PerWorkerDataset(dataset_or_fn, shard)
+        cluster = self.engine.cluster
+        return PerWorkerDataset(
+            dataset_or_fn,
+            shard,
+            num_splits=num_splits,
+            workers=lambda: cluster.num_workers,
+            unused=self.engine.unused,
+        )
+
+    def created_dataset(self, dataset_fn: Callable[[InputContext], Any], _: Any) -> Any:
+        """The data set of a `DatasetCreator`: each worker makes one."""
+        return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
+
+    def staleness(self) -> Counter[int]:
+        """How often a server has applied a gradient that was so many updates late."""
+        self.engine.store.wait()
+        client, found = self.engine.client, Counter[int]()
+        asked = range(client.num_servers)
+        for late in self.dispatcher.with_servers(
+            lambda: [client.call(server, "stats").head["staleness"] for server in asked]
+        ):
+            found.update({int(updates): count for updates, count in late.items()})
+        return found
+
+    def begin(self, limits: Limits) -> None:
+        """Watch over all members from now on."""
+        silent = _on_silence(weakref.ref(self))
+        pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
+        weakref.finalize(self, pulse.close)
+        pulse.start()
+        self._watch = pulse
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""
         self.dispatcher.close()
+        if self._watch is not None:
+            self._watch.close()
+        self.engine.finish()
         self.engine.client.close()
         self.engine.cluster.close()
 
@@ -174,109 +197,23 @@ class Coordination:
         if self._found is None:
             engine = self.engine
             member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = Link.connect(member.addresses, engine.cluster.secret, hello={"role": "chief"})
+            link = engine.dial(member.addresses)
             self._found = (_export_name(link.call("ping").head["platform"]),)
             link.close()
         return self._found
 
 
-@final
-class WorkerLane:
-    """One connection to one worker: it runs one closure at a time.
+def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
+    """What is done with a member that is silent, for a thread that must not keep the strategy."""
 
-    Args:
-        engine: The way to it, and to the servers.
-        worker: Which worker.
-    """
+    def let_go(role: str, index: int) -> None:
+        there = coordination()
+        if there is not None and role == "worker":
+            there.dispatcher.drop_worker(index)
+        elif there is not None:
+            there.engine.client.drop(index)
 
-    def __init__(self, engine: Engine, worker: int) -> None:
-        self.worker = worker
-        self._engine = engine
-        self._incarnation = -1
-        self._link: Link | None = None
-        self._told: set[Any] = set()
-        self._addresses: list[Any] = []
-
-    def run(self, closure: Closure, *, more: bool) -> Any:
-        """Run a closure there, and wait for its result."""
-        try:
-            return self._run(closure, more=more)
-        except (LinkLost, Refused, OSError) as error:
-            self.close()
-            raise WorkerGone(self.worker) from error
-
-    def recover(self) -> None:
-        """Wait until the worker is back."""
-        self.close()
-        member = self._engine.cluster.member(
-            "worker", self.worker, after=self._incarnation, timeout=self._engine.patience
-        )
-        self._connect(member)
-
-    def close(self) -> None:
-        """End the connection."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
-    def _run(self, closure: Closure, *, more: bool) -> Any:
-        engine, task = self._engine, closure.task.of(self.worker)
-        link = self._link or self._connect(
-            engine.cluster.member("worker", self.worker, timeout=engine.patience)
-        )
-        addresses = engine.client.addresses
-        if addresses != self._addresses:
-            link.call("servers", {"addresses": addresses})
-            self._addresses = addresses
-        shapes: dict[int, Any] = {}
-        program = task.family.usual
-        while True:
-            self._tell(link, program)
-            head = {
-                "closure": closure.id,
-                "program": program.digest,
-                "epoch": engine.epoch,
-                "more": more,
-                "arrays": [[str(a.dtype), a.shape] for a in task.arrays],
-                "splits": [None] * len(task.iterators),
-            }
-            reply = link.call("run", head, [raw(array) for array in task.arrays])
-            if "need" not in reply.head:
-                return self._result(program, reply)
-            shapes[reply.head["source"]] = reply.head["need"]
-            program = task.family.program(shapes)
-
-    def _result(self, program: Program, reply: Any) -> Any:
-        if "gone" in reply.head:
-            raise ServerGone(reply.head["gone"])
-        if "failed" in reply.head:
-            raise pickle.loads(reply.buffers[0])
-        self._engine.note(reply.head["clocks"])
-        arrays = [
-            array_of(buffer, dtype, shape)
-            for (dtype, shape), buffer in zip(reply.head["results"], reply.buffers, strict=True)
-        ]
-        return assembled(program, arrays)
-
-    def _tell(self, link: Link, program: Program) -> None:
-        """Send what the worker has not got yet: a program, and the data that it reads."""
-        if program.digest in self._told:
-            return
-        for source, _ in program.recorded.batches:
-            if source.resource not in self._told:
-                head = {"resource": source.resource, "shard": source.dataset.shard}
-                link.call("dataset", head, [source.dataset.payload])
-                self._told.add(source.resource)
-        meta = json.dumps(program.meta).encode()
-        link.call("program", {"digest": program.digest}, [meta, program.main, program.ids])
-        self._told.add(program.digest)
-
-    def _connect(self, member: Any) -> Link:
-        self._incarnation = member.incarnation
-        self._told, self._addresses = set(), []
-        secret = self._engine.cluster.secret
-        self._link = Link.connect(member.addresses, secret, hello={"role": "chief"})
-        return self._link
+    return let_go
 
 
 def _export_name(platform: str) -> str:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
-from contextvars import ContextVar
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from replicax._core.errors import UsageError
-
-_worker: ContextVar[int | None] = ContextVar("replicax_worker", default=None)
+from replicax._keras import _compat
+from replicax._keras.recorder import recorder_of
+from replicax._ps.on_worker import on_worker as on_worker
+from replicax._ps.on_worker import worker_here
+from replicax._ps.per_worker_dataset import PerWorkerDataset
 
 
 class NotOnWorker(UsageError, RuntimeError):
     """Raised when code asks for its worker and there is none."""
 
 
-@contextlib.contextmanager
-def on_worker(index: int) -> Generator[None, None, None]:
-    """Say for a `with` block which worker the code in it is for; for those who run it."""
-    token = _worker.set(index)
-    try:
-        yield
-    finally:
-        _worker.reset(token)
+def _own_numbers() -> Iterator[Any]:
+    while True:
+        yield np.int32(worker_here() or 0)
 
 
-def experimental_get_current_worker_index() -> int:
+# A closure is the same program on all workers: its worker's number is data that it reads there.
+_NUMBERS = iter(PerWorkerDataset(_own_numbers))
+
+
+def experimental_get_current_worker_index() -> Any:
     """The number of the worker that runs this code, from 0.
 
     Inside a function that makes a data set for each worker
     (`ClusterCoordinator.create_per_worker_dataset`), and inside scheduled functions.
 
     Returns:
-        The number.
+        The number; in a scheduled function as an array, which is known when it runs.
 
     Raises:
         NotOnWorker: If the code runs on no worker.
@@ -52,7 +55,10 @@ def experimental_get_current_worker_index() -> int:
         >>> set(map(int, coordinator.fetch(parities))) <= {0, 1}
         True
     """
-    index = _worker.get()
+    recorder = recorder_of(_compat.get_stateless_scope())
+    if recorder is not None:
+        return recorder.next_batch(_NUMBERS)
+    index = worker_here()
     if index is None:
         raise NotOnWorker(
             "The number of the worker can be asked for by code that runs on one. Received: a call "

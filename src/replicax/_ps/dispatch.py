@@ -7,17 +7,22 @@ and servers are reached, is known to the strategy's `Coordination`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
+from replicax._core.errors import CancelledError
 from replicax._ps.closures import Closure, ClosureQueue, RemoteValue
 from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.lanes import Lane, Lanes
+
+if TYPE_CHECKING:
+    from replicax._ps.recovery import Recovery
 
 _PATIENCE = 10.0  # seconds
 
@@ -30,6 +35,7 @@ class Coordination(Protocol):
 
     num_workers: int
     max_staleness: int | None
+    recoveries: Sequence[Recovery]  # servers that died and came back
     dispatcher: Dispatcher  # `Dispatcher(self)`, one for as long as this lives
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -53,8 +59,12 @@ class Coordination(Protocol):
         """Wait until a server is back, with what it held; UnavailableError if it will not be."""
         ...
 
-    def worker_dataset(self, dataset_or_fn: Any, shard: str) -> Any:
+    def worker_dataset(self, dataset_or_fn: Any, shard: str, num_splits: int | None = None) -> Any:
         """A data set of which each worker has an iterator of its own."""
+        ...
+
+    def staleness(self) -> Mapping[int, int]:
+        """How many updates were how late."""
         ...
 
     def barrier(self) -> None:
@@ -126,10 +136,29 @@ class Dispatcher:
         """Whether all tasks have ended."""
         return self._queue.done()
 
+    def abandon(self) -> None:
+        """Cancel all tasks, and wait for those that run; no error is left to be raised."""
+        if self._started:
+            self._queue.mark_failed(None, CancelledError("it was given up"))
+            with contextlib.suppress(Exception):
+                self._queue.wait()
+
     def barrier(self) -> None:
         """See to it that later tasks see all updates of those that have ended."""
         if self._started:
-            self._lanes.with_servers(self._coordination.barrier)
+            self.with_servers(self._coordination.barrier)
+
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, again after each server that it finds gone has been restored.
+
+        Raises:
+            UnavailableError: If a server will not come back.
+        """
+        return self._lanes.with_servers(call)
+
+    def drop_worker(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        self._lanes.drop(worker)
 
     def add_worker(self) -> int:
         """Start one more worker, which takes tasks at once; give its number."""

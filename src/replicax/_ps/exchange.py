@@ -13,6 +13,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.hashing import ids_by_server
 from replicax._ps.rows import rows_by_shard
 from replicax._ps.wire import Message, RemoteError
 
@@ -44,6 +45,11 @@ class Traffic:
             if self._plans[server]["pushes"] or self._plans[server]["writes"]
         ]
         self._known: set[int] = set()
+
+    @property
+    def pushed(self) -> list[int]:
+        """The servers that get something from each closure."""
+        return self._pushed
 
     def forget(self, server: int) -> None:
         """A server began anew: it has to be told the plan again."""
@@ -138,7 +144,7 @@ class Traffic:
                 else:
                     assert rows is not None
                     table = self._tables[home]
-                    split = rows_by_shard(_offsets(table), rows[home])
+                    split = _by_part(table, rows[home])
                     found = {shard: (local, positions) for shard, local, positions in split}
                     for shard, part in enumerate(table["parts"]):
                         local, positions = found.get(shard, (_NOTHING, _NOTHING))
@@ -156,7 +162,7 @@ class Traffic:
             _check_rows(table, rows)
             for shard, part in enumerate(table["parts"]):
                 found.setdefault(part[0], {})[index, shard] = _NOTHING, _NOTHING
-            for shard, local, positions in rows_by_shard(_offsets(table), rows):
+            for shard, local, positions in _by_part(table, rows):
                 found[table["parts"][shard][0]][index, shard] = local, positions
         return found
 
@@ -195,6 +201,13 @@ def _shape(home: dict[str, Any], part: Sequence[Any]) -> tuple[int, ...]:
     return (part[3] - part[2], *home["shape"][1:])
 
 
+def _by_part(table: dict[str, Any], rows: np.ndarray) -> list[Any]:
+    """Rows, or ids of a dynamic table, by the part of the table that has them."""
+    if table.get("dynamic"):
+        return ids_by_server(rows, len(table["parts"]))
+    return rows_by_shard(_offsets(table), rows)
+
+
 def _offsets(table: dict[str, Any]) -> tuple[int, ...]:
     return (*(part[2] for part in table["parts"]), table["shape"][0])
 
@@ -206,7 +219,7 @@ def _pieces(array: np.ndarray, parts: Sequence[Sequence[Any]], server: int) -> l
 
 
 def _check_rows(table: dict[str, Any], rows: np.ndarray) -> None:
-    if len(rows) and not 0 <= rows[0] <= rows[-1] < table["shape"][0]:
+    if len(rows) and not table.get("dynamic") and not 0 <= rows[0] <= rows[-1] < table["shape"][0]:
         wrong = rows[0] if rows[0] < 0 else rows[-1]
         raise UsageError(
             f"An id that is looked up is a row of its table. Received: id {wrong} for table "

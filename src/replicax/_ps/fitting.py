@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -36,8 +37,23 @@ class StepScheduler:
         return self._coordination.num_workers * LANES * AHEAD
 
     def before_access(self, flush: Callable[[], None] | None) -> None:
-        """What to do before the coordinator reads or writes a variable."""
-        self._store.before_access = flush or (lambda: None)
+        """What to do before this thread reads or writes a variable."""
+        here = threading.get_ident()
+
+        def wait() -> None:
+            # A lane that traces a further program reads variables, too: it may not wait for itself.
+            if flush is not None and threading.get_ident() == here:
+                flush()
+
+        self._store.before_access = wait
+
+    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Let the servers run an optimizer."""
+        self._store.optimizer(optimizer, variables)
+
+    def abandon(self) -> None:
+        """Cancel what is scheduled, and wait for what runs."""
+        self._coordination.dispatcher.abandon()
 
     def settle(self) -> None:
         """All closures have ended: let their updates be seen."""

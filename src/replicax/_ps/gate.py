@@ -10,7 +10,13 @@ from replicax._core.errors import UsageError
 
 
 class Gate(Protocol):
-    """Says which closures may run at the same time."""
+    """Says which closures may run at the same time.
+
+    Its `allows_ahead` says whether values may be pulled before the closure is admitted for which
+    they are.
+    """
+
+    allows_ahead: bool
 
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; False if the gate was closed instead."""
@@ -44,6 +50,7 @@ class StalenessGate:
                 "made from. Use 0 for one step after the other, or None for no bound."
             )
         self._bound = bound
+        self.allows_ahead = bound is None  # else they would be older than the gate thinks
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._ended = 0

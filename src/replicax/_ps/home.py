@@ -13,7 +13,7 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.rows import plan_index, rows_by_shard
 
 if TYPE_CHECKING:
-    from replicax._ps.client import Client
+    from replicax._ps.steady import SteadyClient
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ServerHome:
 
     def __init__(
         self,
-        client: Client,
+        client: SteadyClient,
         places: Sequence[Placed],
         shape: tuple[int, ...],
         dtype: str,
@@ -185,3 +185,24 @@ class ServerHome:
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
         return array_of(reply.buffers[0], self.dtype, (len(rows), *self.shape[1:]))
+
+
+@final
+class CopiedHome:
+    """The home of what is kept beside several values, and is the same beside all of them."""
+
+    def __init__(self) -> None:
+        self.homes: list[ServerHome] = []
+
+    def read(self) -> np.ndarray | None:
+        return self.homes[0].read()
+
+    def write(self, value: Any) -> None:
+        for home in self.homes:
+            home.write(value)
+
+    def shards(self) -> list[Shard]:
+        return self.homes[0].shards()
+
+    def described(self) -> dict[str, Any]:
+        return self.homes[0].described()

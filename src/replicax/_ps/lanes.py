@@ -42,6 +42,7 @@ class Lane(Protocol):
         Raises:
             WorkerGone: If the worker died before the closure had ended.
             ServerGone: If a server died before the closure had ended.
+            ComesLater: If it cannot run yet: it waits again, behind all others.
             Exception: What the closure raised.
         """
         ...
@@ -58,6 +59,10 @@ class Lane(Protocol):
     def close(self) -> None:
         """Let go of the worker: `run` and `recover`, in another thread, raise or return soon."""
         ...
+
+
+class ComesLater(Exception):
+    """Raised by a lane for a closure that has to wait until others have ended."""
 
 
 class WorkerGone(ClusterError):
@@ -152,6 +157,13 @@ class Lanes:
                 server = gone.server
             self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
 
+    def drop(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        with self._lock:
+            lanes = list(self._lanes.get(worker, ()))
+        for lane in lanes:
+            lane.close()
+
     def close(self, timeout: float = 10.0) -> None:
         """Cancel all closures, and end all threads; once.
 
@@ -198,6 +210,7 @@ class Lanes:
                 else:
                     self._gate.finish(closure.id)
                     self._queue.put_back(closure)
+                del closure  # while it waits for the next one: it knows the strategy
         except BaseException as error:  # a thread that dies without a word would stop the program
             self._queue.mark_failed(None, error)
 
@@ -214,7 +227,8 @@ class Lanes:
         since = self._repairs.now()
         try:
             try:
-                result = lane.run(closure, more=self._queue.has_more(lane.worker))
+                more = self._gate.allows_ahead and self._queue.has_more(lane.worker)
+                result = lane.run(closure, more=more)
             finally:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:
@@ -230,6 +244,8 @@ class Lanes:
         except ServerGone as gone:
             self._queue.put_back(closure)
             self._mend_server(gone.server, since)
+        except ComesLater:
+            self._queue.put_back(closure, first=False)
         except BaseException as error:
             self._queue.mark_failed(closure, error)
         else:

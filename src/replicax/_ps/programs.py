@@ -17,6 +17,8 @@ import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
+from replicax._keras.shard_optimizer import check_by_rows
+from replicax._ps.id_sources import source_of
 
 if TYPE_CHECKING:
     from replicax._keras.recorder import Table
@@ -31,7 +33,7 @@ class Program:
         digest: Names it.
         meta: The description; see `describe`.
         main: From values, leaves and rows to results, gradients and changes.
-        ids: From leaves to the ids that are looked up; empty if there are none.
+        ids: From leaves to the ids that are looked up, as far as they are computed.
         recorded: What it was made of.
     """
 
@@ -47,7 +49,6 @@ def build(
     *,
     where: Callable[[Any], dict[str, Any]],
     number: Callable[[Any, Sequence[Any]], int],
-    resource: Callable[[Any], int],
     platforms: Sequence[str] | None = None,
 ) -> Program:
     """Make the program of a recorded closure.
@@ -56,7 +57,6 @@ def build(
         recorded: The closure.
         where: Describes the home of a variable.
         number: Names an optimizer on the servers, for these variables.
-        resource: Names an iterator on the workers.
         platforms: What workers compute on.
     """
     captured = recorded.captured
@@ -65,7 +65,8 @@ def build(
     main, kept = _exported(captured.jaxpr, wanted, platforms)
     tables = {id(table.variable): index for index, table in enumerate(recorded.tables)}
     num_leaves = len(captured.jaxpr.in_avals) - len(variables)
-    num_positions = len(recorded.lookups)
+    lookups = recorded.lookups
+    num_positions = len(lookups)
     inputs: list[list[Any]] = []
     reads: list[dict[str, Any]] = []
     for index in kept:
@@ -78,17 +79,18 @@ def build(
         else:
             inputs.append(["value", len(reads)])
             reads.append(where(variables[index]))
-    ids = b""
-    if recorded.lookups:
-        ids = _exported_ids(recorded, platforms)
+    sources = [source_of(captured.jaxpr, output, kept=_data(recorded)) for _, output in lookups]
+    computed = [output for (_, output), known in zip(lookups, sources, strict=True) if not known]
+    ids = _exported_ids(recorded, computed, platforms) if computed else b""
     meta = {
         "inputs": inputs,
         "reads": reads,
         "tables": [{**where(table.variable), "rows": table.rows} for table in recorded.tables],
-        "lookups": [tables[id(variable)] for variable, _ in recorded.lookups],
+        "lookups": [tables[id(variable)] for variable, _ in lookups],
+        "id_sources": sources,
         "batches": [
-            [resource(source), [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]]
-            for source, batch in recorded.batches
+            [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(batch)]
+            for _, batch in recorded.batches
         ],
         **layout,
     }
@@ -110,6 +112,8 @@ def _outputs(
         described = {"optimizer": number(push.optimizer, push.variables), "grads": []}
         for variable, grad in zip(push.variables, grads, strict=True):
             is_rows = id(variable) in tables
+            if is_rows:
+                check_by_rows(push.optimizer, variable)
             home = _table_index(recorded.tables, variable) if is_rows else where(variable)
             described["grads"].append([len(wanted), "rows" if is_rows else "value", home])
             wanted.append(grad)
@@ -151,12 +155,19 @@ def _exported(
     return exported.serialize(), kept
 
 
-def _exported_ids(recorded: Recorded, platforms: Sequence[str] | None) -> bytes:
+def _data(recorded: Recorded) -> range:
+    """Which inputs are data: neither variables nor positions of rows."""
+    captured = recorded.captured
+    return range(len(captured.variables), len(captured.jaxpr.in_avals) - len(recorded.lookups))
+
+
+def _exported_ids(
+    recorded: Recorded, outputs: Sequence[int], platforms: Sequence[str] | None
+) -> bytes:
     """The code of the ids. They must follow from the data alone: nothing else is there yet."""
     captured = recorded.captured
-    code, kept = _exported(captured.jaxpr, [output for _, output in recorded.lookups], platforms)
-    first = len(captured.variables)
-    last = len(captured.jaxpr.in_avals) - len(recorded.lookups)
+    code, kept = _exported(captured.jaxpr, outputs, platforms)
+    first, last = _data(recorded).start, _data(recorded).stop
     for index in kept:
         if not first <= index < last:
             what = f"variable '{captured.variables[index].path}'" if index < first else "a lookup"

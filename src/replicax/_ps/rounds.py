@@ -25,14 +25,18 @@ class Sums:
         self._totals: dict[tuple[int, ...], list[Any]] = {}
         self._counts: dict[tuple[int, ...], int] = {}
 
-    def add(self, key: tuple[int, ...], arrays: Sequence[Any]) -> None:
-        """Add what one closure has computed."""
+    def add(self, key: tuple[int, ...], arrays: Sequence[Any], count: int = 1) -> None:
+        """Add what one closure has computed, or several in all."""
         before = self._totals.get(key)
         new = [np.asarray(array) for array in arrays]
         self._totals[key] = (
             new if before is None else [a + b for a, b in zip(before, new, strict=True)]
         )
-        self._counts[key] = self._counts.get(key, 0) + 1
+        self._counts[key] = self._counts.get(key, 0) + count
+
+    def held(self) -> list[tuple[tuple[int, ...], int, list[Any]]]:
+        """What it has got so far: keys, counts and sums. They are not changed any more."""
+        return [(key, self._counts[key], totals) for key, totals in self._totals.items()]
 
     def means(self) -> dict[tuple[int, ...], list[Any]]:
         """The means of the round, by key; the next round begins."""
@@ -56,6 +60,7 @@ class RoundGate:
 
     def __init__(self, size: Callable[[], int], end: Callable[[], None]) -> None:
         self._size, self._end = size, end
+        self.allows_ahead = False  # the next closure is in the next round
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._running: set[int] = set()

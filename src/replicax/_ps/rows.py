@@ -56,7 +56,7 @@ def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
     Example:
         >>> plan = plan_index((8, 2), (0, 3, 6, 8), slice(2, 7, 2))
         >>> plan.parts
-        ((0, slice(2, 3, 2)), (1, slice(1, 3, 2)), (2, slice(0, 1, 2)))
+        ((0, slice(2, 4, 2)), (1, slice(1, 3, 2)), (2, slice(0, 2, 2)))
     """
     if _is_array(index):
         return _plan_mask(shape, offsets, index)

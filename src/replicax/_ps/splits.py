@@ -1,265 +1,222 @@
-"""`SplitQueue`: workers share a data set out as they go, and each example counts once in an epoch.
+"""`Splits`: workers share an epoch out as they go, and each batch is given to one closure.
 
-The data set is cut into splits; which elements a split has, and who reads them, is elsewhere. A
-worker takes one, says which of its elements have been visited, and that it is done. What a dead
-worker had not visited is given to another.
+An epoch is cut into splits, whose batches are read one after the other. A worker goes on in the
+split that it has open; without one it opens the next that waits, or takes over half of what
+another worker has left. So nobody waits for anybody, and nobody has to be told of a death: what
+a closure was given stays its own, wherever it runs in the end. How splits are read is elsewhere
+(`division.py`, `split_reader.py`).
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-import numpy as np
+from replicax._ps.lanes import ComesLater
+from replicax._ps.remote_value import RemoteValueStatus
 
-from replicax._core.errors import UsageError
+if TYPE_CHECKING:
+    from replicax._ps.closures import Closure
+
+_PAUSE = 0.05  # seconds that a closure waits for the last ones before it lets go of its worker
+
+
+class Place(NamedTuple):
+    """Where a closure finds its batch.
+
+    Args:
+        part: The part of the data whose batches are counted; 0 if there is one.
+        number: The batch in it.
+        stop: The batch behind the last of the split, if its end is known.
+        keep: Parts and numbers of batches that the worker has been given, too, and may ask for
+            in another order.
+    """
+
+    part: int
+    number: int
+    stop: int | None
+    keep: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, sent: Sequence[Any]) -> Place:
+        """A place that has travelled as JSON."""
+        part, number, stop, keep = sent
+        return cls(part, number, stop, tuple((other, at) for other, at in keep))
 
 
 @final
-@dataclass(frozen=True)
-class Split:
-    """A part of one epoch.
+@dataclass
+class _Split:
+    """Batches of one part, from the next to be given to the one before `stop`."""
 
-    Args:
-        epoch: Which pass over the data, from 0.
-        index: Which part of it, from 0.
-        visited: The numbers of its elements that are to be left out, since a worker that died
-            has visited them.
-    """
-
-    epoch: int
-    index: int
-    visited: frozenset[int] = frozenset()
+    part: int
+    next: int
+    stop: int | None
 
 
 @final
-@dataclass(frozen=True)
-class SplitProgress:
-    """How far the workers have come.
+@dataclass
+class _Given:
+    """What a closure that has not ended was given, by the numbers of its batches."""
 
-    Args:
-        done: How many splits are done, of all epochs.
-        out: How many are with workers.
-        samples: How many examples have been visited, for each epoch that has begun.
-    """
-
-    done: int
-    out: int
-    samples: tuple[int, ...]
+    closure: Closure
+    worker: int
+    places: dict[int, Place] = field(default_factory=dict)
 
 
 @final
-class SplitQueue:
-    """The splits of one or more epochs, handed out to whoever asks; for many threads.
-
-    Epochs follow each other without a pause: the first splits of the next one are handed out
-    while the last ones of this one are with workers. Only at the end of all is there a wait.
+class Splits:
+    """The batches of one epoch, given to closures; for many threads.
 
     Args:
-        num_splits: Into how many splits an epoch is cut.
-        epochs: How many passes over the data; None for no end.
-        seed: Gives each epoch another order of its splits; None for the order of their numbers.
+        waiting: The splits: part, first batch and the one behind the last, or None if the end
+            of the part shows only when it is read.
+        further: Behind these, splits of one part without a known end: where they begin, and how
+            many batches each has.
     """
 
-    def __init__(self, num_splits: int, *, epochs: int | None = 1, seed: int | None = None) -> None:
-        if num_splits < 0 or (epochs is None and num_splits == 0) or (epochs or 0) < 0:
-            raise UsageError(
-                "A data set is shared out in splits, over a number of epochs. Received: num_splits="
-                f"{num_splits}, epochs={epochs}. Neither can be negative, and an endless pass over "
-                "nothing would never give anything. Give a data set that has elements."
-            )
-        self._num_splits = num_splits
-        self._epochs = epochs
-        self._seed = seed
+    def __init__(
+        self, waiting: Iterable[Sequence[Any]] = (), *, further: Sequence[int] | None = None
+    ) -> None:
         self._changed = threading.Condition()
-        self._begun = 0
-        self._waiting: deque[Split] = deque()
-        self._out: dict[tuple[int, int], _Held] = {}
-        self._stuck: dict[int, int] = {}  # how many of a worker's takers hold what they have
-        self._samples: dict[int, int] = {}
-        self._done = 0
-        self._closed = False
+        self._waiting = deque(_Split(*split) for split in waiting)
+        self._further = further
+        self._open: dict[int, _Split] = {}
+        self._given: dict[int, _Given] = {}
+        self._ends: dict[int, int] = {}
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all splits of all epochs are done."""
-        with self._changed:
-            return self._is_complete()
-
-    @property
-    def progress(self) -> SplitProgress:
-        """How far the workers have come."""
-        with self._changed:
-            samples = tuple(self._samples.get(epoch, 0) for epoch in range(self._begun))
-            return SplitProgress(self._done, len(self._out), samples)
-
-    def take(self, worker: int, *, holding: bool = False) -> Split | None:
-        """Take a split for a worker.
-
-        When none is left, this waits for those that are out with other workers, who might die.
+    def give(self, closure: Closure, number: int, worker: int) -> Place | None:
+        """Where a closure finds a batch: again there, if it was given one before.
 
         Args:
-            worker: Who will read it.
-            holding: Whether the worker keeps what it has until it gets an answer, such as for a
-                batch that is not full. If all workers do, none would ever get one: all are told
-                None then, and if one dies after that, the others can take what it had.
+            closure: What takes the batch.
+            number: Which of the batches that it takes.
+            worker: Who runs it.
 
         Returns:
-            None if there is nothing left to read.
-        """
-        with self._changed:
-            if holding:
-                self._stuck[worker] = self._stuck.get(worker, 0) + 1
-                self._changed.notify_all()
-            try:
-                self._changed.wait_for(
-                    lambda: (
-                        self._closed
-                        or self._has_next()
-                        or self._is_complete()
-                        or (holding and self._all_are_stuck())
-                    )
-                )
-            finally:
-                if holding:
-                    self._stuck[worker] -= 1
-            if self._closed or not self._has_next():
-                return None
-            split = self._next()
-            self._out[split.epoch, split.index] = _Held(worker, split, set(split.visited))
-            return split
-
-    def visit(self, worker: int, split: Split, element: int, *, samples: int = 1) -> bool:
-        """Note that an element has been visited, and will not be again in this epoch.
-
-        Args:
-            worker: Who has.
-            split: What the element is of.
-            element: Its number in the split.
-            samples: How many examples it has.
-
-        Returns:
-            Whether it counts: not twice, and not if the split was taken from the worker meanwhile.
-        """
-        with self._changed:
-            held = self._held(worker, split)
-            if held is None or element in held.visited:
-                return False
-            held.visited.add(element)
-            self._samples[split.epoch] = self._samples.get(split.epoch, 0) + samples
-            return True
-
-    def done(self, worker: int, split: Split) -> bool:
-        """Note that all elements of a split have been visited.
-
-        Returns:
-            Whether it counts: not if the split was taken from the worker meanwhile.
-        """
-        with self._changed:
-            if self._held(worker, split) is None:
-                return False
-            del self._out[split.epoch, split.index]
-            self._done += 1
-            self._changed.notify_all()
-            return True
-
-    def lost(self, worker: int) -> list[Split]:
-        """Note that a worker died: what it had not visited is handed out again, before all else.
-
-        Returns:
-            The splits that it had.
-        """
-        with self._changed:
-            mine = [held.left() for held in self._out.values() if held.worker == worker]
-            for split in mine:
-                del self._out[split.epoch, split.index]
-            self._waiting.extendleft(reversed(mine))
-            self._changed.notify_all()
-            return mine
-
-    def close(self) -> None:
-        """Hand out nothing any more; who waits is told None."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def snapshot(self) -> dict[str, Any]:
-        """What has been visited, as JSON: for a checkpoint. What is out has to be read again."""
-        with self._changed:
-            ahead = [held.left() for held in self._out.values()] + list(self._waiting)
-            return {
-                "num_splits": self._num_splits,
-                "seed": self._seed,
-                "begun": self._begun,
-                "done": self._done,
-                "left": [[s.epoch, s.index, sorted(s.visited)] for s in ahead],
-                "samples": sorted(self._samples.items()),
-            }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on where `snapshot` was made; what is out with workers does not count any more.
+            None if all batches of the epoch have been computed with.
 
         Raises:
-            UsageError: If it was made of another data set.
+            ComesLater: If all have been given, and some might have to be given again.
         """
-        theirs = snapshot["num_splits"], snapshot["seed"]
-        if theirs != (self._num_splits, self._seed):
-            raise UsageError(
-                "Progress can be restored for the data set that it was saved of. Received: "
-                f"num_splits={theirs[0]} and seed={theirs[1]}, for a data set with num_splits="
-                f"{self._num_splits} and seed={self._seed}. The numbers of its splits would mean "
-                "other examples. Restore with the same data set, or begin the epoch anew."
-            )
         with self._changed:
-            self._begun, self._done = snapshot["begun"], snapshot["done"]
-            left = ((epoch, index, frozenset(seen)) for epoch, index, seen in snapshot["left"])
-            self._waiting = deque(itertools.starmap(Split, left))
-            self._samples = dict(snapshot["samples"])
-            self._out.clear()
+            mine = self._given.setdefault(closure.id, _Given(closure, worker))
+            mine.worker = worker
+            if number not in mine.places:
+                self._take_back_what_was_cancelled()
+                place = self._next(worker)
+                if place is None:
+                    self._release(closure)
+                    if not any(given.places for given in self._given.values()):
+                        return None
+                    self._changed.wait(_PAUSE)
+                    raise ComesLater
+                mine.places[number] = place
+            return mine.places[number]._replace(keep=self._others(mine))
+
+    def ended(self, closure: Closure, number: int, length: int) -> None:
+        """Note that there is no batch where a closure was to find one.
+
+        Args:
+            closure: What was to take the batch.
+            number: Which of its batches.
+            length: How many batches its part has at most.
+        """
+        with self._changed:
+            part = self._given[closure.id].places.pop(number).part
+            self._ends[part] = min(length, self._ends.get(part, length))
+
+    def release(self, closure: Closure) -> None:
+        """Let others have what a closure was given that has not begun to compute."""
+        with self._changed:
+            self._release(closure)
+
+    def finish(self, closure: Closure) -> None:
+        """Note that a closure has ended, well or not."""
+        with self._changed:
+            self._given.pop(closure.id, None)
             self._changed.notify_all()
 
-    def _held(self, worker: int, split: Split) -> _Held | None:
-        """What is known of a split, if the worker still has it."""
-        held = self._out.get((split.epoch, split.index))
-        return held if held and held.worker == worker else None
+    def get_state(self) -> dict[str, Any]:
+        """What is left, as plain data; closures that have not ended count as not begun."""
+        with self._changed:
+            given = [place for given in self._given.values() for place in given.places.values()]
+            begun = {id(split): split for split in self._open.values()}.values()
+            left = [*begun, *self._waiting]
+            return {
+                "left": [[p.part, p.number, p.number + 1] for p in given]
+                + [[s.part, s.next, s.stop] for s in left if self._has_more(s)],
+                "further": self._further,
+            }
 
-    def _has_next(self) -> bool:
-        return bool(self._waiting) or self._has_epoch()
+    def _release(self, closure: Closure) -> None:
+        given = self._given.pop(closure.id, None)
+        if given is not None:
+            places = sorted(given.places.values())
+            self._waiting.extendleft(_Split(p.part, p.number, p.number + 1) for p in places[::-1])
 
-    def _has_epoch(self) -> bool:
-        return self._num_splits > 0 and (self._epochs is None or self._begun < self._epochs)
+    def _take_back_what_was_cancelled(self) -> None:
+        over = [
+            given.closure
+            for given in self._given.values()
+            if given.closure.value.state is not RemoteValueStatus.NOT_READY
+        ]
+        for closure in over:
+            self._release(closure)
 
-    def _is_complete(self) -> bool:
-        return not self._has_next() and not self._out
+    def _others(self, mine: _Given) -> tuple[tuple[int, int], ...]:
+        return tuple(
+            (place.part, place.number)
+            for given in self._given.values()
+            if given is not mine and given.worker == mine.worker
+            for place in given.places.values()
+        )
 
-    def _all_are_stuck(self) -> bool:
-        return all(self._stuck.get(held.worker, 0) for held in self._out.values())
+    def _next(self, worker: int) -> Place | None:
+        split = self._split_of(worker)
+        if split is None:
+            return None
+        split.next += 1
+        return Place(split.part, split.next - 1, split.stop)
 
-    def _next(self) -> Split:
-        if not self._waiting:
-            self._waiting.extend(Split(self._begun, index) for index in self._order(self._begun))
-            self._begun += 1
-        return self._waiting.popleft()
+    def _split_of(self, worker: int) -> _Split | None:
+        """A split with something in it, which the worker has open."""
+        split = self._open.pop(worker, None)
+        while split is None or not self._has_more(split):
+            if self._waiting:
+                split = self._waiting.popleft()
+            elif self._further is not None:
+                start, size = self._further
+                split = _Split(0, start, start + size)
+                self._further = (start + size, size) if self._has_more(split) else None
+            else:
+                split = self._taken_over()
+                break
+        if split is not None:
+            self._open[worker] = split
+        return split
 
-    def _order(self, epoch: int) -> list[int]:
-        if self._seed is None:
-            return list(range(self._num_splits))
-        return np.random.default_rng([self._seed, epoch]).permutation(self._num_splits).tolist()
+    def _taken_over(self) -> _Split | None:
+        """Half of the largest rest of another worker; all of it, together, if it has no end."""
+        others = [split for split in self._open.values() if self._has_more(split)]
+        if not others:
+            return None
+        endless = [split for split in others if self._end_of(split) is None]
+        if endless:
+            return min(endless, key=lambda split: split.next)  # to be skipped to: the shortest way
+        rests = [(end - split.next, split) for split in others if (end := self._end_of(split))]
+        rest, split = max(rests, key=lambda pair: pair[0])
+        end = split.next + rest
+        split.stop = end - (rest + 1) // 2
+        return _Split(split.part, split.stop, end)
 
+    def _end_of(self, split: _Split) -> int | None:
+        ends = [end for end in (split.stop, self._ends.get(split.part)) if end is not None]
+        return min(ends, default=None)
 
-@final
-@dataclass(frozen=True)
-class _Held:
-    """A split that is with a worker, and which of its elements have been visited."""
-
-    worker: int
-    split: Split
-    visited: set[int]
-
-    def left(self) -> Split:
-        """What another worker would have to read."""
-        return Split(self.split.epoch, self.split.index, frozenset(self.visited))
+    def _has_more(self, split: _Split) -> bool:
+        end = self._end_of(split)
+        return end is None or split.next < end

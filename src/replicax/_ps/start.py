@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import os
+import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
+from replicax._control import Limits
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
+from replicax._ps.cluster import Size, local_size
 from replicax._ps.coordination import Coordination, Engine
+from replicax._ps.dialer import Dialer
+from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.keeping import keeping, own_folder
+from replicax._ps.ray_cluster import Members, RayCluster
+from replicax._ps.recovery import Recoveries
 from replicax._ps.scaling import scaling
+from replicax._ps.steady import SteadyClient
 from replicax._ps.store import ServerStore
+from replicax._ps.task_server import serve_this_task_if_member
 from replicax._ps.thread_cluster import ThreadCluster
+from replicax.cluster_resolver import detect
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax._ps.cluster import Cluster
+    from replicax._ps.dispatch import Dispatcher
 
 PATIENCE = 120.0  # seconds for a member to come back
 
@@ -27,9 +42,12 @@ class EngineRoom:
     """What a strategy is made of."""
 
     cluster: Cluster
+    dial: Dialer
     client: Client
+    steady: SteadyClient
     store: ServerStore
     resolver: Any
+    settings: dict[str, Any]
 
     def coordination(
         self,
@@ -40,8 +58,24 @@ class EngineRoom:
         in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
-        engine = Engine(self.cluster, self.client, self.store, patience=PATIENCE)
-        return Coordination(engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds)
+        limits = Limits.from_environ()
+        recoveries = Recoveries(
+            self.cluster,
+            self.client,
+            self.steady.changes,
+            replicas=bool(self.settings["replicas"]),
+            patience=PATIENCE,
+        )
+        recoveries.meet()
+        engine = Engine(
+            self.cluster, self.dial, self.client, self.store, recoveries, patience=PATIENCE
+        )
+        coordination = Coordination(
+            engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
+        )
+        self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
+        coordination.begin(limits)
+        return coordination
 
 
 def start(
@@ -53,8 +87,20 @@ def start(
     engine: str | None,
     address: str | None,
     settings: dict[str, Any],
+    **kept: Any,
 ) -> EngineRoom:
-    """Start a cluster, or find the one that is there."""
+    """Start a cluster, or find the one that is there.
+
+    Args:
+        resolver: Who is in the cluster.
+        partitioner: Divides variables.
+        num_workers: How many workers.
+        num_ps: How many servers.
+        engine: What runs them.
+        address: That of a Ray cluster.
+        settings: What servers are told.
+        **kept: See `keeping`.
+    """
     scaling(settings["staleness_scaling"])
     if engine not in (None, "ray", "threads"):
         raise UsageError(
@@ -62,16 +108,51 @@ def start(
             f"engine={engine!r}. Ray runs servers and workers as processes, threads run them "
             "here. Leave it out for Ray."
         )
-    servers, workers = sizes(num_ps, num_workers)
-    cluster: Any = ThreadCluster(servers, workers, settings)
-    addresses = [cluster.member("server", k).addresses for k in range(cluster.num_servers)]
-    client = Client(cluster.secret, addresses, {"role": "chief"})
-    return EngineRoom(cluster, client, ServerStore(client, partitioner), resolver)
+    size = _local(num_ps, num_workers)
+    cluster: Any
+    if engine is None and address is None:
+        resolver = resolver or detect()
+        serve_this_task_if_member(resolver)
+    is_given = engine is None and address is None and _has_servers(resolver)
+    servers = resolver.cluster_spec().num_tasks("ps") if is_given else size.servers
+    settings = {**settings, **keeping(num_servers=servers, **kept)}
+    if engine == "threads":
+        cluster = ThreadCluster(size.servers, size.workers)
+    elif is_given:
+        cluster = GivenCluster.described(resolver)
+    else:
+        cluster = _ray(size, address)
+    folder = own_folder(settings)
+    if folder is not None:
+        weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
+    hello, told = {"role": "chief"}, cloudpickle.dumps(settings)
+    dial = Dialer(cluster.secret, settings["run"], hello, told)
+    addresses = [
+        cluster.member("server", k, timeout=PATIENCE).addresses for k in range(cluster.num_servers)
+    ]
+    client = Client(dial, addresses)
+    steady = SteadyClient(client)
+    store = ServerStore(steady, partitioner)
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings)
 
 
-def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
-    """How many servers and workers a local cluster has: by default for the cores there are."""
-    cores = os.cpu_count() or 1
+def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
+    """`Dispatcher.with_servers` for the store, which must not keep the strategy alive."""
+
+    def outlive(call: Callable[[], Any]) -> Any:
+        there = dispatcher()
+        return call() if there is None else there.with_servers(call)
+
+    return outlive
+
+
+def _has_servers(resolver: Any) -> bool:
+    """Whether a cluster is described that has parameter servers."""
+    return resolver is not None and "ps" in resolver.cluster_spec().jobs
+
+
+def _local(num_ps: int | None, num_workers: int | None) -> Size:
+    """The size of a cluster that is started here: what is not said follows from the cores."""
     for name, count in [("num_ps", num_ps), ("num_workers", num_workers)]:
         if count is not None and count < 1:
             raise UsageError(
@@ -79,4 +160,22 @@ def sizes(num_ps: int | None, num_workers: int | None) -> tuple[int, int]:
                 f"{count}. Somebody has to hold the variables, and somebody to train them. Pass a "
                 "number from 1."
             )
-    return num_ps or max(1, cores // 8), num_workers or max(2, cores // 2)
+    usual = local_size(os.cpu_count() or 1)
+    return Size(num_ps or usual.servers, num_workers or usual.workers, usual.threads)
+
+
+def _ray(size: Size, address: str | None) -> RayCluster:
+    """Processes of Ray. Those on this machine share its cores: each gets some threads."""
+    threads = {} if address else threads_of(size.threads)
+    return RayCluster.start(
+        Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **threads}),
+        Members(size.workers, environment=threads),
+        address=address,
+    )
+
+
+def threads_of(count: int) -> dict[str, str]:
+    """What makes JAX on a CPU compute with so many threads; more can only be had together."""
+    if count > 1:
+        return {}
+    return {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}

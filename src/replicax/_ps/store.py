@@ -13,14 +13,15 @@ from jax.sharding import Sharding
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.server_variable import home_of, move_out
-from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, is_rowwise
+from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 from replicax._ps.buffers import raw
-from replicax._ps.home import Placed, ServerHome, Shard, task_name
+from replicax._ps.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.partition import num_shards, shard_rows
+from replicax._ps.table_home import LocalTable, ServedTable, SlotHome, serve_table
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
-    from replicax._ps.client import Client
+    from replicax._ps.steady import SteadyClient
 
 
 @final
@@ -33,8 +34,9 @@ class ServerStore:
     """
 
     is_resident = False
+    has_tables = True
 
-    def __init__(self, client: Client, partitioner: Any) -> None:
+    def __init__(self, client: SteadyClient, partitioner: Any) -> None:
         self._client = client
         self._partitioner = partitioner
         self._cells = itertools.count()
@@ -42,6 +44,8 @@ class ServerStore:
         self._optimizers: dict[int, tuple[int, Any]] = {}
         # Variables by their ids, and kept, so that no other gets the id of one that is gone.
         self._hosted: dict[int, tuple[int, Any]] = {}
+        # Which optimizer a variable had before another one took over.
+        self._left: set[tuple[int, int | None]] = set()
         # Grows with each write of the coordinator: what a worker pulled before is of no use then.
         self.epoch = 0
         # Called before the coordinator reads or writes: `fit` waits for what it has under way.
@@ -63,15 +67,19 @@ class ServerStore:
 
     def claim(self, variable: Any) -> None:
         """Take a variable that was made in the scope, or that a closure uses."""
+        if isinstance(home_of(variable), LocalTable):
+            _compat.adopt(variable, self, None)
+            serve_table(variable, self._client, self._cells, changed=self.changed, before=self.wait)
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
             return  # what an optimizer makes moves beside the variables that it is for
         shape = tuple(variable.shape)
-        shards = num_shards(self._partitioner, shape, variable.dtype)
+        dtype = _compat.stored_dtype(variable)
+        shards = num_shards(self._partitioner, shape, dtype)
         home = ServerHome(
             self._client,
             (),
             shape,
-            variable.dtype,
+            dtype,
             make=lambda value: self._make(variable, value, shards),
             changed=self.changed,
             before=self.wait,
@@ -90,8 +98,6 @@ class ServerStore:
     def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
         places, start = [], 0
         sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
-        constraint = getattr(variable, "constraint", None)
-        extra = [] if constraint is None else [cloudpickle.dumps(constraint)]
         for size in sizes:
             piece = value if size is None else value[start : start + size]
             server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
@@ -102,7 +108,7 @@ class ServerStore:
                 "dtype": str(value.dtype),
                 "decays": True,
             }
-            self._client.call(server, "create", head, [raw(piece), *extra])
+            self._client.call(server, "create", head, [raw(piece)])
             stop = start + (piece.shape[0] if piece.ndim else 0)
             places.append(Placed(server, cell, start, stop))
             start = stop
@@ -119,6 +125,10 @@ class ServerStore:
             self._optimizers[id(optimizer)] = (number, optimizer)
             self._host(number, optimizer)
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
+        for variable in new:
+            if (id(variable), number) in self._left:
+                raise _two_optimizers(variable.path)
+            self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
         if new:
             self._add(number, optimizer, new)
         return number
@@ -129,68 +139,104 @@ class ServerStore:
         is_variable = isinstance(rate, _compat.KerasVariable)
         head = {
             "id": number,
-            "iterations": int(_compat.read(optimizer.iterations)),
+            "iterations": int(_compat.read(_compat.iterations(optimizer))),
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
+            "constrained": False,
         }
         payload = cloudpickle.dumps(recipe)
         for server in range(self._client.num_servers):
             self._client.call(server, "optimizer", head, [payload])
-        for variable, name in [(optimizer.iterations, "iterations"), (rate, "learning_rate")]:
+        counter = _compat.iterations(optimizer)
+        for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
+                variable.__dict__.pop("_value", None)  # it has been sent
                 home: Any = Tuned(self, number, name, variable.dtype)
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
 
     def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
         recipe = Recipe.of(optimizer)
-        rowwise = all(len(self.places(v)) == 1 for v in variables) or is_rowwise(recipe)
-        shared = (optimizer.iterations, _compat.learning_rate(optimizer))
-        free = [v for v in optimizer.variables if all(v is not s for s in shared)]
-        free = [v for v in free if home_of(v) is None]
-        is_new = int(_compat.read(optimizer.iterations)) == 0
+        by_rows = {id(v): _is_by_rows(home_of(v)) for v in variables}
+        rowwise = not any(by_rows.values()) or is_rowwise(recipe)
+        is_new = int(_compat.read(_compat.iterations(optimizer))) == 0
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
-            sharded = len(self.places(variable)) > 1
+            sharded = by_rows[id(variable)]
             if sharded and (not rowwise or constraint is not None):
                 raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
-            small = (min(shape[0], 2), *shape[1:]) if sharded else shape
-            slots = []
-            for path in probe.slot_paths(Part(variable.path, small, variable.dtype)):
-                mine = next((v for v in free if v.path.endswith(path)), None)
-                slots.append(mine)
-                free = [v for v in free if v is not mine]
+            is_table = isinstance(home_of(variable), ServedTable)
+            small = (2 if is_table else min(shape[0], 2), *shape[1:]) if sharded else shape
+            part = Part(variable.path, small, _compat.stored_dtype(variable))
+            slots = probe.slots_in(part, optimizer, variable)
+            if any(slot.variable is None for slot in slots):
+                raise _cannot_take_apart(optimizer)
+            if is_table and any(slot.shared for slot in slots):
+                raise _cannot_shard(variable, optimizer, constraint)
             self._move_slots(number, optimizer, variable, slots, is_new=is_new)
 
     def _move_slots(
-        self, number: int, optimizer: Any, variable: Any, slots: Sequence[Any], *, is_new: bool
+        self,
+        number: int,
+        optimizer: Any,
+        variable: Any,
+        slots: Sequence[Slot],
+        *,
+        is_new: bool,
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
-        values = [] if is_new or None in slots else [np.asarray(_compat.stored(s)) for s in slots]
-        for place in self.places(variable):
-            whole = len(self.places(variable)) == 1
-            pieces = [v if whole else v[place.start : place.stop] for v in values]
-            head = {"id": number, "cells": [[place.cell, len(pieces), decays]]}
-            payload = [raw(piece) for piece in pieces]
+        places = self.places(variable)
+        # Now, not when the variable is made: a layer sets it afterwards.
+        constraint = getattr(variable, "constraint", None)
+        constrained = [] if constraint is None else [cloudpickle.dumps(constraint)]
+        is_table = isinstance(home_of(variable), ServedTable)
+        values = (
+            []
+            if is_new or is_table
+            else [np.asarray(_compat.stored(slot.variable)) for slot in slots]
+        )
+        for place in places:
+            pieces = [
+                value if slot.shared or len(places) == 1 else value[place.start : place.stop]
+                for slot, value in zip(slots, values, strict=bool(values))
+            ]
+            head = {
+                "id": number,
+                "cells": [[place.cell, len(pieces), decays]],
+                "constrained": constraint is not None,
+            }
+            payload = [*map(raw, pieces), *constrained]
             self._client.call(place.server, "optimizer", head, [b"", *payload])
-        for index, slot in enumerate(slots):
-            if slot is not None:
-                slot.__dict__.pop("_value", None)
-                shape = tuple(slot.shape)
-                home = ServerHome(
-                    self._client,
-                    self.places(variable),
-                    shape,
-                    slot.dtype,
-                    slot=index,
-                    changed=self.changed,
-                    before=self.wait,
-                )
-                move_out(slot, home, sharded=False)
-                _compat.adopt(slot, self, None)
+        for index, (slot, shared) in enumerate(slots):
+            if is_table:
+                home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
+            elif shared:
+                known = home_of(slot)
+                home = known if isinstance(known, CopiedHome) else CopiedHome()
+                home.homes += [self._slot_home(slot, [place], index) for place in places]
+            else:
+                home = self._slot_home(slot, places, index)
+            slot.__dict__.pop("_value", None)
+            move_out(slot, home, sharded=False)
+            _compat.adopt(slot, self, None)
         self._hosted[id(variable)] = number, variable
+
+    def _slot_home(self, slot: Any, places: Sequence[Placed], index: int) -> ServerHome:
+        return ServerHome(
+            self._client,
+            places,
+            tuple(slot.shape),
+            _compat.stored_dtype(slot),
+            slot=index,
+            changed=self.changed,
+            before=self.wait,
+        )
+
+    def end_round(self) -> None:
+        """Let all servers apply the mean of what was pushed in a round."""
+        self._client.each("round", {})
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""
@@ -225,6 +271,11 @@ class Tuned:
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
 
 
+def _is_by_rows(home: Any) -> bool:
+    """Whether no server has all of a variable."""
+    return len(home.places) > 1 or isinstance(home, ServedTable)
+
+
 def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
     what = f"the constraint {type(constraint).__name__}" if constraint else "its update"
     return UsageError(
@@ -232,4 +283,21 @@ def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
         f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
         "looks at the variable as a whole. No server has all of it. Pass no "
         "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _two_optimizers(path: str) -> UsageError:
+    return UsageError(
+        "A variable on a parameter server is trained by one optimizer at a time. Received: "
+        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
+        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
+    )
+
+
+def _cannot_take_apart(optimizer: Any) -> UsageError:
+    return UsageError(
+        "An optimizer keeps its variables in attributes: one for all, or a list with one for each "
+        f"that is trained. Received: {type(optimizer).__name__}, some of whose variables are "
+        "elsewhere. A server holds those of the values that it has, and has to tell them apart. "
+        "Keep them as Keras' optimizers do."
     )

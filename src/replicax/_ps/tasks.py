@@ -18,13 +18,13 @@ from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._ps.closures import RemoteValue
 from replicax._ps.per_worker import PerWorkerValues
+from replicax._ps.per_worker_dataset import PerWorkerIterator
 from replicax._ps.programs import Program, build
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax._ps.store import ServerStore
-    from replicax._ps.worker_data import PerWorkerIterator
 
 
 @final
@@ -56,10 +56,12 @@ class Task:
     Args:
         family: The function's programs.
         arrays: The arguments that are arrays.
+        given: The arguments that are per-worker iterators.
     """
 
     family: Family
     arrays: tuple[np.ndarray, ...]
+    given: tuple[PerWorkerIterator, ...] = ()
 
     def of(self, worker: int) -> Task:
         """What a worker runs: the same for all."""
@@ -67,8 +69,12 @@ class Task:
 
     @property
     def iterators(self) -> list[PerWorkerIterator]:
-        """What it takes batches from."""
-        return [source for source, _ in self.family.usual.recorded.batches]
+        """What it takes batches from, one for each batch."""
+        sources = [source for source, _ in self.family.usual.recorded.batches]
+        return [
+            source if isinstance(source, PerWorkerIterator) else self.given[source.number]
+            for source in sources
+        ]
 
 
 @final
@@ -135,6 +141,8 @@ class Tracer:
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):
             return self.traced(fn, plain, args, kwargs)
 
+        args, kwargs = jax.tree.map(_owned, (tuple(args), kwargs))
+
         def make(worker: int) -> Task:
             mine, named = jax.tree.map(
                 lambda leaf: leaf.of_worker(worker) if isinstance(leaf, PerWorkerValues) else leaf,
@@ -149,12 +157,22 @@ class Tracer:
         self, fn: Callable[..., Any], key: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Task:
         """The task of a call, whatever made `fn`."""
+        given: list[PerWorkerIterator] = []
+
+        def slot(leaf: Any) -> Any:
+            if not isinstance(leaf, PerWorkerIterator):
+                return leaf
+            given.append(leaf)  # the next epoch's is another one, and the program is the same
+            return leaf.dataset.slot(len(given) - 1)
+
+        args, kwargs = jax.tree.map(slot, (tuple(args), kwargs))
         signature = Signature.of(args, kwargs, expand=True)
         with self._lock:  # a lane may need a further program meanwhile
             family = self._families.get(
                 key, signature.key, lambda: self._family(fn, signature), keep=(fn, signature.leaves)
             )
-        return Task(family, tuple(np.asarray(array) for array in signature.arrays))
+        arrays = tuple(np.asarray(_owned(array)) for array in signature.arrays)
+        return Task(family, arrays, tuple(given))
 
     def _family(self, fn: Callable[..., Any], signature: Signature) -> Family:
         bare = signature.without_arrays()
@@ -174,7 +192,6 @@ class Tracer:
                     recorded,
                     where=self.where,
                     number=self._store.optimizer,
-                    resource=lambda source: source.resource,
                     platforms=self._platforms(),
                 )
 
@@ -198,6 +215,13 @@ def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
         return jax.tree.unflatten(jax.tree.structure(usual), leaves)
 
     return example
+
+
+def _owned(leaf: Any) -> Any:
+    """An argument as it is now: a loader may fill the same array again before the closure runs."""
+    if isinstance(leaf, PerWorkerValues):
+        return PerWorkerValues(jax.tree.map(_owned, value) for value in leaf.values)
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, final
+from typing import final
 
 from replicax._ps.cluster import Member
 from replicax._ps.member import Endpoint, start_member
@@ -16,12 +16,10 @@ class ThreadCluster:
     Args:
         num_servers: How many servers.
         num_workers: How many workers.
-        settings: Of the strategy.
     """
 
-    def __init__(self, num_servers: int, num_workers: int, settings: dict[str, Any]) -> None:
+    def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)
-        self._settings = settings
         self._running: dict[tuple[str, int], tuple[int, Endpoint]] = {}
         for role, count in [("server", num_servers), ("worker", num_workers)]:
             for index in range(count):
@@ -66,5 +64,5 @@ class ThreadCluster:
         return sum(kind == role for kind, _ in self._running)
 
     def _start(self, role: str, index: int, incarnation: int) -> None:
-        endpoint = start_member(role, index, self.secret, self._settings)
+        endpoint = start_member(role, index, self.secret)
         self._running[role, index] = incarnation, endpoint

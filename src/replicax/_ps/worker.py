@@ -17,10 +17,12 @@ import numpy as np
 from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
+from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
+from replicax._ps.id_sources import check_narrow, taken, without
 from replicax._ps.lanes import ServerGone
 from replicax._ps.programs import split_ids
-from replicax._ps.worker_data import NeedsProgram, Readers
+from replicax._ps.worker_data import Ended, NeedsProgram, Readers
 
 if TYPE_CHECKING:
     from replicax._ps.wire import Message
@@ -42,18 +44,18 @@ class Compiled:
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
-        found = self.ids(*[leaves[i] for i in self._ids_leaves])
-        ids = [np.asarray(one).astype(np.int64) for one in found]
+        ids = self._wanted_ids(leaves)
         rows: list[Any] = []
         positions: list[Any] = [None] * len(ids)
         for table in range(len(self.meta["tables"])):
             mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
             flat = np.concatenate([ids[i].reshape(-1) for i in mine])
             unique, inverse = np.unique(flat, return_inverse=True)
-            if len(unique) and unique[0] == NO_ID:
-                # Behind all rows that the program gets: it reads NaN there, and trains nothing.
+            padding = self.meta["tables"][table].get("padding", NO_ID)
+            if padding is not None:
+                # Behind all rows that the program gets: nothing is read there, nor trained.
                 behind = self.meta["tables"][table]["rows"]
-                unique, inverse = unique[1:], np.where(inverse == 0, behind, inverse - 1)
+                unique, inverse = without(padding, unique, inverse.reshape(-1), behind)
             rows.append(unique)
             start = 0
             for i in mine:
@@ -61,6 +63,18 @@ class Compiled:
                 positions[i] = at.reshape(ids[i].shape).astype(np.int32)
                 start += ids[i].size
         return rows, positions
+
+    def _wanted_ids(self, leaves: Sequence[Any]) -> list[np.ndarray]:
+        computed = iter(())
+        if self.ids is not None:
+            given = [leaves[i] for i in self._ids_leaves]
+            for leaf in given:
+                check_narrow(leaf)
+            computed = iter(self.ids(*given))
+        return [
+            np.asarray(next(computed)).astype(np.int64) if source is None else taken(source, leaves)
+            for source in self.meta["id_sources"]
+        ]
 
 
 @final
@@ -92,7 +106,6 @@ class Worker:
         # One computes, the others fetch and send: more at once would fight for the same cores.
         self._computing = threading.Lock()
         self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
-            "ping": lambda session, message: ({"platform": jax.default_backend()}, ()),
             "servers": self._servers,
             "program": self._program,
             "dataset": self._dataset,
@@ -125,14 +138,15 @@ class Worker:
         return {}, ()
 
     def _dataset(self, session: Any, message: Message) -> Reply:
-        self._readers.add(message.head["resource"], message.head["shard"], message.buffers[0])
+        self._readers.add(message.head["number"], message.buffers[0])
         return {}, ()
 
     def _run(self, session: Any, message: Message) -> Reply:
         lane = session.state.get("lane")
         if lane is None:
             hello = {"role": "worker", "index": self.index}
-            lane = session.state["lane"] = Lane(Client(self._secret, self._addresses, hello))
+            dial = Dialer(self._secret, session.hello["run"], hello)
+            lane = session.state["lane"] = Lane(Client(dial, self._addresses))
             # It ends with the connection that it is for, and so do its own ones.
             weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head
@@ -143,6 +157,8 @@ class Worker:
             return {"gone": error.server}, ()
         except NeedsProgram as need:
             return {"need": need.shapes, "source": need.source}, ()
+        except Ended as end:
+            return {"ended": end.length, "source": end.source}, ()
         except Exception as error:
             self._readers.forget(head["closure"])
             return {"failed": repr(error)}, [_pickled(error)]
@@ -157,11 +173,13 @@ class Worker:
             array_of(buffer, dtype, shape)
             for (dtype, shape), buffer in zip(head["arrays"], buffers, strict=True)
         ]
-        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["splits"])
-        rows, positions = program.wanted_rows(leaves) if program.ids else (None, [])
+        self._readers.drop(head["unused"])
+        leaves += self._readers.batches(head["closure"], program.meta["batches"], head["sources"])
+        rows, positions = program.wanted_rows(leaves) if program.meta["lookups"] else (None, [])
         closure = head["closure"]
         ahead, lane.ahead = lane.ahead, None
         clocks: dict[int, int] = {}
+        pushed: list[int] = []
         if rows is None and ahead is not None and ahead[:2] == (program.digest, head["epoch"]):
             values, found = ahead[2], []
         else:
@@ -172,12 +190,14 @@ class Worker:
         if program.meta["pushes"] or program.meta["writes"]:
             more = head["more"] and rows is None
             values, _, clocks = traffic.trip(closure, outputs=outputs, rows=rows, pull=more)
+            pushed = traffic.pushed
             if more:
                 lane.ahead = program.digest, head["epoch"], values
         self._readers.forget(closure)
         results = outputs[: program.meta["results"]]
         described = [[str(result.dtype), list(result.shape)] for result in results]
-        return {"results": described, "clocks": clocks}, [raw(result) for result in results]
+        head = {"results": described, "clocks": clocks, "pushed": pushed}
+        return head, [raw(result) for result in results]
 
 
 def _inputs(

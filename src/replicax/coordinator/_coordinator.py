@@ -14,6 +14,7 @@ from replicax.coordinator._progress import wait_and_show
 
 if TYPE_CHECKING:
     from replicax._ps.dispatch import Coordination
+    from replicax._ps.recovery import Recovery
     from replicax._ps.remote_value import RemoteValue
 
 _SHARDS = ("off", "dynamic")
@@ -78,6 +79,15 @@ class ClusterCoordinator:
     def strategy(self) -> Any:
         """The strategy whose workers these are."""
         return self._strategy
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back, in this order.
+
+        Each has `server`, `lost_updates` (of how many functions that had ended it lost what they
+        had changed), `seconds`, and `source`: "snapshot" or "replica".
+        """
+        return self._coordination.recoveries
 
     def schedule(
         self,
@@ -177,15 +187,23 @@ class ClusterCoordinator:
             self._coordination.dispatcher.barrier()
         return found
 
-    def create_per_worker_dataset(self, dataset_or_fn: Any, shard: str = "off") -> Any:
-        """Give each worker a data set of its own.
+    def create_per_worker_dataset(
+        self, dataset_or_fn: Any, shard: str = "off", *, num_splits: int | None = None
+    ) -> Any:
+        """Give each worker a data set of its own, or its share of one.
 
         Args:
             dataset_or_fn: A data set, or a function without arguments that makes one and is
                 called on each worker.
             shard: `"off"`: each worker goes through the whole data set, as in TensorFlow.
                 `"dynamic"`: the workers share it out as they go, so that each example is visited
-                once in an epoch, although workers come and go.
+                once in an epoch, although workers come and go. Each `iter` is the next epoch;
+                `len` says how many batches it has, if that is known beforehand, and a function
+                that takes one more raises `OutOfRangeError` when all the others have ended.
+            num_splits: Into how many splits an epoch is cut; by default four for each worker.
+                A worker reads a split from its begin to its end. Where only reading shows how
+                many batches there are, splits are files if there are enough, else each worker
+                reads all of the data and computes with its share.
 
         Returns:
             What `iter` makes iterators of, to be arguments of scheduled functions.
@@ -195,11 +213,12 @@ class ClusterCoordinator:
             >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
             >>> coordinator = rx.coordinator.ClusterCoordinator(strategy)
             >>> dataset = rx.data.Dataset.range(6).batch(2)
-            >>> iterator = iter(coordinator.create_per_worker_dataset(dataset, shard="dynamic"))
+            >>> per_worker = coordinator.create_per_worker_dataset(dataset, shard="dynamic")
             >>> @rx.function
             ... def total(iterator):
             ...     return next(iterator).sum()
-            >>> sums = [coordinator.schedule(total, args=(iterator,)) for _ in range(3)]
+            >>> epoch = iter(per_worker)
+            >>> sums = [coordinator.schedule(total, args=(epoch,)) for _ in range(len(per_worker))]
             >>> sorted(int(value) for value in coordinator.fetch(sums))
             [1, 5, 9]
         """
@@ -209,7 +228,31 @@ class ClusterCoordinator:
                 'workers share a data set. Use "dynamic" to visit each example once in an epoch, '
                 'or "off" to let each worker go through all of it.'
             )
-        return self._coordination.worker_dataset(dataset_or_fn, shard)
+        if num_splits is not None and num_splits < 1:
+            raise UsageError(
+                "An epoch is cut into at least one split. Received: num_splits="
+                f"{num_splits}. There would be nothing to read. Leave it out for a number that "
+                "suits the data and the workers."
+            )
+        return self._coordination.worker_dataset(dataset_or_fn, shard, num_splits)
+
+    def staleness(self) -> dict[int, int]:
+        """How late gradients were when the servers applied them, so far.
+
+        A gradient is as late as the number of updates that its server has made between the moment
+        the variables were read and the moment it arrived. `rx.callbacks.Staleness` shows it for
+        each epoch of `fit`.
+
+        Returns:
+            For each lateness, how often; each server counts by itself.
+
+        Example:
+            >>> import replicax as rx
+            >>> strategy = rx.ParameterServerStrategy(engine="threads", num_workers=2, num_ps=1)
+            >>> rx.coordinator.ClusterCoordinator(strategy).staleness()
+            {}
+        """
+        return dict(sorted(self._coordination.staleness().items()))
 
     def add_worker(self) -> int:
         """Let one more worker join, also while functions run; it takes some at once.

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from replicax.launch._culprit import tell
-from replicax.launch._supervise import Outcome, say, supervise
+from replicax.launch._rules import Outcome
+from replicax.launch._supervise import say, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
     from replicax.launch._chaos import Timetable
     from replicax.launch._plan import ProcessPlan
+    from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
-    from replicax.launch._supervise import Rules, Signals
 
 
 def run_attempts(

@@ -50,8 +50,9 @@ def tell(failure: ProcessFailed) -> str:
     """What to say of a failure; a preemption is none."""
     if failure.returncode != PREEMPTED:
         return str(failure)
-    who = f"worker {failure.rank}" + (f" (pid {failure.pid})" if failure.pid else "")
-    return f"{who} was preempted: it has saved its state, to be started again (exit code 42)"
+    return (
+        f"{failure.who} was preempted: it has saved its state, to be started again (exit code 42)"
+    )
 
 
 def _is_own_fault(returncode: int, asked: bool) -> bool:

@@ -17,14 +17,14 @@ from replicax.launch._attempts import run_attempts
 from replicax.launch._chaos import Timetable
 from replicax.launch._payload import is_name, load_results, save_call
 from replicax.launch._plan import Program, Surroundings
+from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._run import check_program, local_cluster
 from replicax.launch._stream import Notebook
-from replicax.launch._supervise import Grace, Rules, Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from replicax.launch._supervise import Outcome
+    from replicax.launch._rules import Outcome
 
 _CALLED = Path(__file__).with_name("_called.py")
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from replicax._core.env import GLIBC_TUNABLES, KEEP_MEMORY, RX_CLUSTER_SECRET
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._chaos import RX_CHAOS, RX_CHAOS_LOG
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TF_CONFIG = "TF_CONFIG"
 RX_RESTART = "RX_RESTART"
+JOBS = ("chief", "worker", "ps")  # of a cluster of parameter servers, the leader first
 
 _INSIDE = str(Path(__file__).with_name("_inside.py"))
 
@@ -135,6 +137,40 @@ def plan(
         )
         for task in (Task("worker", index) for index in here)
     ]
+
+
+def plan_parameter_servers(
+    program: Program,
+    spec: ClusterSpec,
+    secret: str,
+    *,
+    surroundings: Surroundings,
+    restart: int = 0,
+) -> list[ProcessPlan]:
+    """Plan all tasks of a cluster of parameter servers: each runs the program, as what it is.
+
+    They do not join one JAX: each worker computes on its own.
+
+    Args:
+        program: What they run.
+        spec: The cluster, all of it on this machine.
+        secret: What they know and nobody else.
+        surroundings: What their environments are made of.
+        restart: How many times they have been started before.
+    """
+    own = {RX_CLUSTER_SECRET: secret}
+    common = {**_environment(surroundings, restart), **own}
+    without_devices = replace(surroundings, devices_per_worker=None)
+    of_servers = {**_environment(without_devices, restart), **own}
+    argv = program.argv_inside if surroundings.counts_steps else program.argv
+    plans: list[ProcessPlan] = []
+    for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):
+        env = of_servers if task.job == "ps" else common
+        if task.job != "chief":
+            env = {GLIBC_TUNABLES: KEEP_MEMORY, **env}
+        env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
+        plans.append(ProcessPlan(task, argv, env))
+    return plans
 
 
 def plan_joining(

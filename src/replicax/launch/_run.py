@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import signal
 import sys
@@ -11,16 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
 
+from replicax._core.env import RX_CLUSTER_SECRET
 from replicax._core.errors import ReplicaxError, UsageError
-from replicax.cluster_resolver import Task, detect, task_of
+from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
 from replicax.launch._attempts import run_attempts
 from replicax.launch._chaos import Timetable, check_targets, parse_chaos
 from replicax.launch._culprit import tell
 from replicax.launch._hosts import addresses, parse_hosts, this_host
-from replicax.launch._plan import Program, Surroundings, parse_variable, plan, plan_joining
+from replicax.launch._plan import (
+    Program,
+    Surroundings,
+    parse_variable,
+    plan,
+    plan_joining,
+    plan_parameter_servers,
+)
 from replicax.launch._ports import check_ports, free_ports
+from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._stream import Terminal
-from replicax.launch._supervise import Grace, Rules, Signals, say
+from replicax.launch._supervise import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -30,10 +40,11 @@ if TYPE_CHECKING:
     from replicax.launch._chaos import Fault
     from replicax.launch._hosts import Host
     from replicax.launch._plan import ProcessPlan
+    from replicax.launch._rules import Outcome
     from replicax.launch._stream import Sink
-    from replicax.launch._supervise import Outcome
 
 LOOPBACK = "127.0.0.1"
+REVIVALS = 3  # of each process that the others can do without meanwhile, if nobody says how many
 
 _BAD_ARGUMENT = 2
 
@@ -47,10 +58,11 @@ class Request:
     args: Sequence[str] = ()
     is_module: bool = False
     workers: int | None = None
+    ps: int | None = None
     devices_per_worker: int | None = None
     hosts: str | None = None
     env: Sequence[str] = ()
-    max_restarts: int = 0
+    max_restarts: int | None = None
     grace: float | None = None
     prefix: bool = True
     chaos: str | None = None
@@ -62,10 +74,11 @@ class Request:
 
 
 class Here(NamedTuple):
-    """The workers of this machine, and what plans them anew for each attempt."""
+    """The workers of this machine, what plans them anew for each attempt, and who leads them."""
 
     tasks: Sequence[Task]
     cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]
+    leader: Task | None = None
 
 
 def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -106,8 +119,11 @@ def _run(
         counts_steps=any(fault.step for fault in faults),
         extra=dict(map(parse_variable, request.env)),
     )
-    resolver = None if request.workers or request.hosts else detect(environ)
-    if resolver:
+    resolver = None if request.workers or request.hosts or request.ps else detect(environ)
+    if request.ps:
+        here = _parameter_servers(request, surroundings)
+        check_targets(faults, here.tasks)
+    elif resolver:
         here = _joined(request, resolver, surroundings, sink)
     elif request.hosts:
         here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, faults, sink)
@@ -121,11 +137,17 @@ def _run(
     with Timetable.with_log(own) as timetable:
         return run_attempts(
             here.cluster,
-            max_restarts=request.max_restarts,
+            max_restarts=request.max_restarts or 0,
             sink=sink,
             signals=signals,
             timetable=timetable,
-            rules=Rules(grace=grace, prefix=request.prefix, captures=not resolver),
+            rules=Rules(
+                grace=grace,
+                prefix=request.prefix,
+                captures=not resolver,
+                leader=here.leader,
+                revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
+            ),
         )
 
 
@@ -156,6 +178,39 @@ def local_cluster(program: Program, workers: int, surroundings: Surroundings) ->
             )
 
     return Here([Task("worker", index) for index in range(workers)], cluster)
+
+
+def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
+    """A chief, workers and parameter servers on this machine, with new ports each time."""
+    if request.hosts:
+        raise UsageError(
+            "Parameter servers are started on this machine only. "
+            f"Received: --ps {request.ps} together with --hosts {request.hosts}. "
+            "Several machines have to share a secret, and one that fails has to be started again "
+            "there. Let Ray do that, or write TF_CONFIG for each process: see docs/run.md."
+        )
+    counts = {"chief": 1, "worker": request.workers or 1, "ps": request.ps or 1}
+    environ = {**surroundings.environ, **surroundings.extra}
+    secret = environ.get(RX_CLUSTER_SECRET) or secrets.token_hex(32)
+
+    @contextmanager
+    def cluster(restart: int) -> Generator[list[ProcessPlan]]:
+        with free_ports(sum(counts.values())) as ports:
+            numbers = iter(ports)
+            jobs = {
+                job: [f"{LOOPBACK}:{next(numbers)}" for _ in range(count)]
+                for job, count in counts.items()
+            }
+            yield plan_parameter_servers(
+                request.program,
+                ClusterSpec(jobs),
+                secret,
+                surroundings=surroundings,
+                restart=restart,
+            )
+
+    tasks = [Task(job, index) for job, count in counts.items() for index in range(count)]
+    return Here(tasks, cluster, leader=Task("chief", 0))
 
 
 def _of_hosts(

@@ -16,7 +16,11 @@ Start a program as several workers, which form a cluster: of this machine, of se
 with --hosts, or the one that the environment describes (TF_CONFIG, Slurm, MPI, Kubernetes,
 SageMaker), which it joins as one worker if --workers is not given. Every worker finds the
 cluster in TF_CONFIG, and joins it when it imports JAX (RX_JOIN=0: it does not). The first that
-fails ends all; Ctrl-C and SIGTERM do, too."""
+fails ends all; Ctrl-C and SIGTERM do, too.
+
+With --ps it starts a chief, workers and parameter servers, for rx.ParameterServerStrategy, all of
+which run the program. A worker or parameter server that fails is started again by itself, and the
+end of the chief is that of all."""
 
 _RUN_EXAMPLES = """\
 examples:
@@ -24,6 +28,7 @@ examples:
   replicax run --workers 2 --devices-per-worker 4 -m my_package.train
   replicax run --workers 4 --max-restarts 3 train.py
   replicax run --hosts node1,node2 train.py        (type it on both)
+  replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
   replicax run --workers 2 --chaos kill:worker1@5s,stop:worker0@8s:20s train.py
 
@@ -61,6 +66,12 @@ def _add_cluster(cluster: Options) -> None:
         help="how many workers there are in all (default: one on each of --hosts, or one)",
     )
     cluster.add_argument(
+        "--ps",
+        type=positive,
+        metavar="M",
+        help="start M parameter servers, too, and a chief, which gives work to the workers",
+    )
+    cluster.add_argument(
         "--devices-per-worker",
         type=positive,
         metavar="R",
@@ -85,10 +96,10 @@ def _add_behaviour(behaviour: Options) -> None:
     behaviour.add_argument(
         "--max-restarts",
         type=not_negative,
-        default=0,
         metavar="K",
         help="after a failure, or a preemption (exit code 42), start all workers again, at most "
-        "K times; RX_RESTART in their environment counts (default: %(default)s)",
+        "K times; RX_RESTART in their environment counts (default: 0). With --ps this is about "
+        "the chief; each of the others is started again by itself, at most K times (default: 3)",
     )
     behaviour.add_argument(
         "--grace",

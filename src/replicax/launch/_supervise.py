@@ -8,113 +8,26 @@ from __future__ import annotations
 
 import select
 import signal
-import threading
 import time
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, final
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
 
-from replicax.launch._culprit import PREEMPTED, choose_culprit
+from replicax.launch._culprit import choose_culprit
+from replicax.launch._revival import Revivals
+from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
 from replicax.launch._worker import Watcher, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Sequence
 
-    from replicax._core.errors import ProcessFailed
     from replicax.launch._chaos import Timetable
     from replicax.launch._plan import ProcessPlan
+    from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
 
 _BETWEEN_LOOKS = 0.05
-_SECONDS_TO_SPEAK = 2.0
-_WATCHED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Grace(NamedTuple):
-    """How many seconds workers have to end before they are killed.
-
-    After SIGTERM to us there is more time: it announces a preemption, and the workers may want to
-    write a checkpoint.
-    """
-
-    after_failure: float = 5.0
-    after_sigterm: float = 30.0
-
-    def before_end(self, returncode: int | None) -> float:
-        """How long the others may go on when one has failed, before they are asked to end.
-
-        Those that lose it have a word to say about it. After a preemption all save their state.
-        """
-        if returncode == PREEMPTED:
-            return self.after_sigterm
-        return min(_SECONDS_TO_SPEAK, self.after_failure)
-
-
-@final
-@dataclass(frozen=True)
-class Outcome:
-    """How it ended.
-
-    Args:
-        failure: How the worker failed that is to blame; None if none did.
-        signum: The signal that ended us, or None.
-        timed_out: Whether the time was over.
-    """
-
-    failure: ProcessFailed | None = None
-    signum: int | None = None
-    timed_out: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class Rules:
-    """What holds for all workers.
-
-    Args:
-        grace: How long they have to end.
-        prefix: Whether each of their lines says whose it is.
-        captures: Whether their output comes through us; else they have our standard streams.
-        deadline: When to end all, on the clock of `time.monotonic`.
-    """
-
-    grace: Grace = Grace()
-    prefix: bool = True
-    captures: bool = True
-    deadline: float = float("inf")
-
-
-@final
-@dataclass(frozen=True)
-class Signals:
-    """The signals that this process was sent, noted instead of obeyed."""
-
-    received: list[int] = field(default_factory=list[int])
-
-    @contextmanager
-    def noted(self) -> Generator[Signals]:
-        """Note them in this context, where that is possible: in the main thread.
-
-        A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
-        """
-        if threading.current_thread() is not threading.main_thread():
-            yield self
-            return
-        before = {
-            signum: signal.signal(signum, self._note)
-            for signum in _WATCHED_SIGNALS
-            if signal.getsignal(signum) != signal.SIG_IGN
-        }
-        try:
-            yield self
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
-
-    def _note(self, signum: int, _frame: FrameType | None) -> None:
-        self.received.append(signum)
 
 
 def supervise(
@@ -136,11 +49,15 @@ def supervise(
     """
     with ExitStack() as cleanup:
         watcher = cleanup.enter_context(closing(Watcher.start()))
-        workers = [
-            cleanup.enter_context(closing(Worker.start(plan, watcher, captures=rules.captures)))
-            for plan in plans
-        ]
-        return _Supervision(workers, sink, signals, timetable, rules).run()
+
+        def start(plan: ProcessPlan) -> Worker:
+            worker = Worker.start(plan, watcher, captures=rules.captures)
+            return cleanup.enter_context(closing(worker))
+
+        supervision = _Supervision(start, sink, signals, timetable, rules)
+        for plan in plans:
+            supervision.add(plan)
+        return supervision.run()
 
 
 @final
@@ -149,27 +66,36 @@ class _Supervision:
 
     def __init__(
         self,
-        workers: Sequence[Worker],
+        start: Callable[[ProcessPlan], Worker],
         sink: Sink,
         signals: Signals,
         timetable: Timetable,
         rules: Rules,
     ) -> None:
-        self._workers = workers
+        self._start = start
+        self._workers: list[Worker] = []
         self._sink = sink
         self._signals = signals
         self._timetable = timetable
         self._rules = rules
-        self._prefixes = {
-            worker: {s: _prefix(worker, s, sink) if rules.prefix else b"" for s in (OUT, ERR)}
-            for worker in workers
-        }
+        self._prefixes: dict[Worker, dict[int, bytes]] = {}
+        self._revivals = Revivals(rules.leader, rules.revivals)
         self._culprit: Worker | None = None
+        self._is_over = False
         self._signum: int | None = None
         self._timed_out = False
         self._obeyed = 0
         self._end_at = float("inf")
         self._asked = False
+
+    def add(self, plan: ProcessPlan) -> None:
+        """Start one more worker."""
+        worker = self._start(plan)
+        self._workers.append(worker)
+        self._prefixes[worker] = {
+            stream: _prefix(worker, stream, self._sink) if self._rules.prefix else b""
+            for stream in (OUT, ERR)
+        }
 
     def run(self) -> Outcome:
         """Go on until every worker has ended and all it printed is on its way."""
@@ -217,8 +143,11 @@ class _Supervision:
     def _look_at_workers(self, now: float, printing: set[Worker]) -> None:
         grace = self._rules.grace.after_failure
         ended = [worker for worker in self._workers if worker.look(now, grace=grace)]
-        failed = [worker for worker in ended if worker.returncode]
-        if failed and not (self._signum or self._timed_out):
+        if any(self._revivals.ends_all(worker.plan, worker.returncode) for worker in ended):
+            self._is_over = True
+            self._end_at = min(self._end_at, now + grace)
+        failed = [worker for worker in ended if worker.returncode and not self._revive(worker, now)]
+        if failed and not (self._signum or self._timed_out or self._is_over):
             self._culprit = choose_culprit(self._culprit, failed, asked=self._asked)
             patience = min(self._rules.grace.before_end(worker.returncode) for worker in failed)
             self._end_at = min(self._end_at, now + patience)
@@ -229,6 +158,16 @@ class _Supervision:
             if worker.is_overdue(now) and (self._hurries or worker not in printing):
                 for stream, lines in worker.drop_output():
                     self._show(worker, stream, lines)
+
+    def _revive(self, worker: Worker, now: float) -> bool:
+        """Start a worker again that has failed, if the others can do without it meanwhile."""
+        plan = None if self._is_ending or self._is_over else self._revivals.again(worker.plan)
+        if plan is None:
+            return False
+        say(self._sink, self._revivals.tell(worker.failure(), worker.plan))
+        self._tell_noted(now)
+        self.add(replace(plan, env={**plan.env, **self._timetable.orders(plan.task)}))
+        return True
 
     def _obey_signals(self) -> None:
         for signum in self._signals.received[self._obeyed :]:

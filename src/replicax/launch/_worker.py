@@ -172,7 +172,8 @@ class Worker:
         """How it failed, for the user."""
         assert self.returncode is not None
         tail = b"\n".join(self._tail).decode(errors="replace")
-        return ProcessFailed(self.plan.task.index, self.returncode, tail, self._process.pid)
+        task = self.plan.task
+        return ProcessFailed(task.index, self.returncode, tail, self._process.pid, task.job)
 
     def close(self) -> None:
         """Kill whatever is left of it, and let go of everything."""

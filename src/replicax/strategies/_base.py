@@ -35,6 +35,7 @@ class Strategy:
         self._cluster_resolver = cluster_resolver
         self._extended = StrategyExtended(self, runtime)
         runtime.distribution.share_by(self.experimental_distribute_dataset)
+        runtime.distribution.distribute_from_function = self.distribute_datasets_from_function
 
     @property
     def extended(self) -> StrategyExtended:

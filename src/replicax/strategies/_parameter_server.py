@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import functools
+import logging
 from collections.abc import Callable
 from typing import Any, final
 
@@ -43,7 +45,13 @@ class ParameterServerStrategy(Strategy):
             while rows of tables are updated as they come; "servers" updates all as it comes.
         snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
             cluster.
-        snapshot_seconds: How often they do.
+        snapshot_seconds: How often they do, if something has changed. A server that dies is
+            restored from its last snapshot, and `ClusterCoordinator.recoveries` says how many
+            updates were lost. None for no snapshots: a server that dies is an error then.
+        restore: Whether variables begin with the last snapshots that an earlier run of the same
+            program, with as many servers, has left in `snapshot_dir`.
+        replicas: 1 to let each server have a replica on another one, which applies every update
+            before it is confirmed: a server that dies loses nothing. It costs as much again.
 
     Raises:
         UsageError: If an argument is none of these.
@@ -74,7 +82,9 @@ class ParameterServerStrategy(Strategy):
         staleness_scaling: Any = None,
         dense: str = "servers",
         snapshot_dir: str | None = None,
-        snapshot_seconds: float = 30.0,
+        snapshot_seconds: float | None = 30.0,
+        restore: bool = False,
+        replicas: int = 0,
     ) -> None:
         topology = Topology.single()
         engine_room = start(
@@ -84,25 +94,37 @@ class ParameterServerStrategy(Strategy):
             num_ps=num_ps,
             engine=engine,
             address=address,
-            settings={
-                "staleness_scaling": staleness_scaling,
-                "dense": dense,
-                "snapshot_dir": snapshot_dir,
-                "snapshot_seconds": snapshot_seconds,
-            },
+            settings={"staleness_scaling": staleness_scaling, "dense": dense},
+            snapshot_dir=snapshot_dir,
+            snapshot_seconds=snapshot_seconds,
+            restore=restore,
+            replicas=replicas,
         )
-        super().__init__(
-            Runtime(topology, engine_room.store, CrossDeviceOps()),
-            cluster_resolver=engine_room.resolver,
+        runtime = Runtime(
+            topology,
+            engine_room.store,
+            CrossDeviceOps(),
+            before=functools.cache(_say_who_computes),
         )
+        runtime.hands_out = True
+        super().__init__(runtime, cluster_resolver=engine_room.resolver)
+        distribution = self.extended.distribution
         self.coordination = engine_room.coordination(
-            self.extended.distribution.adopt,
+            distribution.adopt,
             self.scope,
             max_staleness=max_staleness,
             in_rounds=check_dense(dense, max_staleness),
         )
-        self.extended.distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.distribute_from_function = self.coordination.created_dataset
         self.close = self.coordination.close
+
+
+def _say_who_computes() -> None:
+    logging.getLogger("replicax").warning(
+        "`strategy.run` outside a scheduled function computes in the coordinator's process, and no "
+        "worker helps. Call it inside a function that `ClusterCoordinator.schedule` is given."
+    )
 
 
 # On a worker, inside a function that makes a data set, the strategy is that of one replica.

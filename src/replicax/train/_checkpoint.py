@@ -15,9 +15,11 @@ from replicax.train import _files
 from replicax.train._parts import (
     Stateful,
     Variables,
+    assign,
     build_optimizers,
     matched,
     parts_of,
+    rows_of,
     to_host,
 )
 from replicax.train._plain import decoded, encoded
@@ -195,7 +197,7 @@ class Checkpoint:
         parts = self._parts()
         plan = together(channel, "matched", lambda: _plan(parts, body["parts"], path))
         for variable, key in plan:
-            variable.assign(arrays[key])
+            assign(variable, arrays, key)
         together(channel, "restored", partial(_set_states, channel, parts, body["parts"]))
         if counted:
             self._count = body["save_counter"]
@@ -215,7 +217,10 @@ class Checkpoint:
             if isinstance(part, Variables):
                 body[part.name] = {"variables": [], "workers": None}
                 for index, variable in enumerate(part.variables if channel.is_chief else ()):
-                    value = arrays[f"{part.name}:{index}"] = to_host(variable, copy=copy)
+                    key = f"{part.name}:{index}"
+                    value = arrays[key] = to_host(variable, copy=copy)
+                    behind = rows_of(variable).items()
+                    arrays.update({f"{key}/{name}": array for name, array in behind})
                     about = {"shape": list(value.shape), "dtype": value.dtype.name}
                     body[part.name]["variables"].append({"path": variable.path, **about})
         states = [part for part in parts if isinstance(part, Stateful)]

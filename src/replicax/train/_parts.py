@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,26 @@ def to_host(variable: Any, *, copy: bool) -> np.ndarray:
         value = value.addressable_data(0)
     # On the CPU, NumPy sees the memory of the array itself, which a step may reuse.
     return np.array(value) if copy else np.asarray(value)
+
+
+def rows_of(variable: Any) -> dict[str, np.ndarray]:
+    """What stands behind a variable that is a dynamic table: arrays by name; of others nothing."""
+    return variable.table.export() if getattr(variable, "is_dynamic", False) else {}
+
+
+def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
+    """Restore a variable, and the rows that stand behind it.
+
+    Args:
+        variable: The variable.
+        arrays: What was saved, by name.
+        key: The name of its value; what stands behind has names that begin so.
+    """
+    variable.assign(arrays[key])
+    if getattr(variable, "is_dynamic", False):
+        first = f"{key}/"
+        behind = {name for name in arrays if name.startswith(first)}
+        variable.table.load({name.removeprefix(first): arrays[name] for name in behind})
 
 
 def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]) -> list[int]:

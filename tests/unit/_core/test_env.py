@@ -9,8 +9,10 @@ import pytest
 
 from replicax._core.env import (
     KERAS_BACKEND,
+    environment_for_child,
     prefer_jax_backend,
     prefer_nccl_ring,
+    ray_asks_for_token,
     set_visible_gpus,
     watchdog_seconds,
 )
@@ -62,3 +64,23 @@ def test_the_watchdog_is_told_its_patience(text, seconds):
 def test_the_patience_of_the_watchdog_is_a_number(text):
     with pytest.raises(UsageError, match=f"is a positive number of seconds. Received: '{text}'"):
         watchdog_seconds({"RX_WATCHDOG_SECONDS": text})
+
+
+def test_a_child_inherits_the_environment_but_for_what_is_left_out():
+    environ = {"HOME": "/home/x", "RAY_A": "1", "RX_B": "2", "PATH": "old"}
+    child = environment_for_child({"PATH": "new"}, without=["RAY_", "RX_"], environ=environ)
+    assert child == {"HOME": "/home/x", "PATH": "new"}
+    assert environment_for_child({}, environ=environ) == environ
+
+
+def test_a_child_inherits_from_this_process(monkeypatch):
+    monkeypatch.setenv("RX_A", "1")
+    assert environment_for_child({})["RX_A"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "asks"),
+    [({}, False), ({"RAY_AUTH_MODE": "disabled"}, False), ({"RAY_AUTH_MODE": "Token"}, True)],
+)
+def test_whether_ray_shows_a_token(environ, asks):
+    assert ray_asks_for_token(environ) is asks

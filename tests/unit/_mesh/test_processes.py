@@ -53,6 +53,15 @@ def test_one_process_has_nothing_to_join(monkeypatch):
     assert isinstance(current(), Alone)
 
 
+def test_the_workers_of_parameter_servers_do_not_join(monkeypatch):
+    cluster = '{"worker": ["a:1", "b:1"], "ps": ["c:1"]}'
+    task = '{"type": "worker", "index": 1}'
+    monkeypatch.setenv("TF_CONFIG", f'{{"cluster": {cluster}, "task": {task}}}')
+    monkeypatch.setattr(jax.distributed, "initialize", None)
+    join_from_environment()
+    assert isinstance(current(), Alone)
+
+
 def test_nccl_is_for_gpus():
     nccl = CommunicationOptions(implementation=CommunicationImplementation.NCCL)
     with pytest.raises(UsageError, match=r"NCCL connects GPUs\. Received: .* of the kind cpu"):

@@ -185,7 +185,7 @@ def test_other_names_of_the_package_are_private():
 
 
 def test_a_failure_can_be_pickled():
-    failure = rx.errors.ProcessFailed(1, -9, "a\nb", 4711)
+    failure = rx.errors.ProcessFailed(1, -9, "a\nb", 4711, "ps")
     copy = pickle.loads(pickle.dumps(failure))
     assert (copy.rank, copy.returncode, copy.tail, str(copy)) == (1, -9, "a\nb", str(failure))
 

@@ -15,8 +15,9 @@ from replicax.cluster_resolver import Task
 from replicax.launch import _supervise
 from replicax.launch._chaos import Timetable, parse_chaos
 from replicax.launch._plan import ProcessPlan
+from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._stream import ERR, OUT
-from replicax.launch._supervise import Grace, Rules, Signals, supervise
+from replicax.launch._supervise import supervise
 from replicax.launch._worker import Watcher
 
 from helpers import wait_until

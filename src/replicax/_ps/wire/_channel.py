@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from replicax._ps.wire._frames import (
+    NOTHING,
     PREFIX_SIZE,
     Garbled,
     Message,
@@ -38,7 +39,6 @@ _RECORD = 1 << 14  # bytes that TLS encrypts at once; what is smaller is joined
 # One call, and one wake-up, for all that is expected.
 _ALL = getattr(socket, "MSG_WAITALL", 0)
 _NOT_FOR_CHILDREN = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_ONE_FILE = array.array("i", [0]).itemsize
 
 
 class Prepared(NamedTuple):
@@ -67,6 +67,7 @@ class Channel:
         self._flags = 0 if self._encrypted else _ALL
         self._prefix = memoryview(bytearray(PREFIX_SIZE))
         self._shared = (Outgoing(), Incoming()) if shared else None
+        self._ending = threading.RLock()  # a signal's handler may close what is just closing
 
     def prepare(
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
@@ -78,7 +79,8 @@ class Channel:
             outgoing, incoming = self._shared
             written = outgoing.write(body) if body.size >= SMALLEST else None
             segment, file = written or (0, None)
-            notes = Notes(segment, outgoing.forgotten(), incoming.unused())
+            new = 0 if file is None else 1
+            notes = Notes(segment, new, outgoing.forgotten(), incoming.unused())
             first = first_bytes(kind, text, body, notes)
             if segment:
                 return Prepared([first], len(first), file)
@@ -89,34 +91,30 @@ class Channel:
     def send(self, message: Prepared) -> None:
         """Send a message. If this raises, the connection is of no use any more."""
         pieces, left, file = message
-        if self._encrypted:
-            self._encrypt(pieces)
-            return
-        if file is not None:
-            try:
-                left -= socket.send_fds(self._sock, pieces, [file])
-            finally:
-                os.close(file)
-            pieces = _after(pieces, message.size - left)
-        while left:
-            sent = self._sock.sendmsg(pieces[:_PIECES])
-            left -= sent
-            if left:
-                pieces = _after(pieces, sent)
-
-    def receive(self) -> tuple[int, Message]:
-        """Wait for a message: its kind and itself. Raises `BROKEN` when there will be none."""
-        file = self._fill_with_file() if self._shared else self._fill(self._prefix)
         try:
-            prefix = read_prefix(self._prefix, self._largest)
-            data = bytearray(prefix.rest)
-            self._fill(memoryview(data))
-            op, head, notes = read_rest(data, prefix)
-            places = read_places(data, prefix)
-            body = self._find(notes, file, prefix.body) if self._shared else None
+            if self._encrypted:
+                self._encrypt(pieces)
+                return
+            while left:
+                sent = self._sock.sendmsg(pieces[:_PIECES])
+                left -= sent
+                if left:
+                    pieces = _after(pieces, sent)
+            if file is not None:
+                socket.send_fds(self._sock, [b"f"], [file])
         finally:
             if file is not None:
                 os.close(file)
+
+    def receive(self) -> tuple[int, Message]:
+        """Wait for a message: its kind and itself. Raises `BROKEN` when there will be none."""
+        self._fill(self._prefix)
+        prefix = read_prefix(self._prefix, self._largest)
+        data = bytearray(prefix.rest)
+        self._fill(memoryview(data))
+        op, head, notes = read_rest(data, prefix)
+        places = read_places(data, prefix)
+        body = self._find(notes, prefix.body) if notes != NOTHING else None
         if body is None:
             body = empty(prefix.body)
             self._fill(body)
@@ -124,12 +122,14 @@ class Channel:
 
     def hang_up(self) -> None:
         """End the connection; from any thread. Who waits is woken."""
-        hang_up(self._sock)
+        with self._ending:
+            hang_up(self._sock)
 
     def close(self) -> None:
         """Free the socket and what is shared; only where nobody waits for it."""
-        self._sock.close()
-        self._shared = None
+        with self._ending:
+            self._sock.close()
+            self._shared = None
 
     def _fill(self, view: memoryview) -> None:
         left = len(view)
@@ -141,29 +141,23 @@ class Channel:
             if left:
                 view = view[got:]
 
-    def _fill_with_file(self) -> int | None:
-        """Read the first bytes of a message, and the file that may come with them."""
-        space = socket.CMSG_SPACE(_ONE_FILE)
-        got, ancillary, _, _ = self._sock.recvmsg_into(
-            [self._prefix], space, self._flags | _NOT_FOR_CHILDREN
-        )
-        if not got:
-            raise EOFError
-        file = None
-        for level, kind, data in ancillary:
-            if (level, kind, len(data)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _ONE_FILE):
-                (file,) = array.array("i", data)
-        self._fill(self._prefix[got:])
-        return file
-
-    def _find(self, notes: Notes, file: int | None, size: int) -> memoryview | None:
+    def _find(self, notes: Notes, size: int) -> memoryview | None:
         """Follow what a message says of shared memory; give its buffers, if that is their place."""
-        assert self._shared
+        if not self._shared:
+            raise Garbled("it refers to memory, and nothing is shared")
         outgoing, incoming = self._shared
         outgoing.given_back(notes.unused)
         incoming.forget(notes.forgotten)
-        if file is not None:
-            incoming.add(notes.segment, file)
+        if notes.new:
+            said, files, *_ = socket.recv_fds(self._sock, 1, 1, _NOT_FOR_CHILDREN)
+            if not said:
+                raise EOFError
+            if not files:
+                raise Garbled("it announced memory, and sent none")
+            try:
+                incoming.add(notes.segment, files[0])
+            finally:
+                os.close(files[0])
         return incoming.read(notes.segment, size) if notes.segment else None
 
     def _encrypt(self, pieces: list[Any]) -> None:

@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from replicax._ps.wire._address import of_tcp, of_unix
+from replicax._ps.wire._address import host_id, of_tcp, of_unix
 from replicax._ps.wire._sockets import own
 
 _log = logging.getLogger("replicax")
 _QUEUE = 1024
 _LONGEST_PATH = 100  # bytes; the address of a Unix socket has room for little more
+_ABANDONED = 60.0  # seconds that a folder is old before it is looked at whether anybody listens
 _PAUSE = 0.1  # seconds, when the system has no file left for a connection
 
 
@@ -70,12 +71,13 @@ class Door:
 
     def _open_unix(self) -> str:
         """Listen in a folder that only this user may enter."""
-        for parent in (None, "/tmp"):  # where temporary files go may have too long a name
-            self._folder = tempfile.mkdtemp(prefix="replicax-", dir=parent)
+        for parent in (tempfile.gettempdir(), "/tmp"):  # the first may have too long a name
+            self._folder = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
             path = str(Path(self._folder, "socket"))
             if len(path.encode()) <= _LONGEST_PATH:
                 break
             Path(self._folder).rmdir()
+        _remove_abandoned(Path(path).parents[1])
         sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         self._sockets.append(sock)
         sock.bind(path)
@@ -104,3 +106,31 @@ class Door:
             time.sleep(_PAUSE)
             return
         self._enter(own(sock))
+
+
+def _prefix() -> str:
+    # With the host: its processes only can tell whether anybody listens, and several hosts may have
+    # one file system.
+    return f"replicax-{host_id()[:8]}-"
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove sockets of processes that were killed, else there is one more with each."""
+    for folder in parent.glob(f"{_prefix()}*"):
+        path = folder / "socket"
+        with suppress(OSError):  # that of another user, or removed by another process
+            if time.time() - folder.stat().st_mtime > _ABANDONED and not _is_alive(path):
+                path.unlink()
+                folder.rmdir()
+
+
+def _is_alive(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)  # if its queue is full, that is a sign of life
+        try:
+            sock.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except BlockingIOError:
+            return True
+    return True

@@ -22,10 +22,10 @@ MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
 ALIGNMENT = 64  # that of JAX on CPU, which then uses an array where it lies
 
-# Magic, kind, numbers of segments forgotten and unused; bytes of JSON, buffers, segment; bytes of
-# all buffers. Behind it: the sizes of the buffers, the segments, the JSON. Then the buffers, each
-# but the last filled up to the alignment, so that one read gets them all.
-_PREFIX = struct.Struct("<4sBBBxIII4xQ")
+# Magic, kind, how many segments are new, forgotten and unused; bytes of JSON, buffers, segment;
+# bytes of all buffers. Behind it: the sizes of the buffers, the segments, the JSON. Then the
+# buffers, each but the last filled up to the alignment, so that one read gets them all.
+_PREFIX = struct.Struct("<4sBBBBIII4xQ")
 _MAGIC = b"RXw1"
 PREFIX_SIZE = _PREFIX.size
 _ZEROS = [bytes(count) for count in range(ALIGNMENT)]
@@ -66,6 +66,7 @@ class Notes(NamedTuple):
     """What a message says about shared memory (_shared.py)."""
 
     segment: int = 0  # where its buffers are, if they do not follow
+    new: int = 0  # 1 if the segment's file follows
     forgotten: Sequence[int] = ()
     unused: Sequence[int] = ()
 
@@ -74,6 +75,7 @@ class Prefix(NamedTuple):
     """The first bytes of a message: what follows."""
 
     kind: int
+    new: int
     forgotten: int
     unused: int
     head: int
@@ -114,9 +116,9 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
     end = places[-1][1] if places else 0
     if end > largest:
         raise UsageError(
-            f"A message must not be larger than {largest} bytes. Received: {end} bytes. The other "
-            "side refuses more, to be safe from a broken peer. Send several messages, or raise "
-            "`largest` on both sides."
+            f"The buffers of a message must not come to more than {largest} bytes. Received: {end} "
+            "bytes. The other side refuses more, to be safe from a broken peer. Send several "
+            "messages, or raise `largest` on both sides."
         )
     return Body(buffers, sizes, places, end)
 
@@ -135,13 +137,13 @@ def encode_head(op: str, head: dict[str, Any]) -> bytes:
 
 def first_bytes(kind: int, text: bytes, body: Body, notes: Notes = NOTHING) -> bytes:
     """Make all bytes before the buffers."""
-    segment, forgotten, unused = notes
+    segment, new, forgotten, unused = notes
+    numbers = (*forgotten, *unused)
     count = len(body.sizes)
     prefix = _PREFIX.pack(
-        _MAGIC, kind, len(forgotten), len(unused), len(text), count, segment, body.size
+        _MAGIC, kind, new, len(forgotten), len(unused), len(text), count, segment, body.size
     )
-    numbers = struct.pack(f"<{len(forgotten) + len(unused)}I", *forgotten, *unused)
-    return b"".join((prefix, struct.pack(f"<{count}Q", *body.sizes), numbers, text))
+    return b"".join((prefix, struct.pack(f"<{count}Q{len(numbers)}I", *body.sizes, *numbers), text))
 
 
 def pieces_of(body: Body) -> list[Any]:
@@ -172,9 +174,12 @@ def read_prefix(data: memoryview, largest: int) -> Prefix:
 
 def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Notes]:
     """Read what follows the first bytes."""
-    start = 8 * prefix.buffers
-    numbers = struct.unpack_from(f"<{prefix.forgotten + prefix.unused}I", data, start)
-    notes = Notes(prefix.segment, numbers[: prefix.forgotten], numbers[prefix.forgotten :])
+    notes = NOTHING
+    if prefix.segment or prefix.new or prefix.forgotten or prefix.unused:
+        count, start = prefix.forgotten + prefix.unused, 8 * prefix.buffers
+        numbers = struct.unpack_from(f"<{count}I", data, start)
+        forgotten, unused = numbers[: prefix.forgotten], numbers[prefix.forgotten :]
+        notes = Notes(prefix.segment, prefix.new, forgotten, unused)
     try:
         op, head = _decode(data[len(data) - prefix.head :].decode())
     except (ValueError, TypeError, RecursionError):

@@ -97,12 +97,12 @@ class Listener:
         """End all connections and threads. A handler that does not come back is left behind."""
         with self._lock:
             self._closed = True
-            connections = dict(self._connections)
-        for sock in connections.values():
-            hang_up(sock)
+            threads = list(self._connections)
+            for sock in self._connections.values():
+                hang_up(sock)
         self._door.close()
         deadline = time.monotonic() + _ENDING
-        for thread in connections:
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -164,6 +164,8 @@ class Listener:
         encrypted = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         with self._lock:
             self._connections[threading.current_thread()] = own(encrypted)  # it has replaced `sock`
+            if self._closed:  # meanwhile, and `sock` was hung up on for nothing
+                raise EOFError
         encrypted.do_handshake()
         return encrypted
 

@@ -1,7 +1,7 @@
 """Memory that two processes of one host share: large buffers are written once, and not sent.
 
 Each end writes into segments of its own, anonymous files, and passes each to the other end once,
-over the Unix socket. The other end uses a message where it lies; when nothing there refers to it
+over their Unix socket. The other end uses a message where it lies; when nothing there refers to it
 any more it says so in its next message, and the segment is written again. Nothing has a name: when
 both processes are gone, however they ended, so is the memory.
 """
@@ -13,7 +13,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -162,11 +161,9 @@ class Incoming:
     def unused(self) -> list[int]:
         """The segments that came out of use since the last time."""
         numbers: list[int] = []
-        with suppress(IndexError):  # another thread may add to it meanwhile
-            while True:
-                numbers.append(self._unused.popleft())
-        for number in numbers:
-            del self._lent[number]
+        while self._unused:  # another thread may add to it meanwhile, but none takes
+            numbers.append(self._unused.popleft())
+            del self._lent[numbers[-1]]
         return numbers
 
     def forget(self, numbers: Sequence[int]) -> None:

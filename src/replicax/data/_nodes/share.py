@@ -1,4 +1,4 @@
-"""The share of each worker process: which elements it makes, without making those of the others."""
+"""The share of a worker: which elements it makes, without making those of the others."""
 
 from __future__ import annotations
 
@@ -74,6 +74,44 @@ def shared(node: Node, share: Share) -> Node:
             further = dataclasses.replace(share, offset=share.offset + node.count)
             return shared(node.input, further)
     return share.of(node)
+
+
+def run_of(node: Node, start: int, stop: int | None) -> Node | None:
+    """The elements of `node` from number `start` to the one before `stop`, and no others made.
+
+    Args:
+        node: Without worker processes.
+        start: The first element.
+        stop: The one behind the last; None for all that follow.
+
+    Returns:
+        None if the elements before `start` would have to be made to get there.
+    """
+    changes: dict[str, Any] = {}
+    match node:
+        case Map():
+            runs: list[Any] = [run_of(inner, start, stop) for inner in (_NUMBERS, node.input)]
+            changes = {"input": runs[1] and Zip((runs[0], runs[1]), _PAIR), "fn": Numbered(node.fn)}
+        case Batch() | PaddedBatch():
+            end = None if stop is None else stop * node.size
+            changes = {"input": run_of(node.input, start * node.size, end)}
+        case Prefetch() | ShardHint():
+            changes = {"input": run_of(node.input, start, stop)}
+        case Take() if node.table is None and node.count >= 0:
+            end = node.count if stop is None else min(stop, node.count)
+            return run_of(node.input, start, max(start, end))
+        case Skip() if node.table is None and node.count >= 0:
+            end = None if stop is None else stop + node.count
+            return run_of(node.input, start + node.count, end)
+        case Zip() if node.table is None:
+            runs = [run_of(inner, start, stop) for inner in node.nodes]
+            changes = {"nodes": None if None in runs else tuple(runs)}
+        case _ if node.table is not None:
+            behind = Skip(node, start) if start else node
+            return behind if stop is None else Take(behind, stop - start)
+    is_found = bool(changes) and all(value is not None for value in changes.values())
+    changed: Any = node
+    return dataclasses.replace(changed, **changes) if is_found else None
 
 
 @dataclass(frozen=True)

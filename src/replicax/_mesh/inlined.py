@@ -1,0 +1,32 @@
+"""A replica function inside a closure for parameter servers: a part of it, no program of its own.
+
+The closure's recorder has to hear of gradients, additions and look-ups as they are traced. Values
+of an inner trace would mean nothing to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from replicax._core.context import Frame, ReplicaContext, entered
+from replicax._core.reduce import Combine, SyncGroup
+from replicax._keras import _compat
+from replicax._keras.recorder import recorder_of
+
+
+def is_recorded() -> bool:
+    """Whether a closure is traced now."""
+    return recorder_of(_compat.get_stateless_scope()) is not None
+
+
+def call_inlined(
+    strategy: Any,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    combine: Combine,
+) -> Any:
+    """Call `fn` as the one replica that a worker is."""
+    with entered(Frame(strategy, ReplicaContext(strategy, SyncGroup(1, combine)))):
+        return fn(*args, **kwargs)

@@ -1,0 +1,147 @@
+"""Ids that a closure looks up as they stand in its data: taken from there in NumPy, of 64 bits.
+
+JAX has 32 bits for them. Where ids are a part of the data, cut out and reshaped at most, that is
+written down here as steps for NumPy, which are also faster than compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+
+Source = list[Any]
+"""`[leaf, steps]`: the number of an array of the data, and what is done to it."""
+
+_INT32 = np.iinfo(np.int32)
+_CALLS = ("jit", "pjit", "closed_call")
+
+
+def source_of(jaxpr: Any, output: int, *, kept: range) -> Source | None:
+    """Where an output comes from.
+
+    Args:
+        jaxpr: A closed jaxpr.
+        output: The number of one of its outputs.
+        kept: Which of its inputs are data.
+
+    Returns:
+        The source; None if there is more to it than cutting out and reshaping.
+    """
+    found = _follow(jaxpr.jaxpr, jaxpr.jaxpr.outvars[output])
+    if found is None or found[0] not in kept:
+        return None
+    return [found[0] - kept.start, found[1]]
+
+
+def _follow(jaxpr: Any, variable: Any) -> Source | None:
+    """The input that a value comes from, and the steps."""
+    made_by = {id(out): eqn for eqn in jaxpr.eqns for out in eqn.outvars}
+    steps: list[Any] = []
+    while id(variable) in made_by:
+        eqn = made_by[id(variable)]
+        name = eqn.primitive.name
+        if name in _CALLS:
+            place = next(i for i, out in enumerate(eqn.outvars) if out is variable)
+            inner = _follow(eqn.params["jaxpr"].jaxpr, eqn.params["jaxpr"].jaxpr.outvars[place])
+            if inner is None:
+                return None
+            variable, more = eqn.invars[inner[0]], inner[1]
+            steps[:0] = more
+            continue
+        step = _step(name, eqn)
+        if step is None:
+            return None
+        steps[:0] = step
+        variable = eqn.invars[0]
+    inputs = [i for i, one in enumerate(jaxpr.invars) if one is variable]
+    return [inputs[0], steps] if inputs else None
+
+
+def _step(name: str, eqn: Any) -> list[Any] | None:
+    """What a primitive does to where numbers stand; None if it does more."""
+    params, (out,) = eqn.params, eqn.outvars
+    match name:
+        case "copy" | "stop_gradient":
+            return []
+        case "convert_element_type" if _holds_ids(eqn.invars[0]) and _holds_ids(out):
+            return []
+        case "reshape" if params["dimensions"] is None:
+            return [["reshape", list(out.aval.shape)]]
+        case "squeeze" | "expand_dims":
+            return [["reshape", list(out.aval.shape)]]
+        case "broadcast_in_dim" if out.aval.size == eqn.invars[0].aval.size:
+            return [["reshape", list(out.aval.shape)]]
+        case "transpose":
+            return [["transpose", list(params["permutation"])]]
+        case "slice":
+            strides = params["strides"] or [1] * len(params["start_indices"])
+            cut = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+            return [["slice", [list(one) for one in cut]]]
+    return None
+
+
+def _holds_ids(variable: Any) -> bool:
+    dtype = np.dtype(variable.aval.dtype)
+    return dtype.kind in "iu" and dtype.itemsize >= 4
+
+
+def taken(source: Source, leaves: Sequence[Any]) -> np.ndarray:
+    """The ids of a source.
+
+    Args:
+        source: Where they are.
+        leaves: The data.
+    """
+    leaf, steps = source
+    ids = np.asarray(leaves[leaf])
+    for kind, how in steps:
+        if kind == "reshape":
+            ids = ids.reshape(how)
+        elif kind == "transpose":
+            ids = ids.transpose(how)
+        else:
+            ids = ids[tuple(slice(*one) for one in how)]
+    return ids.astype(np.int64)
+
+
+def check_narrow(leaf: Any) -> None:
+    """Refuse ids that code of 32 bits would turn into others.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    leaf = np.asarray(leaf)
+    if leaf.dtype.kind in "iu" and leaf.dtype.itemsize > 4 and leaf.size:
+        low, high = leaf.min(), leaf.max()
+        if low < _INT32.min or high > _INT32.max:
+            wrong = low if low < _INT32.min else high
+            raise UsageError(
+                "Ids that a closure computes have 32 bits. Received: data with "
+                f"{wrong}, of which ids are computed. JAX would cut it to another id. Look ids up "
+                "as they stand in the data, or compute them in the input pipeline."
+            )
+
+
+def without(
+    padding: int, unique: np.ndarray, inverse: np.ndarray, behind: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take what is no id out of the distinct ids.
+
+    Args:
+        padding: What stands where there is none.
+        unique: Distinct ids, in order.
+        inverse: Which of them stand in the data.
+        behind: The place that there is for none.
+
+    Returns:
+        Both, without it.
+    """
+    at = int(np.searchsorted(unique, padding))
+    if at == len(unique) or unique[at] != padding:
+        return unique, inverse
+    moved = np.where(inverse > at, inverse - 1, inverse)
+    return np.delete(unique, at), np.where(inverse == at, behind, moved)

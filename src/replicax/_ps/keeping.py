@@ -1,0 +1,71 @@
+"""What a strategy's arguments say about keeping the state of servers, as settings for these."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from typing import Any
+
+from replicax._core.errors import UsageError
+
+
+def keeping(
+    *,
+    snapshot_dir: str | os.PathLike[str] | None,
+    snapshot_seconds: float | None,
+    restore: bool,
+    replicas: int,
+    num_servers: int,
+) -> dict[str, Any]:
+    """The settings.
+
+    Args:
+        snapshot_dir: Where snapshots are written; None for a folder that `own_folder` makes.
+        snapshot_seconds: How often; None or 0 for never.
+        restore: Whether variables begin with what an earlier run has left there.
+        replicas: How many each server has on others.
+        num_servers: How many servers there are.
+
+    Raises:
+        UsageError: If they contradict each other.
+    """
+    if snapshot_seconds is not None and snapshot_seconds < 0:
+        raise UsageError(
+            "`snapshot_seconds` says how often servers write what they hold. Received: "
+            f"{snapshot_seconds}. Time does not go back. Pass a number of seconds, or None for no "
+            "snapshots."
+        )
+    if restore and not (snapshot_dir and snapshot_seconds):
+        raise UsageError(
+            "`restore=True` begins with the snapshots of an earlier run. Received: "
+            f"snapshot_dir={snapshot_dir!r} and snapshot_seconds={snapshot_seconds!r}. There is no "
+            "folder that two runs have in common. Pass both runs the same `snapshot_dir`."
+        )
+    if replicas not in (0, 1):
+        raise UsageError(
+            "`replicas` is 1 if each server has a replica on another one, or 0. Received: "
+            f"{replicas!r}. With one, no single failure loses anything. Pass 0 or 1."
+        )
+    if replicas and num_servers < 2:
+        raise UsageError(
+            "A replica of a parameter server is on another one. Received: replicas=1 with one "
+            "server. Both would be gone at the same time. Have at least two (`num_ps=2`), or rely "
+            "on snapshots."
+        )
+    return {
+        "run": secrets.token_hex(8),
+        "snapshot_dir": None if snapshot_dir is None else os.path.abspath(snapshot_dir),
+        "snapshot_seconds": snapshot_seconds,
+        "is_kept": snapshot_dir is not None,
+        "restore": restore,
+        "replicas": replicas,
+    }
+
+
+def own_folder(settings: dict[str, Any]) -> str | None:
+    """Make a folder for snapshots if none was given, for this user alone; it is to be removed."""
+    if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
+        return None
+    settings["snapshot_dir"] = tempfile.mkdtemp(prefix="replicax-snapshots-")
+    return settings["snapshot_dir"]

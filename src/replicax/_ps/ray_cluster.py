@@ -1,0 +1,227 @@
+"""A cluster whose members Ray starts, watches and starts again: on this machine, or on several.
+
+Ray itself runs in a process of its own, `ray_host.py`; here is the program's end of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
+
+from replicax._core.env import GLIBC_TUNABLES, KEEP_MEMORY, KERAS_BACKEND
+from replicax._core.errors import UsageError
+from replicax._ps.cluster import SERVER, START_MEMBER, WORKER, Member
+from replicax._ps.ray_process import RayProcess
+from replicax._ps.roster import Roster
+
+_SECRET_BYTES = 32
+_SECONDS_TO_START = 120.0
+_SECONDS_TO_JOIN = 900.0  # a cluster that grows on demand starts machines first
+_LINES_TOLD = 15
+
+MEMBER_ENVIRONMENT = {KERAS_BACKEND: "jax", GLIBC_TUNABLES: KEEP_MEMORY}
+
+
+@final
+@dataclass(frozen=True)
+class Members:
+    """How the members of one role are started.
+
+    Args:
+        count: How many.
+        settings: What each is told, as JSON has it.
+        environment: Variables of their environment, beside `MEMBER_ENVIRONMENT`.
+        resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
+            one core in a cluster that is joined, and nothing on this machine. Only a member that
+            asks for a GPU sees one.
+    """
+
+    count: int
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    resources: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@final
+class RayCluster:
+    """Members as actors of Ray.
+
+    Ray restarts a member whose process dies, on another machine if its own is gone. All of it ends
+    when the cluster is closed, and when this process ends, however that happens.
+
+    Args:
+        process: What runs Ray.
+        secret: What lets the members trust each other.
+        servers: How many there are.
+        workers: How many there are.
+        patience: How many seconds a member has to start.
+    """
+
+    def __init__(
+        self, process: RayProcess, secret: bytes, *, servers: int, workers: int, patience: float
+    ) -> None:
+        self.secret = secret
+        self.num_servers = servers
+        self.num_workers = workers
+        self.session = process.session
+        self._process = process
+        self._patience = patience
+        self._roster = Roster()
+        self._growing = threading.Lock()
+        # Not a method of ours: what does not close the cluster closes it by forgetting it.
+        self._end = weakref.finalize(self, process.close)
+
+    @classmethod
+    def start(
+        cls,
+        servers: Members,
+        workers: Members,
+        *,
+        address: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        show_output: bool = False,
+        starter: str = START_MEMBER,
+    ) -> RayCluster:
+        """Start a Ray on this machine, or join one, and start the members.
+
+        It returns at once: `member` waits until one is there.
+
+        Args:
+            servers: How many servers, and how.
+            workers: How many workers, and how.
+            address: That of a Ray cluster to join, as `ray.init` takes it, such as `"auto"`. By
+                default Ray runs on this machine only, asks for a token that nobody else knows,
+                listens on the loopback interface, and has no dashboard.
+            runtime_env: What the members' machines need, as `ray.init` takes it. Only when joining:
+                members on this machine import from where this program does.
+            show_output: Whether what members print is shown.
+            starter: What starts a member, as `module:function`.
+
+        Raises:
+            UsageError: If Ray is not installed.
+        """
+        _check(address, runtime_env)
+        joins = address is not None
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        process = RayProcess.start(joins=joins, show_output=show_output)
+        cluster = cls(
+            process,
+            secret,
+            servers=servers.count,
+            workers=workers.count,
+            patience=_SECONDS_TO_JOIN if joins else _SECONDS_TO_START,
+        )
+        cluster.begin(
+            {
+                "address": address,
+                "runtime_env": runtime_env,
+                "show_output": show_output,
+                "starter": starter,
+                "secret": secret.hex(),
+                "folder": process.folder,
+                "members": {
+                    role: _plan(kind) if joins else _plan_here(kind, process.folder)
+                    for role, kind in {SERVER: servers, WORKER: workers}.items()
+                },
+            }
+        )
+        return cluster
+
+    def begin(self, plan: Mapping[str, Any]) -> None:
+        """Say what to start, and listen from now on to what becomes of it."""
+        threading.Thread(
+            target=_listen, args=(self._process, self._roster), name="replicax-ray", daemon=True
+        ).start()
+        self._tell(plan)
+
+    def member(
+        self, role: str, index: int, *, after: int = -1, timeout: float | None = None
+    ) -> Member:
+        """See `Cluster.member`."""
+        seconds = self._patience if timeout is None else timeout
+        return self._roster.wait(role, index, after=after, timeout=seconds)
+
+    def kill(self, role: str, index: int) -> None:
+        """See `Cluster.kill`. On another machine, one that stands still has five more seconds."""
+        self._tell({"do": "kill", "role": role, "index": index})
+
+    def add_worker(self) -> int:
+        """See `Cluster.add_worker`."""
+        with self._growing:
+            index, self.num_workers = self.num_workers, self.num_workers + 1
+        self._tell({"do": "add", "index": index})
+        return index
+
+    def close(self) -> None:
+        """End all members, and Ray if it is ours. A second time, nothing happens."""
+        self._roster.end("the cluster has been closed.")
+        self._end()
+
+    def _tell(self, order: Mapping[str, Any]) -> None:
+        self._process.write(json.dumps(order).encode())
+
+
+def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError(
+            "The processes of a parameter-server cluster are run by Ray. "
+            "Received: an environment without the package ray. It is an optional dependency. "
+            "Run `pip install 'replicax[ps]'`, or start the processes yourself: "
+            "`replicax run --workers 2 --ps 1 train.py`."
+        )
+    if address is None and runtime_env is not None:
+        raise UsageError(
+            "A runtime environment is for the machines of a Ray cluster that is joined. "
+            f"Received: runtime_env={dict(runtime_env)!r} without an address. "
+            "Members on this machine have the packages and the path of this program. "
+            "Leave it out, or pass the address of the cluster."
+        )
+
+
+def _plan(kind: Members) -> dict[str, Any]:
+    """On other machines; what asks for nothing would never make a cluster grow."""
+    resources = kind.resources or {"CPU": 1}
+    environment = {**MEMBER_ENVIRONMENT, **kind.environment}
+    return {**asdict(kind), "environment": environment, "resources": resources}
+
+
+def _plan_here(kind: Members, folder: str) -> dict[str, Any]:
+    """On this machine, where members find what this program finds, such as the script's modules."""
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    own = {"PYTHONPATH": path, "TMPDIR": folder}  # what they leave behind goes with the cluster
+    return {**asdict(kind), "environment": {**own, **MEMBER_ENVIRONMENT, **kind.environment}}
+
+
+def _listen(process: RayProcess, roster: Roster) -> None:
+    """Enter into the roster what is told; when no more comes, nobody will come."""
+    for line in process.lines():
+        event = json.loads(line)
+        match event["event"]:
+            case "member":
+                addresses = tuple(event["addresses"])
+                who = event["role"], event["index"]
+                roster.publish(Member(*who, addresses, event["incarnation"]))
+            case "lost":
+                roster.lose(event["role"], event["index"], _shown(event["text"]))
+            case "open":
+                logging.getLogger("replicax").warning(
+                    "This Ray cluster asks for no token: whoever reaches it can run code there, "
+                    "and read the secret of these members. Start Ray with RAY_AUTH_MODE=token."
+                )
+            case _:  # Ray's own messages say more than its exceptions
+                roster.end(_shown(f"{process.last_words()}\n{event['text']}"))
+    roster.end(_shown(f"{process.last_words()}\nThe process that runs Ray has ended."))
+
+
+def _shown(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()][-_LINES_TOLD:]
+    return "\n" + "".join(f"    {line}\n" for line in lines)

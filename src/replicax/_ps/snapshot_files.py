@@ -1,0 +1,192 @@
+"""The files of a server's snapshots: data, manifests that say what is where, and journals.
+
+A manifest is there when all that it refers to is on disk, and not before. When there are two, older
+ones go, with the data that none of the two needs. What is in a state is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from replicax._core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# A place in a data file: its name, where it begins, how long it is, and its checksum.
+Piece = list[Any]
+
+_FORMAT = 1
+_ALIGNMENT = 64
+_NAMES = re.compile(r"(data|manifest|journal)-(\d{8})-([0-9a-f]+)(\.partial)?")
+
+
+class Damaged(CheckpointError):
+    """Raised when a snapshot is not what was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return (
+            f"A snapshot holds what was written. Received: '{self.path}', which is shorter, or has "
+            "another checksum. The disk has lost something. An older snapshot is taken, if there "
+            "is one that is whole."
+        )
+
+
+@final
+class SnapshotFolder:
+    """The folder of one server.
+
+    Args:
+        path: Where it is; it is made, for this user alone.
+        writer: Names this process: two that write here do not meet.
+    """
+
+    def __init__(self, path: Path, writer: str) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = path
+        self._writer = writer
+
+    def name(self, kind: str, number: int) -> str:
+        """The name of a file of ours."""
+        return f"{kind}-{number:08d}-{self._writer}"
+
+    def found(self, kind: str) -> list[tuple[int, Path]]:
+        """The files of a kind that are there, with their numbers, the oldest first."""
+        named = ((_NAMES.fullmatch(path.name), path) for path in self.path.iterdir())
+        return sorted(
+            (int(match[2]), path)
+            for match, path in named
+            if match and match[1] == kind and not match[4]
+        )
+
+    def last_number(self) -> int:
+        """The highest number of any file; 0 without one."""
+        matches = (_NAMES.fullmatch(path.name) for path in self.path.iterdir())
+        return max((int(match[2]) for match in matches if match), default=0)
+
+    def data(self, number: int) -> DataFile:
+        """A new data file."""
+        return DataFile(self.path / self.name("data", number))
+
+    def publish(self, number: int, body: dict[str, Any]) -> None:
+        """Write the manifest; when it is there, it and all that it refers to is on disk."""
+        target = self.path / self.name("manifest", number)
+        partial = target.with_name(target.name + ".partial")
+        text = json.dumps(body, sort_keys=True)
+        with open(partial, "wb") as file:
+            file.write(json.dumps([_FORMAT, zlib.crc32(text.encode()), body]).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, target)
+        self._sync()
+
+    def body(self, path: Path) -> dict[str, Any]:
+        """What a manifest says.
+
+        Raises:
+            Damaged: If it is not what was written.
+        """
+        try:
+            found, checksum, body = json.loads(path.read_bytes())
+            text = json.dumps(body, sort_keys=True)
+        except (ValueError, TypeError) as error:
+            raise Damaged(path) from error
+        if found != _FORMAT or zlib.crc32(text.encode()) != checksum:
+            raise Damaged(path)
+        return body
+
+    def read(self, piece: Piece) -> memoryview:
+        """What is at a place.
+
+        Raises:
+            Damaged: If it is not what was written.
+        """
+        name, offset, size, checksum = piece
+        try:
+            # No mapping: the file may be removed, or be on a disk that is not there for ever.
+            found: Any = np.fromfile(self.path / name, np.uint8, size, offset=offset)
+        except OSError as error:
+            raise Damaged(self.path / name) from error
+        if len(found) != size or zlib.crc32(found) != checksum:
+            raise Damaged(self.path / name)
+        return memoryview(found)
+
+    def size(self, names: Iterable[str]) -> int:
+        """How many bytes some files take."""
+        return sum((self.path / name).stat().st_size for name in set(names))
+
+    def remove_unused(self, data: set[str], manifests: set[str], first_journal: int) -> None:
+        """Remove what no kept manifest needs, also what writers that died have left."""
+        for path in self.path.iterdir():
+            match = _NAMES.fullmatch(path.name)
+            if match is None:
+                continue
+            kept = {
+                "data": path.name in data,
+                "manifest": path.name in manifests,
+                "journal": int(match[2]) >= first_journal,
+            }[match[1]]
+            if not kept or match[4]:
+                path.unlink(missing_ok=True)
+
+    def set_aside(self) -> Path:
+        """Give the folder another name, and make a new one: it is of another run."""
+        aside = self.path.with_name(self.path.name + ".before")
+        if aside.exists():
+            for path in aside.iterdir():
+                path.unlink()
+            aside.rmdir()
+        os.rename(self.path, aside)
+        self.path.mkdir(mode=0o700)
+        return aside
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@final
+class DataFile:
+    """A data file that is being written.
+
+    Args:
+        path: The file, which is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "xb")  # noqa: SIM115 (`finish` or `discard` close it)
+
+    def add(self, buffers: Sequence[Any]) -> Piece:
+        """Write bytes, one after the other, and say where they are."""
+        self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
+        start, checksum = self._file.tell(), 0
+        for buffer in buffers:
+            checksum = zlib.crc32(buffer, checksum)
+            self._file.write(buffer)
+        return [self.path.name, start, self._file.tell() - start, checksum]
+
+    def finish(self) -> None:
+        """All is on disk now."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Remove it: it was not finished."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,110 @@
+"""What holds for all workers of a run, the signals that end it, and how it ended, as data."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from replicax.launch._culprit import PREEMPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+    from replicax._core.errors import ProcessFailed
+    from replicax.cluster_resolver import Task
+
+_SECONDS_TO_SPEAK = 2.0
+_WATCHED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Grace(NamedTuple):
+    """How many seconds workers have to end before they are killed.
+
+    After SIGTERM to us there is more time: it announces a preemption, and the workers may want to
+    write a checkpoint.
+    """
+
+    after_failure: float = 5.0
+    after_sigterm: float = 30.0
+
+    def before_end(self, returncode: int | None) -> float:
+        """How long the others may go on when one has failed, before they are asked to end.
+
+        Those that lose it have a word to say about it. After a preemption all save their state.
+        """
+        if returncode == PREEMPTED:
+            return self.after_sigterm
+        return min(_SECONDS_TO_SPEAK, self.after_failure)
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended.
+
+    Args:
+        failure: How the worker failed that is to blame; None if none did.
+        signum: The signal that ended us, or None.
+        timed_out: Whether the time was over.
+    """
+
+    failure: ProcessFailed | None = None
+    signum: int | None = None
+    timed_out: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all workers.
+
+    Args:
+        grace: How long they have to end.
+        prefix: Whether each of their lines says whose it is.
+        captures: Whether their output comes through us; else they have our standard streams.
+        deadline: When to end all, on the clock of `time.monotonic`.
+        leader: Whose end is that of all, if the others may fail without him.
+        revivals: How many times each of the others is then started again by itself.
+    """
+
+    grace: Grace = Grace()
+    prefix: bool = True
+    captures: bool = True
+    deadline: float = float("inf")
+    leader: Task | None = None
+    revivals: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Signals:
+    """The signals that this process was sent, noted instead of obeyed."""
+
+    received: list[int] = field(default_factory=list[int])
+
+    @contextmanager
+    def noted(self) -> Generator[Signals]:
+        """Note them in this context, where that is possible: in the main thread.
+
+        A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {
+            signum: signal.signal(signum, self._note)
+            for signum in _WATCHED_SIGNALS
+            if signal.getsignal(signum) != signal.SIG_IGN
+        }
+        try:
+            yield self
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def _note(self, signum: int, _frame: FrameType | None) -> None:
+        self.received.append(signum)

@@ -1,0 +1,113 @@
+"""`to_plain`: a model of plain Keras layers, of one with tables on parameter servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras.distribution import installed
+from replicax.layers._dynamic_table import DynamicTable
+from replicax.layers._sharded_embedding import ShardedEmbedding
+from replicax.layers._vocabulary_embedding import VocabularyEmbedding
+
+_IDS = np.iinfo(np.int32)
+
+
+def to_plain(model: Any) -> Any:
+    """Copy a model into one that needs no parameter servers, to be served anywhere.
+
+    A `ShardedEmbedding` becomes a `keras.layers.Embedding`, or stays what it is (then of this
+    process) if it combines rows. A `DynamicTable` becomes a `VocabularyEmbedding` of the ids that
+    have a row; all others share one, the mean of what rows begin with.
+
+    Args:
+        model: A functional or sequential model.
+
+    Returns:
+        A model with the same layers, names and predictions, not compiled.
+
+    Raises:
+        UsageError: If the model cannot be taken apart, or an id does not fit into the 32 bits that
+            integers have in Keras on JAX.
+
+    Example:
+        >>> import keras
+        >>> import replicax as rx
+        >>> model = keras.Sequential([keras.Input((3,)), rx.layers.ShardedEmbedding(10, 4)])
+        >>> [type(layer).__name__ for layer in rx.layers.to_plain(model).layers]
+        ['Embedding']
+    """
+    copies: list[tuple[Any, Any]] = []
+
+    def copy(layer: Any) -> Any:
+        new, values = _copied(layer)
+        copies.append((new, values))
+        return new
+
+    with installed(None):
+        try:
+            plain = keras.models.clone_model(model, clone_function=copy, recursive=True)
+        except ValueError as error:
+            raise UsageError(
+                "Only a functional or sequential model can be taken apart. Received: "
+                f"{type(model).__name__} '{model.name}': {error} The layers of another one are "
+                "called in its own code. Build the model as a functional one."
+            ) from error
+        for new, values in copies:
+            for variable, value in zip(getattr(new, "variables", ()), values, strict=True):
+                variable.assign(value)
+    _refuse_hidden(plain)
+    return plain
+
+
+def _copied(layer: Any) -> tuple[Any, list[np.ndarray]]:
+    """A plain layer, and the values of its variables."""
+    if isinstance(layer, DynamicTable):
+        return _vocabulary(layer)
+    # What is no layer but an operation has no variables.
+    values = [np.asarray(variable.value) for variable in getattr(layer, "variables", ())]
+    if not isinstance(layer, ShardedEmbedding) or layer.combiner is not None:
+        return type(layer).from_config(layer.get_config()), values
+    plain = keras.layers.Embedding(
+        layer.input_dim, layer.output_dim, name=layer.name, dtype=layer.dtype_policy
+    )
+    return plain, values
+
+
+def _vocabulary(layer: DynamicTable) -> tuple[Any, list[np.ndarray]]:
+    state = layer.export()
+    ids, rows = np.asarray(state["ids"], np.int64), state["values"]
+    if len(ids) and not _IDS.min <= ids.min() <= ids.max() <= _IDS.max:
+        wrong = ids.max() if ids.max() > _IDS.max else ids.min()
+        raise UsageError(
+            "The ids of a plain model have 32 bits, as all integers of Keras on JAX. Received: "
+            f"id {wrong} in table '{layer.name}'. It would be taken for another one. Train with "
+            "smaller ids, `rx.layers.hash_ids(keys, buckets=2**31 - 1)`; or take ids and rows "
+            "from `layer.export()`."
+        )
+    if not len(ids):
+        ids, rows = np.zeros(1, np.int64), np.full((1, layer.output_dim), layer.mean_of_new())
+    order = np.argsort(ids)
+    unknown = np.full((1, layer.output_dim), layer.mean_of_new(), rows.dtype)
+    plain = VocabularyEmbedding(
+        len(ids),
+        layer.output_dim,
+        layer.combiner,
+        layer.padding_value,
+        name=layer.name,
+        dtype=layer.dtype_policy,
+    )
+    return plain, [np.concatenate([rows[order], unknown]), ids[order].astype(np.int32)]
+
+
+def _refuse_hidden(model: Any) -> None:
+    hidden = [one for one in model.variables if getattr(one, "is_dynamic", False)]
+    if hidden:
+        raise UsageError(
+            "A table is replaced where it is a layer of the model. Received: table "
+            f"'{hidden[0].path}' inside another layer, whose code calls it. It would be empty in "
+            "the copy. Make it a layer of the functional model."
+        )

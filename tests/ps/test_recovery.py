@@ -1,0 +1,257 @@
+"""Servers and workers that die, on a cluster of threads: what is lost, and that nothing is doubled.
+
+To kill one is to close where it listens, and all of its connections, as the end of a process does.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax.coordinator import ClusterCoordinator
+
+from helpers import wait_until
+
+
+class Program:
+    """Two counters, one on each server, and closures that add to both; and a table."""
+
+    def __init__(self, strategy):
+        self.strategy = strategy
+        with self.strategy.scope():
+            self.counters = [keras.Variable(0.0, name=f"counter_{k}") for k in range(2)]
+            self.table = keras.Variable(np.zeros((8, 2), "float32"), name="table")
+        self.coordinator = ClusterCoordinator(self.strategy)
+        self.cluster = self.strategy.coordination.engine.cluster
+
+        @rx.function
+        def count():
+            for counter in self.counters:
+                counter.assign_add(1.0)
+
+        self.count = count
+
+    def node(self, server):
+        return self.member("server", server).state
+
+    def member(self, role, index):
+        return self.cluster._running[role, index][1]
+
+    def intercept(self, role, index, handle):
+        """Let `handle(answer, session, message)` answer in place of `answer(session, message)`."""
+        listener = self.member(role, index)._listener
+        listener._handle = functools.partial(handle, listener._handle)
+
+    def snapshot(self, server):
+        assert self.node(server)._snapshots.take()
+
+    def schedule(self, times):
+        for _ in range(times):
+            self.coordinator.schedule(self.count)
+
+    def values(self):
+        return [float(counter.value) for counter in self.counters]
+
+
+@pytest.fixture
+def start(started):
+    """Makes programs; snapshots are taken when a test wants one."""
+    return lambda **options: Program(started(workers=2, **{"snapshot_seconds": 3600.0, **options}))
+
+
+def test_a_server_that_dies_comes_back_from_its_snapshot_and_says_what_was_lost(start, caplog):
+    program = start()
+    program.schedule(10)
+    program.coordinator.join()
+    program.snapshot(0)
+    program.schedule(5)
+    program.coordinator.join()
+    program.cluster.kill("server", 0)
+    program.schedule(20)
+    program.coordinator.join()
+    assert program.values() == [30.0, 35.0]
+    (recovery,) = program.coordinator.recoveries
+    assert (recovery.server, recovery.lost_updates, recovery.source) == (0, 5, "snapshot")
+    assert 0 < recovery.seconds < 30
+    assert "Parameter server 0 had died and is back from its snapshot after" in caplog.text
+    assert "5 update(s) were lost" in caplog.text
+    # It dies again; what was lost before is not counted again.
+    program.cluster.kill("server", 0)
+    program.schedule(1)
+    program.coordinator.join()
+    assert [one.lost_updates for one in program.coordinator.recoveries] == [5, 20]
+    assert program.values() == [11.0, 36.0]
+
+
+def test_with_replicas_nothing_is_lost_whoever_dies(start, caplog):
+    program = start(replicas=1, snapshot_seconds=None)
+    total = 0
+    for server in (0, 1, 0):
+        program.schedule(20)
+        wait_until(lambda low=total: program.node(0).server.clock > low)
+        program.cluster.kill("server", server)
+        program.schedule(10)
+        program.coordinator.join()
+        total += 30
+        assert program.values() == [total, total]
+    assert [(one.server, one.lost_updates) for one in program.coordinator.recoveries] == [
+        (0, 0),
+        (1, 0),
+        (0, 0),
+    ]
+    assert "is back from its replica" in caplog.text
+    assert "nothing was lost" in caplog.text
+
+
+def test_when_a_server_and_its_replica_die_there_is_the_snapshot(start, caplog):
+    program = start(replicas=1)
+    program.schedule(10)
+    program.coordinator.join()
+    for server in (0, 1):
+        program.snapshot(server)
+    program.schedule(5)
+    program.coordinator.join()
+    for server in (0, 1):
+        program.cluster.kill("server", server)
+    assert program.values() == [10.0, 10.0]
+    assert "has no replica either" in caplog.text
+    assert {(one.server, one.lost_updates) for one in program.coordinator.recoveries} == {
+        (0, 5),
+        (1, 5),
+    }
+    program.cluster.kill("server", 1)  # by now each has a replica again
+    assert program.values() == [10.0, 10.0]
+    assert program.coordinator.recoveries[-1].source == "replica"
+
+
+def test_without_snapshots_a_server_that_dies_is_an_error_for_good(start):
+    program = start(snapshot_seconds=None)
+    program.schedule(3)
+    program.coordinator.join()
+    program.cluster.kill("server", 1)
+    program.schedule(3)
+    with pytest.raises(rx.errors.UnavailableError, match="comes back with what it held") as caught:
+        program.coordinator.join()
+    assert caught.value.task == "/job:ps/task:1"
+    with pytest.raises(rx.errors.UnavailableError, match="server 1 with 0 of 1 changes"):
+        program.values()
+    assert program.coordinator.recoveries == ()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_the_program_changes_while_a_server_dies_is_changed_once(start, applied):
+    program = start()
+    server = program.table._home.places[0].server
+    killed = []
+
+    def dies(answer, session, message):
+        if message.op != "scatter" or killed:
+            return answer(session, message)
+        killed.append(server)
+        if applied:
+            answer(session, message)
+        program.cluster.kill("server", server)
+        raise ConnectionError("this answer is never sent")
+
+    program.intercept("server", server, dies)
+    program.table._home.scatter("add", np.array([0, 3]), np.ones((2, 2), "float32"))
+    expected = np.zeros((8, 2))
+    expected[[0, 3]] = 1.0
+    np.testing.assert_array_equal(program.table.value, expected)
+    assert [one.lost_updates for one in program.coordinator.recoveries] == [0]
+
+
+def test_a_closure_whose_worker_dies_between_two_servers_counts_once_on_each(start):
+    program = start()
+    program.schedule(1)
+    program.coordinator.join()
+    running = {}
+    for index in range(2):
+
+        def run(answer, session, message, index=index):
+            running[message.head.get("closure")] = index
+            return answer(session, message)
+
+        program.intercept("worker", index, run)
+    killed = []
+
+    def kills_the_worker(answer, session, message):
+        if message.op == "exchange" and message.head["push"] and not killed:
+            killed.append(message.head["closure"])
+            program.cluster.kill("worker", running[killed[0]])
+            raise ConnectionError("this push is never applied")
+        return answer(session, message)
+
+    program.intercept("server", 1, kills_the_worker)
+    program.schedule(10)
+    program.coordinator.join()
+    assert killed
+    assert program.values() == [11.0, 11.0]
+
+
+def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", "0.5")
+    program = start()
+    program.schedule(1)
+    program.coordinator.join()
+    over = threading.Event()
+    stopped = program.member("worker", 0)
+
+    def stands_still(answer, session, message):
+        over.wait(30)
+        return answer(session, message)
+
+    program.intercept("worker", 0, stands_still)
+    program.schedule(10)
+    program.coordinator.join()
+    over.set()
+    assert program.values() == [11.0, 11.0]
+    assert "The worker 0 has not answered for 0.5 seconds" in caplog.text
+    assert program.member("worker", 0) is not stopped
+
+
+def test_another_run_goes_on_from_the_snapshots_of_the_first(start, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+
+    def run(**more):
+        keras.backend.clear_session()  # as a new process: names of variables begin anew
+        program = start(snapshot_dir=str(tmp_path), **more)
+        with program.strategy.scope():
+            kernel = keras.Variable(np.ones(3, "float32"), name="kernel")
+            optimizer = keras.optimizers.Adam(0.5)
+
+        @rx.function
+        def step():
+            grads = rx.value_and_grad(lambda: keras.ops.sum(kernel**2), [kernel])()[1]
+            optimizer.apply(grads, [kernel])
+
+        program.coordinator.schedule(step)
+        program.coordinator.join()
+        return program, kernel, optimizer
+
+    program, kernel, _ = run()
+    program.schedule(4)
+    program.coordinator.join()
+    first = np.array(kernel.value)
+    program.strategy.close()
+    program, kernel, optimizer = run(restore=True)
+    assert program.values() == [4.0, 4.0]
+    assert int(optimizer.iterations.value) == 2
+    # Two steps of a Keras optimizer, momenta included.
+    plain = keras.Variable(np.ones(3, "float32"))
+    reference = keras.optimizers.Adam(0.5)
+    for step in range(2):
+        reference.apply([2 * plain.value], [plain])
+        np.testing.assert_allclose([first, kernel.value][step], plain.value, rtol=1e-6)
+    program.strategy.close()
+    program, kernel, _ = run()  # without `restore`, it is another program's folder
+    assert program.values() == [0.0, 0.0]
+    np.testing.assert_allclose(kernel.value, first, rtol=1e-6)
+    assert "What an earlier run has left in" in caplog.text

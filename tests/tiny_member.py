@@ -1,0 +1,46 @@
+"""A member that serves nothing: it listens, and says who it is to those who know the secret."""
+
+from __future__ import annotations
+
+import os
+
+from replicax._ps.contact import Presence
+from replicax._ps.wire import Link, Listener
+
+
+class TinyEndpoint:
+    """Answers what every member answers, and with what it was started."""
+
+    def __init__(self, role, index, secret, settings, host, port):
+        self._presence = Presence(role, index)
+        variables = {name: os.environ.get(name) for name in settings.get("variables", [])}
+        self._given = {"pid": os.getpid(), "variables": variables}
+        self._listener = Listener(secret, self._handle, host=host, port=port)
+        self.addresses = self._presence.addresses = self._listener.start()
+
+    def wait(self):
+        self._presence.wait()
+
+    def close(self):
+        self._presence.leave()
+        self._listener.close()
+
+    def _handle(self, session, message):
+        answer = self._presence.answer(message.op)
+        return self._given if answer is None else answer, ()
+
+
+def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
+    """Start one, or fail to."""
+    if settings.get("fails"):
+        raise OSError(f"{role} {index} has no disk")
+    return TinyEndpoint(role, index, secret, settings, host, port)
+
+
+def about(member, secret, op="about"):
+    """Ask a member who it is, or by another word with what it was started."""
+    link = Link.connect(member.addresses, secret)
+    try:
+        return link.call(op).head
+    finally:
+        link.close()

@@ -1,0 +1,286 @@
+"""Tables whose ids come and go: rows on first use, bounds, snapshots, other numbers of servers."""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+
+from replicax._core.errors import UsageError
+from replicax._ps import removals
+from replicax._ps.dynamic_table import DynamicTable, DynamicTableSpec
+from replicax._ps.hashing import ids_by_server
+from replicax._ps.row_store import Column
+from replicax._ps.rowwise import rowwise_optimizer
+from replicax._ps.table_state import join_states, split_state
+
+DIM = 4
+ADAGRAD = rowwise_optimizer("Adagrad", keras.optimizers.Adagrad().get_config())
+APPLY = functools.partial(ADAGRAD, learning_rate=0.1)
+
+
+def make(**settings):
+    table = DynamicTable(DynamicTableSpec((DIM,), **settings))
+    table.table.use_slots([Column((DIM,), initial=slot) for slot in ADAGRAD.slots])
+    return table
+
+
+def ids(*numbers):
+    return np.array(numbers, np.int64)
+
+
+def train(table, numbers, gradient=1.0):
+    gradients = np.full((len(numbers), DIM), gradient, np.float32)
+    table.update(np.asarray(numbers, np.int64), gradients, APPLY, rowwise=True)
+
+
+def contents(table):
+    """What each id has, without what only counts."""
+    state = table.export()
+    rows = zip(state["values"].tolist(), state["slot_0"].tolist(), strict=True)
+    return dict(zip(state["ids"].tolist(), rows, strict=True))
+
+
+def known(table, *numbers):
+    return [number in contents(table) for number in numbers]
+
+
+def test_an_id_gets_a_row_on_first_use_and_keeps_it():
+    table = make()
+    first = table.gather(ids(10**15, -1, 10**15))
+    np.testing.assert_array_equal(first[0], first[2])
+    assert len(table) == 2
+    train(table, [10**15])
+    again = table.gather(ids(-1, 10**15))
+    np.testing.assert_array_equal(again[0], first[1])
+    assert (again[1] < first[0]).all()
+
+
+def test_a_row_begins_alike_in_every_order_and_on_every_server():
+    one, other = make(seed=5), make(seed=5)
+    numbers = ids(*range(100))
+    expected = one.gather(numbers)
+    np.testing.assert_array_equal(other.gather(numbers[::-1])[::-1], expected)
+    assert not (make(seed=6).gather(numbers) == expected).all()
+
+
+def test_reading_without_training_creates_nothing():
+    table = make()
+    known_id = table.gather(ids(1))
+    train(table, [1])
+    read = table.gather(ids(2, 1), create=False)
+    assert len(table) == 1
+    np.testing.assert_array_equal(read[0], table.gather(ids(2))[0])
+    assert (read[1] < known_id[0]).all()
+    assert make().gather(ids(3), create=False).shape == (1, DIM)
+
+
+def test_it_grows_with_its_ids():
+    table = make()
+    numbers = np.random.default_rng(0).permutation(20_000) * 10**12
+    values = np.concatenate([table.gather(part) for part in np.array_split(numbers, 7)])
+    np.testing.assert_array_equal(table.gather(numbers), values)
+    assert len(table) == 20_000
+
+
+def test_the_ids_used_least_often_lose_their_rows():
+    table = make(max_rows=4)
+    for used in ([1, 2, 3, 4], [1, 2, 4], [1, 2]):
+        table.gather(ids(*used))
+    table.gather(ids(5))
+    assert known(table, 1, 2, 3, 4, 5) == [True, True, False, True, True]
+    assert (len(table), table.evictions) == (4, 1)
+
+
+def test_ids_of_one_call_do_not_take_each_others_rows():
+    table = make(max_rows=4)
+    for _ in range(5):
+        table.gather(ids(1, 2))
+    table.gather(ids(3, 4))
+    table.gather(ids(3, 5, 6))
+    assert known(table, 3, 5, 6) == [True] * 3
+    assert len(table) == 4
+
+
+def test_a_sixteenth_of_the_rows_goes_at_once():
+    table = make(max_rows=64)
+    table.gather(np.arange(64))
+    table.gather(ids(100))
+    assert len(table) == 61
+
+
+def test_an_id_that_lost_its_row_begins_anew():
+    table = make(max_rows=2)
+    first = table.gather(ids(1))
+    train(table, [1])
+    table.gather(ids(2, 3))
+    assert known(table, 1) == [False]
+    train(table, [1])  # its gradient was under way
+    expected = make()
+    train(expected, [1])
+    assert contents(table)[1] == contents(expected)[1]
+    assert (table.gather(ids(1)) < first).all()
+
+
+def test_a_row_given_to_another_id_has_new_slots():
+    table = make(max_rows=1)
+    train(table, [1])
+    table.gather(ids(2))
+    assert contents(table)[2][1] == pytest.approx([0.1] * DIM)
+
+
+def test_ids_that_are_not_used_expire():
+    table = make(time_to_live=4)
+    table.gather(ids(1, 2))
+    for _ in range(8):
+        train(table, [3])
+        table.gather(ids(2))
+    assert known(table, 1, 2, 3) == [False, True, True]
+    assert table.evict_expired() == 0
+
+
+def test_expired_ids_can_be_removed_at_any_time():
+    table = make(time_to_live=100)
+    table.gather(ids(1, 2))
+    for _ in range(124):
+        train(table, [2])  # which is a use, too
+    assert table.evict_expired() == 1
+    assert known(table, 1, 2) == [False, True]
+
+
+def test_ids_can_be_removed():
+    table = make()
+    table.gather(ids(1, 2, 3))
+    assert (table.remove(ids(3, 1, 1, 99)), table.evictions) == (2, 0)
+    assert known(table, 1, 2, 3) == [False, True, False]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}, {"time_to_live": 6}])
+def test_rows_on_disk_are_those_in_memory(settings):
+    resident, spilled = make(**settings), make(**settings, resident_rows=8)
+    random = np.random.default_rng(0)
+    for _ in range(40):
+        numbers = np.unique(random.zipf(1.2, 20) % 1000)
+        for table in (resident, spilled):
+            table.gather(numbers)
+            train(table, numbers, 0.5)
+    assert contents(resident) == contents(spilled)
+    spilled.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}, {"time_to_live": 6}])
+def test_a_snapshot_and_its_increments_restore_the_table(settings):
+    table, again = make(**settings), make(**settings)
+    again.gather(ids(5000))  # what was there before is gone
+    random = np.random.default_rng(0)
+    version = None
+    for step in range(40):
+        numbers = np.unique(random.zipf(1.2, 20) % 1000)
+        table.gather(numbers)
+        train(table, numbers[::2])
+        if step % 7 == 6:
+            table.remove(numbers[:3])
+            table.gather(numbers[:2])
+        if step % 4 == 0:
+            state = table.export(version)
+            assert bool(state["whole"]) == (version is None)
+            version = int(state["version"])
+            again.load(state)
+            assert contents(again) == contents(table)
+    assert again.table.step == int(state["step"])
+    for name in ("counts", "last_use"):
+        expected = dict(zip(state["ids"].tolist(), state[name].tolist(), strict=True))
+        restored = again.export()
+        restored = dict(zip(restored["ids"].tolist(), restored[name].tolist(), strict=True))
+        assert expected.items() <= restored.items()
+
+
+def test_an_increment_names_what_has_changed_only():
+    table = make()
+    table.gather(np.arange(100))
+    version = int(table.export()["version"])
+    train(table, [3, 200])
+    table.remove(ids(7))
+    state = table.export(version)
+    assert sorted(state["ids"].tolist()) == [3, 200]
+    assert state["removed"].tolist() == [7]
+
+
+def test_all_is_saved_when_removals_are_forgotten(monkeypatch):
+    monkeypatch.setattr(removals, "_REMEMBERED", 5)
+    table = make()
+    table.gather(np.arange(100))
+    version = int(table.export()["version"])
+    train(table, [50])
+    table.remove(np.arange(4))
+    assert not table.export(version)["whole"]
+    train(table, [50])
+    table.remove(np.arange(4, 8))
+    assert table.export(version)["whole"]
+    assert not table.export(table.table.version)["whole"]
+
+
+def test_a_restored_table_does_not_continue_older_increments():
+    table, again = make(), make()
+    table.gather(ids(1, 2))
+    older = int(table.export()["version"])
+    train(table, [1])
+    table.remove(ids(2))
+    again.load(table.export())
+    assert again.export(older)["whole"]
+    assert not again.export(again.table.version)["whole"]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_another_number_of_servers_has_the_same_rows(servers):
+    random = np.random.default_rng(0)
+    one, many = make(), [make() for _ in range(3)]
+    for _ in range(20):
+        numbers = np.unique(random.integers(0, 300, 30))
+        train(one, numbers)
+        for server, asked, _ in ids_by_server(numbers, 3):
+            train(many[server], asked)
+    joined = join_states([table.export() for table in many])
+    restored = [make() for _ in range(servers)]
+    for server, state in enumerate(split_state(joined, servers)):
+        restored[server].load(state)
+    together = {}
+    for table in restored:
+        assert not together.keys() & contents(table).keys()
+        together |= contents(table)
+    assert together == contents(one)
+
+
+def test_increments_are_cut_and_joined_with_their_removals():
+    table = make()
+    table.gather(np.arange(50))
+    version = int(table.export()["version"])
+    train(table, np.arange(10))
+    table.remove(np.arange(40, 50))
+    state = table.export(version)
+    parts = split_state(state, 3)
+    for server, part in enumerate(parts):
+        for name in ("ids", "removed"):
+            assert {owner for owner, _, _ in ids_by_server(part[name], 3)} <= {server}
+    joined = join_states(parts)
+    assert sorted(joined["removed"].tolist()) == list(range(40, 50))
+    assert sorted(joined["ids"].tolist()) == sorted(state["ids"].tolist())
+    assert not joined["whole"]
+
+
+def test_a_call_must_fit():
+    table = make(max_rows=3)
+    table.gather(ids(1))
+    with pytest.raises(
+        UsageError, match="`max_rows` must hold the ids of one call. Received: max_"
+    ):
+        table.gather(ids(1, 2, 3, 4))
+    assert known(table, 1) == [True]
+
+
+@pytest.mark.parametrize("name", ["max_rows", "time_to_live"])
+def test_bounds_are_positive(name):
+    with pytest.raises(UsageError, match="of a dynamic table must be positive. Received: "):
+        DynamicTableSpec((DIM,), **{name: 0})

@@ -1,0 +1,217 @@
+"""Members at given addresses, whose processes somebody else starts: here, the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import replicax as rx
+from replicax._ps import contact, given_cluster
+from replicax._ps.cluster import SERVER, WORKER
+from replicax._ps.contact import Presence, ask_about, beginning_of
+from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.wire import Refused
+from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
+
+import tiny_member
+from helpers import wait_until
+
+SECRET = b"thirty-two bytes, as all others."
+
+
+@pytest.fixture
+def spec():
+    """One ps and one worker, on ports that were free a moment ago."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ps, worker = (f"127.0.0.1:{one.getsockname()[1]}" for one in held)
+    for one in held:
+        one.close()
+    return ClusterSpec({"ps": [ps], "worker": [worker], "chief": ["127.0.0.1:1"]})
+
+
+@pytest.fixture
+def start(spec):
+    """Start a member of the cluster, in this process."""
+    started = []
+
+    def start(role, job=None, secret=SECRET):
+        port = int(spec.task_address(job or role, 0).rpartition(":")[2])
+        started.append(tiny_member.start_member(role, 0, secret, {}, port=port))
+        return started[-1]
+
+    yield start
+    for endpoint in started:
+        endpoint.close()
+
+
+@pytest.fixture
+def cluster(spec):
+    return GivenCluster(spec, SECRET)
+
+
+def test_it_has_the_members_of_its_description(cluster):
+    assert (cluster.num_servers, cluster.num_workers) == (1, 1)
+    assert cluster.secret == SECRET
+
+
+def test_a_member_is_found_where_the_description_says(cluster, start, spec):
+    endpoint = start(WORKER)
+    found = cluster.member(WORKER, 0)
+    assert found.addresses[-1] == f"tcp://{spec.task_address('worker', 0)}"
+    assert set(found.addresses) == set(endpoint.addresses)
+    assert found.incarnation == 0
+    assert cluster.member(WORKER, 0) == found
+
+
+def test_a_member_is_waited_for(cluster, start):
+    timer = threading.Timer(0.3, start, [SERVER, "ps"])
+    timer.start()
+    assert cluster.member(SERVER, 0, timeout=30).incarnation == 0
+    timer.join()
+
+
+def test_who_waits_long_is_told_for_whom(cluster, start, monkeypatch, caplog):
+    monkeypatch.setattr(given_cluster, "_SECONDS_OF_SILENCE", 0.0)
+    with pytest.raises(
+        rx.errors.UnavailableError,
+        match=r"no worker 0 at 127\.0\.0\.1:\d+ within 0.01 seconds\. Nobody here can start it",
+    ) as caught:
+        cluster.member(WORKER, 0, timeout=0.01)
+    assert caught.value.task == "/job:worker/task:0"
+    assert caplog.text.count("Waiting for worker 0 at 127.0.0.1:") == 1
+
+
+def test_a_member_is_no_newer_for_being_asked_again(cluster, start):
+    start(WORKER)
+    assert cluster.member(WORKER, 0).incarnation == 0
+    with pytest.raises(rx.errors.UnavailableError, match="no other worker 0 at"):
+        cluster.member(WORKER, 0, after=0, timeout=0.2)
+
+
+def test_the_next_process_counts_as_the_next_incarnation(cluster, start):
+    endpoint = start(WORKER)
+    assert cluster.member(WORKER, 0).incarnation == 0
+    endpoint.close()
+    start(WORKER)
+    assert cluster.member(WORKER, 0, after=0, timeout=30).incarnation == 1
+
+
+def test_a_member_with_another_secret_is_told_at_once(cluster, start):
+    start(WORKER, secret=b"another secret of 32 bytes......")
+    with pytest.raises(Refused, match="must know the same secret"):
+        cluster.member(WORKER, 0)
+
+
+def test_a_member_that_takes_itself_for_another_is_refused(cluster, start):
+    start(SERVER, job="worker")
+    with pytest.raises(
+        rx.errors.ClusterSpecError,
+        match="Received: worker 0 in this one, and the process there calls itself ps 0",
+    ):
+        cluster.member(WORKER, 0)
+
+
+def test_goodbye_reaches_all_who_answer(cluster, start):
+    endpoint = start(WORKER)
+    cluster.close()
+    endpoint.wait()
+
+
+def test_a_worker_cannot_be_added(cluster):
+    with pytest.raises(rx.errors.UsageError, match="description of a cluster says how many"):
+        cluster.add_worker()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "complaint"),
+    [
+        ({"worker": ["a:1"]}, "There must be at least one ps. Received"),
+        ({"ps": ["a:1"]}, "There must be at least one worker. Received"),
+        ({"ps": ["a:1"], "worker": []}, "There must be at least one worker. Received"),
+        ({"ps": ["a:1"], "master": ["b:1"]}, "Disallowed task type found in the cluster"),
+        (
+            {"ps": ["a:1"], "worker": ["b:1"], "chief": ["c:1", "d:1"]},
+            "At most one task of a cluster is the chief",
+        ),
+        ({"ps": ["a:1"], "worker": {1: "b:1"}}, "has the address of every task"),
+    ],
+)
+def test_other_clusters_are_refused(jobs, complaint):
+    with pytest.raises(rx.errors.ClusterSpecError, match=complaint):
+        GivenCluster.described(SimpleClusterResolver(jobs))
+
+
+def test_a_described_cluster_has_the_secret_of_the_environment(spec, monkeypatch):
+    monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET.decode())
+    resolver = SimpleClusterResolver(spec, task_type="chief", task_id=0)
+    assert GivenCluster.described(resolver).secret == SECRET
+
+
+MEMBER = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+import tiny_member
+tiny_member.start_member("worker", 0, {SECRET!r}, {{}}, port=int(sys.argv[1])).wait()
+"""
+
+
+@pytest.fixture
+def process(spec):
+    """The worker, in a process of its own."""
+    port = spec.task_address("worker", 0).rpartition(":")[2]
+    with subprocess.Popen([sys.executable, "-c", MEMBER, port]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.skipif(not beginning_of(os.getpid()), reason="a process is known by /proc")
+def test_a_process_that_stands_still_is_killed_if_it_is_here(cluster, process):
+    cluster.member(WORKER, 0, timeout=60)
+    process.send_signal(signal.SIGSTOP)
+    cluster.kill(WORKER, 0)
+    assert process.wait(30) == -signal.SIGKILL
+
+
+def test_a_process_elsewhere_is_given_up_and_new_when_it_answers(cluster, start, monkeypatch):
+    monkeypatch.setattr(given_cluster, "is_loopback", lambda host: False)
+    start(WORKER)
+    assert cluster.member(WORKER, 0).incarnation == 0
+    cluster.kill(WORKER, 0)
+    assert cluster.member(WORKER, 0, after=0, timeout=30).incarnation == 1
+    assert cluster.member(WORKER, 0).incarnation == 1
+
+
+def test_one_that_was_never_there_cannot_be_killed(cluster, start):
+    cluster.kill(WORKER, 0)
+    start(WORKER)
+    assert cluster.member(WORKER, 0).incarnation == 0
+
+
+def test_a_process_is_killed_only_if_it_is_still_the_same():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        about = contact.About(WORKER, 0, "life", (), other.pid, "1")
+        assert not contact.kill(about)
+        assert not contact.kill(about._replace(began=""))
+        assert other.poll() is None
+        other.communicate(b"\n")
+    wait_until(lambda: not beginning_of(other.pid))
+    assert not contact.kill(about)
+
+
+def test_what_others_ask_is_not_answered_by_presence():
+    assert Presence(WORKER, 0).answer("pull") is None
+
+
+def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr(Presence, "answer", lambda *_: never.wait(20) and {})
+    start(WORKER)
+    with pytest.raises(rx.errors.ClusterError, match="a connection that was closed"):
+        ask_about(spec.task_address("worker", 0), SECRET, timeout=0.2)
+    never.set()

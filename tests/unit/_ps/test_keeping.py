@@ -1,0 +1,58 @@
+"""What a strategy's arguments say about keeping the state of servers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+import pytest
+
+from replicax._core.errors import UsageError
+from replicax._ps.keeping import keeping, own_folder
+
+USUAL = {
+    "snapshot_dir": None,
+    "snapshot_seconds": 30.0,
+    "restore": False,
+    "replicas": 0,
+    "num_servers": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"snapshot_seconds": -1}, "Time does not go back"),
+        ({"restore": True}, "no folder that two runs have in common"),
+        ({"restore": True, "snapshot_dir": "d", "snapshot_seconds": None}, "begins with the snap"),
+        ({"replicas": 2}, "`replicas` is 1 if each server has a replica"),
+        ({"replicas": 1, "num_servers": 1}, "replica of a parameter server is on another one"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        keeping(**{**USUAL, **arguments})
+
+
+def test_each_run_has_a_name_and_a_folder_that_others_cannot_read():
+    settings, other = keeping(**USUAL), keeping(**USUAL)
+    assert settings["run"] != other["run"]
+    folder = own_folder(settings)
+    assert folder is not None and settings["snapshot_dir"] == folder
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    shutil.rmtree(folder)
+
+
+def test_a_folder_of_the_user_is_his(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    settings = keeping(**{**USUAL, "snapshot_dir": "kept"})
+    assert settings["snapshot_dir"] == str(tmp_path / "kept")  # servers may run elsewhere
+    assert own_folder(settings) is None
+    assert settings["is_kept"]
+
+
+def test_without_snapshots_there_is_no_folder():
+    settings = keeping(**{**USUAL, "snapshot_seconds": None})
+    assert own_folder(settings) is None
+    assert settings["snapshot_dir"] is None

@@ -1,0 +1,93 @@
+"""A place for the state of a run: made for its coordinator, and given up some time after that."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from replicax._ps.contact import Presence
+from replicax._ps.member import Post, WrongRun
+from replicax._ps.wire import Message
+
+from helpers import wait_until
+
+
+class State:
+    life = "a life"
+
+    def __init__(self, settings):
+        self.settings, self.closed = settings, False
+
+    def handle(self, session, message):
+        return {"op": message.op}, ()
+
+    def close(self):
+        self.closed = True
+
+
+def session(run="run"):
+    return SimpleNamespace(hello={"run": run}, state={})
+
+
+def configured(post, run="run"):
+    found = session(run)
+    post.handle(found, Message("configure", {}, [pickle.dumps({"of": run})]))
+    return found
+
+
+@pytest.fixture
+def post():
+    post = Post(Presence("server", 0), State, kept=0.05)
+    yield post
+    post.close()
+
+
+def test_a_state_is_made_for_a_run_and_answers_for_no_other(post):
+    assert post.handle(session(), Message("ping", {}, []))[0]["life"] is None
+    with pytest.raises(WrongRun, match="belongs to one run at a time"):
+        post.handle(session(), Message("read", {}, []))
+    first = configured(post)
+    state = post.state
+    assert state.settings == {"of": "run"}
+    assert post.handle(first, Message("read", {}, [])) == ({"op": "read"}, ())
+    assert post.handle(session("x"), Message("ping", {}, []))[0]["life"] == "a life"
+    again = configured(post)
+    assert post.state is state
+    other = configured(post, "another")
+    assert state.closed
+    for old in (first, again):
+        with pytest.raises(WrongRun, match="message of run 'run', during run 'another'"):
+            post.handle(old, Message("read", {}, []))
+    assert post.handle(other, Message("read", {}, [])) == ({"op": "read"}, ())
+
+
+def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, caplog):
+    caplog.set_level(logging.WARNING)
+    first, second = configured(post), configured(post)
+    state = post.state
+    first.state.clear()
+    threading.Event().wait(0.15)
+    assert post.state is state  # there is another connection
+    second.state.clear()
+    wait_until(lambda: post.state is None)
+    assert state.closed and post.run is None
+    assert "The coordinator of run run is gone" in caplog.text
+    configured(post)  # it was not, after all
+    assert post.state is not state
+
+
+def test_a_coordinator_that_comes_back_in_time_finds_its_state():
+    post = Post(Presence("server", 0), State, kept=0.3)
+    first = configured(post)
+    state = post.state
+    first.state.clear()
+    second = configured(post)
+    threading.Event().wait(0.5)
+    assert post.state is state
+    post.close()
+    second.state.clear()  # nothing is left to be given up
+    assert state.closed

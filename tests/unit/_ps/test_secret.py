@@ -1,0 +1,99 @@
+"""Where the secret of a cluster comes from, and who can read it."""
+
+from __future__ import annotations
+
+import re
+import stat
+import threading
+
+import pytest
+
+import replicax as rx
+from replicax._ps import secret
+from replicax._ps.secret import cluster_secret, is_loopback
+from replicax.cluster_resolver import ClusterSpec
+
+HERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["127.0.0.1:2", "[::1]:3"]})
+ELSEWHERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["192.0.2.1:2"]})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("RX_CLUSTER_SECRET", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "replicax"
+
+
+def test_the_environment_comes_first(folder, monkeypatch):
+    monkeypatch.setenv("RX_CLUSTER_SECRET", " what all know ")
+    assert cluster_secret(ELSEWHERE) == b"what all know"
+    assert not folder.exists()
+
+
+def test_on_one_machine_it_is_in_a_file_of_this_user(folder):
+    found = cluster_secret(HERE)
+    assert re.fullmatch(rb"[0-9a-f]{64}", found)
+    assert cluster_secret(HERE) == found
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_those_who_start_together_find_the_same(folder):
+    found, start = [], threading.Barrier(8)
+
+    def find():
+        start.wait()
+        found.append(cluster_secret(HERE))
+
+    threads = [threading.Thread(target=find) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 1
+    assert len(found) == 8
+
+
+def test_a_file_that_others_could_read_is_refused(folder):
+    cluster_secret(HERE)
+    (file,) = folder.iterdir()
+    file.chmod(0o644)
+    with pytest.raises(rx.errors.ClusterSpecError, match=r"nobody else can read it\. .*mode 644"):
+        cluster_secret(HERE)
+
+
+def test_a_place_that_cannot_be_written_is_told(folder):
+    folder.write_text("a file, where the folder should be")
+    with pytest.raises(
+        rx.errors.ClusterSpecError, match="on this machine share a secret in a file"
+    ):
+        cluster_secret(HERE)
+
+
+def test_several_machines_need_it_in_the_environment(folder):
+    with pytest.raises(
+        rx.errors.ClusterSpecError,
+        match=r"no RX_CLUSTER_SECRET in the environment, and worker 0 elsewhere\. .*token_hex",
+    ):
+        cluster_secret(ELSEWHERE)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("192.0.2.1", False),
+        ("0.0.0.0", False),
+        ("localhost.example", False),
+    ],
+)
+def test_what_is_this_machine_for_sure(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+def test_the_host_of_ipv6_has_no_brackets():
+    assert secret.host_of(HERE, "worker", 1) == "::1"

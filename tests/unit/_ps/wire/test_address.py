@@ -1,0 +1,153 @@
+"""Where listeners are: what addresses look like, and what is behind them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import tempfile
+import weakref
+from pathlib import Path
+
+import pytest
+
+from replicax._core.errors import UsageError
+from replicax._ps.wire import _door, _sockets
+from replicax._ps.wire._address import host_id, of_tcp, parse, reachable
+from replicax._ps.wire._door import Door
+from replicax._ps.wire._listener import Listener
+
+
+def path_of(address):
+    return Path("/" + address.removeprefix("unix://").partition("/")[2])
+
+
+def test_addresses_are_read():
+    assert parse("tcp://node1:80")[1:] == ("node1", 80, "")
+    assert parse("tcp://[::1]:80")[1:] == ("::1", 80, "")
+    assert parse("unix://some-id/tmp/x/socket")[1:] == ("some-id", 0, "/tmp/x/socket")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "node1:80", "tcp://node1", "tcp://:80", "tcp://a:0", "tcp://a:b", "unix:///x"]
+)
+def test_what_is_no_address_is_refused(text):
+    with pytest.raises(UsageError, match=r"must be tcp://host:port or unix://host-id/path"):
+        parse(text)
+
+
+def test_a_unix_socket_of_another_host_is_no_way():
+    with pytest.raises(UsageError, match="must have an address that works from here"):
+        reachable(["unix://elsewhere/tmp/socket"])
+    with pytest.raises(UsageError, match=r"works from here\. Received: \[\]"):
+        reachable([])
+
+
+def test_a_listener_on_all_interfaces_goes_by_the_name_of_the_host():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        assert of_tcp(sock, "0.0.0.0") == f"tcp://{socket.gethostname()}:{port}"
+        assert of_tcp(sock, "node1") == f"tcp://node1:{port}"
+        assert of_tcp(sock, "::1") == f"tcp://[::1]:{port}"
+
+
+def test_a_listener_is_for_this_host_only_if_nothing_else_is_asked(serve):
+    unix, tcp = serve()
+    assert tcp.startswith("tcp://127.0.0.1:")
+    assert unix.startswith(f"unix://{host_id()}/")
+    assert len(serve(unix=False)) == 1
+
+
+def test_the_unix_socket_is_for_this_user_only_and_is_removed(serve):
+    unix, _ = serve()
+    folder = path_of(unix).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    serve.listener.close()
+    assert not folder.exists()
+
+
+def test_a_folder_with_too_long_a_name_is_not_used(serve, tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert path_of(serve()[0]).parent.parent == Path("/tmp")
+    assert list(long.iterdir()) == []
+
+
+def test_sockets_of_processes_that_were_killed_are_removed(
+    serve, connect, short_folder, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    alive = serve()
+    name = path_of(alive[0]).parent.name.rpartition("-")[0]
+    dead, recent, other = (short_folder / f"{name}-{end}" for end in ("dead", "recent", "other"))
+    for folder in (dead, recent, other):
+        folder.mkdir()
+    for folder in (dead, recent):
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(folder / "socket"))
+    for folder in (path_of(alive[0]).parent, dead, other):
+        os.utime(folder, (0, 0))
+    serve()
+    assert not dead.exists()
+    assert recent.exists()
+    assert other.exists()
+    assert connect(alive, "unix").call("x").head == {"op": "x"}
+
+
+def test_closing_twice_or_before_the_start_does_nothing(secret, serve):
+    Listener(secret, lambda s, m: ({}, [])).close()
+    serve()
+    serve.listener.close()
+    serve.listener.close()
+
+
+def test_a_listener_goes_on_when_the_system_has_no_file_left(caplog, monkeypatch):
+    class Full:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(_door, "_PAUSE", 0.0)
+    entered = []
+    Door(entered.append)._accept(Full())
+    assert entered == []
+    assert "A connection could not be accepted: [Errno 24] Too many open files" in caplog.text
+
+
+def test_a_listener_may_have_an_address_of_version_six(serve, connect):
+    try:
+        *_, tcp = serve(host="::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert tcp.startswith("tcp://[::1]:")
+    assert connect([tcp]).call("x").head == {"op": "x"}
+
+
+def test_forked_children_close_every_socket_of_this_package(serve, connect):
+    def sockets():
+        links = {}
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                links[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+            except OSError:
+                continue
+        return {number for number, link in links.items() if link.startswith("socket:")}
+
+    before = sockets()
+    addresses = serve()
+    link = connect(addresses)
+    link.call("x")
+    ours = {sock.fileno() for sock in list(_sockets._ours)}
+    assert len(sockets() - before) == 6
+    assert sockets() - before <= ours
+
+
+def test_a_child_that_closes_a_socket_leaves_the_object_without_it(monkeypatch):
+    monkeypatch.setattr(_sockets, "_ours", weakref.WeakSet())
+    here, there = socket.socketpair()
+    _sockets.own(here)
+    _sockets._close_in_child()
+    assert here.fileno() == -1
+    assert there.recv(1) == b""
+    there.close()

@@ -1,0 +1,342 @@
+"""What a call carries, what it raises, and what ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from replicax._core.errors import UsageError
+from replicax._ps.wire import Link, LinkLost, Listener, RemoteError
+
+
+def arrays(seed=0):
+    """Many buffers: empty, small, of all kinds, and one of 20 MB."""
+    rng = np.random.default_rng(seed)
+    small = [rng.integers(0, 256, size, dtype=np.uint8) for size in (0, 1, 63, 64, 65, 0, 4097)]
+    odd = [
+        np.float32(3.5).reshape(()),
+        np.zeros((0, 3), np.float64),
+        np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16),
+        b"bytes",
+        b"",
+        memoryview(bytearray(b"view")),
+    ]
+    return [*small, *odd, rng.random(2_500_000), np.full(7, 7.0)]
+
+
+def as_bytes(buffers):
+    return [np.asarray(b).tobytes() if isinstance(b, np.ndarray) else bytes(b) for b in buffers]
+
+
+def test_a_call_carries_a_head_and_many_buffers_there_and_back(link):
+    sent = arrays()
+    head = {"text": "ü", "nested": {"list": [1, 2.5, None, True]}}
+    for _ in range(2):  # the second time, shared memory is there already
+        reply = link.call("push", head, sent)
+        assert reply.head == {"op": "push", **head}
+        assert [bytes(buffer) for buffer in reply.buffers] == as_bytes(sent)
+
+
+def test_a_call_may_carry_nothing(link):
+    reply = link.call("ping")
+    assert (reply.head, reply.buffers) == ({"op": "ping"}, [])
+    assert [len(b) for b in link.call("ping", {}, [b"", np.zeros(0)]).buffers] == [0, 0]
+
+
+def test_a_call_may_carry_more_buffers_than_one_system_call_takes(link):
+    sent = [bytes([n % 251]) * (n % 5) for n in range(3000)]
+    assert [bytes(buffer) for buffer in link.call("push", {}, sent).buffers] == sent
+
+
+def test_received_buffers_are_writable_and_aligned_as_jax_wants_them(link):
+    for buffer in link.call("pull", {}, arrays()).buffers:
+        array = np.frombuffer(buffer, np.uint8)
+        assert array.flags.writeable
+        assert len(array) == 0 or array.ctypes.data % 64 == 0
+
+
+def test_a_message_keeps_its_memory_while_others_arrive(link):
+    kept = [link.call("pull", {}, [np.full(100_000, n)]).buffers[0] for n in range(12)]
+    values = [set(np.frombuffer(buffer, np.int64)) for buffer in kept]
+    assert values == [{n} for n in range(12)]
+
+
+def test_writing_to_what_was_received_changes_nothing_elsewhere(serve, connect, way):
+    weights = np.zeros(100_000)
+    link = connect(serve(lambda session, message: ({}, [weights]), shared=way == "shared"), way)
+    np.frombuffer(link.call("pull").buffers[0])[:] = 5
+    assert not weights.any()
+    assert not np.frombuffer(link.call("pull").buffers[0]).any()
+
+
+def test_links_are_served_at_the_same_time(serve, connect, way):
+    meet = threading.Barrier(4)
+
+    def handle(session, message):
+        meet.wait(20)  # nobody passes unless all four are here
+        return {"who": session.hello["who"]}, message.buffers
+
+    addresses = serve(handle, shared=way == "shared")
+    links = [connect(addresses, way, hello={"who": who}) for who in range(4)]
+    results = {}
+
+    def ask(who):
+        for n in range(5):
+            reply = links[who].call("pull", {}, [np.full(50_000, 10 * who + n)])
+            results[who, n] = (reply.head["who"], set(np.frombuffer(reply.buffers[0], np.int64)))
+
+    threads = [threading.Thread(target=ask, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {(w, n): (w, {10 * w + n}) for w in range(4) for n in range(5)}
+
+
+def test_threads_that_share_a_link_take_turns(link):
+    got = {}
+
+    def ask(who):
+        for n in range(20):
+            got[who, n] = link.call("x", {"who": who, "n": n}).head
+
+    threads = [threading.Thread(target=ask, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((head["who"], head["n"]) == key for key, head in got.items())
+    assert len(got) == 80
+
+
+def test_a_session_knows_who_called_and_keeps_what_the_handler_notes(serve, connect):
+    def handle(session, message):
+        session.state["calls"] = session.state.get("calls", 0) + 1
+        return {"calls": session.state["calls"], **session.hello, "peer": session.peer}, []
+
+    addresses = serve(handle)
+    first = connect(addresses, hello={"role": "worker", "index": 3})
+    second = connect(addresses, "unix")
+    assert first.call("a").head == {"calls": 1, "role": "worker", "index": 3, "peer": "127.0.0.1"}
+    assert first.call("a").head["calls"] == 2
+    assert second.call("a").head == {"calls": 1, "peer": "this host"}
+
+
+def test_what_the_handler_raises_is_raised_here_and_the_connection_goes_on(serve, connect, way):
+    def handle(session, message):
+        if message.op == "fail":
+            raise KeyError("no variable 'w'")
+        return {}, []
+
+    link = connect(serve(handle), way)
+    with pytest.raises(RemoteError, match=r"KeyError from .*, asked for 'fail'\.") as raised:
+        link.call("fail", {}, [np.zeros(100_000)])
+    assert (raised.value.kind, raised.value.text) == ("KeyError", "\"no variable 'w'\"")
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    assert link.call("go on").buffers == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (({"x": object()}, []), "TypeError"),
+        (({}, [object()]), "TypeError"),
+        (None, "TypeError"),
+        (({}, [bytes(2000)]), "UsageError"),
+    ],
+)
+def test_an_answer_that_cannot_be_sent_is_the_handlers_error(serve, connect, answer, kind):
+    link = connect(serve(lambda s, m: answer if m.op == "bad" else ({}, []), largest=1000))
+    with pytest.raises(RemoteError) as raised:
+        link.call("bad")
+    assert raised.value.kind == kind
+    link.call("go on")
+
+
+@pytest.mark.parametrize(
+    ("head", "buffers", "error", "message"),
+    [
+        ({"x": object()}, (), TypeError, "not JSON serializable"),
+        ({}, [np.zeros((4, 4))[:, 1]], UsageError, r"must be C-contiguous\. Received: one with"),
+        ({}, [memoryview(b"abcd")[::2]], UsageError, "must be C-contiguous"),
+        ({}, [b""] * 65537, UsageError, r"more than 65536 buffers\. Received: 65537"),
+        (
+            {},
+            [bytes(1000)] * 2,
+            UsageError,
+            r"buffers of a message must not come to more than 1000 bytes",
+        ),
+        ({"x": "y" * (1 << 20)}, (), UsageError, r"head of a message must not be longer than 1048"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_a_byte_is(
+    serve, connect, head, buffers, error, message
+):
+    link = connect(serve(), largest=1000)
+    with pytest.raises(error, match=message):
+        link.call("push", head, buffers)
+    assert link.call("go on").head == {"op": "go on"}
+
+
+class Stuck:
+    """A handler that does not come back before it is let go."""
+
+    def __init__(self):
+        self.entered, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, session, message):
+        self.entered.set()
+        self.released.wait(20)
+        return {}, []
+
+
+@pytest.fixture
+def stuck():
+    handler = Stuck()
+    yield handler
+    handler.released.set()
+
+
+def call_in_thread(link):
+    """Call; gives the list that will hold what was raised, and the thread."""
+    raised = []
+
+    def call():
+        try:
+            link.call("wait")
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return raised, thread
+
+
+def test_closing_a_link_wakes_who_waits(serve, connect, way, stuck):
+    link = connect(serve(stuck), way)
+    raised, thread = call_in_thread(link)
+    assert stuck.entered.wait(20)
+    link.close()
+    thread.join(5)
+    assert [type(error) for error in raised] == [LinkLost]
+    assert "until the answer is there. Received: a connection that was closed" in str(raised[0])
+    with pytest.raises(LinkLost, match="Received: a connection that is closed, at "):
+        link.call("again")
+    stuck.released.set()
+
+
+def test_a_listener_that_closes_wakes_who_waits(serve, connect, way, stuck):
+    link = connect(serve(stuck), way)
+    raised, thread = call_in_thread(link)
+    assert stuck.entered.wait(20)
+    threading.Timer(0.05, stuck.released.set).start()
+    serve.listener.close()
+    thread.join(5)
+    assert [type(error) for error in raised] == [LinkLost]
+    assert "Received: a peer that hung up, at " in str(raised[0])
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("replicax-door", "replicax-session"))]
+
+
+def test_a_handler_may_close_its_listener(serve, connect):
+    link = connect(serve(lambda session, message: (serve.listener.close(), [])))
+    with pytest.raises(LinkLost):
+        link.call("shut down")
+
+
+PEER = """
+import sys, time
+from replicax._ps.wire import Listener
+def handle(session, message):
+    if message.op == "wait":
+        time.sleep(60)
+    return {}, message.buffers
+listener = Listener(bytes(range(32)), handle)
+print(*listener.start(), flush=True)
+time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def peer_process(folder):
+    """A listener in a process of its own; gives the process and its addresses."""
+    command = [sys.executable, "-c", PEER]
+    environment = os.environ | {"TMPDIR": str(folder)}  # its socket is left there when it is killed
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process, process.stdout.readline().split()
+        finally:
+            process.kill()
+
+
+def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
+    with peer_process(short_folder) as (process, addresses):
+        links = [connect(addresses, way) for way in ("tcp", "shared")]
+        sent = np.arange(200_000)
+        for link in links:
+            reply = link.call("echo", {}, [sent])
+            assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), sent)
+        waiting = [call_in_thread(link) for link in links]
+        time.sleep(0.1)
+        process.kill()
+        for raised, thread in waiting:
+            thread.join(5)
+            assert [type(error) for error in raised] == [LinkLost]
+        # What was received stays.
+        assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), sent)
+        with pytest.raises(
+            LinkLost, match=r"must answer at one of its addresses\. Received: .*at "
+        ):
+            Link.connect(addresses, bytes(range(32)))
+
+
+def test_a_call_that_is_interrupted_ends_the_connection(link, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(link._channel, "receive", interrupted)
+        link.call("x")
+    with pytest.raises(LinkLost):  # and not the answer to the call before
+        link.call("y")
+
+
+def test_the_fastest_address_is_taken_and_tcp_if_it_does_not_work(serve, connect, secret):
+    unix, tcp = serve()
+    gone = unix + "-gone"
+    elsewhere = unix.replace("unix://", "unix://another-")
+    for addresses, expected in (
+        ([tcp, unix], unix),
+        ([gone, tcp], tcp),
+        ([elsewhere, tcp], tcp),
+    ):
+        link = Link.connect(addresses, secret)
+        assert link.address == expected
+        assert link.call("x").head == {"op": "x"}
+        link.close()
+
+
+def test_a_listener_that_never_answers_is_given_up_on(secret):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(
+            LinkLost, match=f"Received: no answer in time at tcp://127.0.0.1:{port}"
+        ):
+            Link.connect([f"tcp://127.0.0.1:{port}"], secret, timeout=0.1)
+
+
+def test_a_listener_is_found_at_the_port_that_was_asked_for(serve, connect, secret):
+    *_, address = serve()
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"):
+        Listener(secret, lambda s, m: ({}, []), port=port).start()

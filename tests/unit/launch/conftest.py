@@ -1,0 +1,65 @@
+"""`replicax run` as a user starts it, and the programs that it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import replicax as rx
+
+from helpers import wait_until
+from processes import running_with
+
+SOURCE = str(Path(rx.__file__).parents[1])
+REPLICAX = [sys.executable, "-m", "replicax.launch"]
+# What describes a cluster to those who look for one; the tests' own environment may have some.
+CLUSTER_VARIABLES = ("TF_CONFIG", "SLURM_", "OMPI_", "PMI", "SM_", "JOB_COMPLETION_INDEX", "RX_")
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a program; give its path."""
+
+    def script(code):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(code))
+        return str(path)
+
+    return script
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Start `replicax run`; in the end, nothing of it may be left."""
+    started = []
+
+    def launch(*arguments, **options):
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(CLUSTER_VARIABLES)
+        }
+        extra = options.pop("environ", {})
+        process = subprocess.Popen(
+            [*options.pop("before", ()), *REPLICAX, "run", *arguments],
+            env={**environ, "DIR": str(tmp_path), "PYTHONPATH": SOURCE, **extra},
+            cwd=tmp_path,
+            text=True,
+            start_new_session=True,  # a group of its own, so that Ctrl-C does not hit the tests
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        )
+        started.append(process)
+        return process
+
+    yield launch
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    wait_until(lambda: not running_with(f"DIR={tmp_path}"))

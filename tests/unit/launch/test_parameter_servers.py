@@ -1,0 +1,162 @@
+"""`replicax run --ps`: one program as chief, workers and parameter servers, which may fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from replicax.cluster_resolver import ClusterSpec, Task
+from replicax.launch import _inside, _run
+from replicax.launch._cli import main
+from replicax.launch._plan import Program, Surroundings, plan_parameter_servers
+
+pytestmark = pytest.mark.timeout(90)
+
+TRAIN = Program("train.py")
+SPEC = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
+NAMES = ["chief 0", "worker 0", "worker 1", "ps 0"]
+
+# What each of the processes does; `me` is "chief 0", "worker 1" and so on.
+ANY = f"""
+import json, os, signal, sys, time
+sys.path[:0] = {sys.path!r}
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+me = f"{{task['type']}} {{task['index']}}"
+"""
+SERVE = """
+from replicax._ps import task_server
+task_server.START_MEMBER = "tiny_member:start_member"
+task_server.serve_this_task_if_member()
+"""
+CHIEF = """
+import replicax as rx
+from replicax._ps.given_cluster import GivenCluster
+import tiny_member
+cluster = GivenCluster.described(rx.cluster_resolver.TFConfigClusterResolver())
+members = [("worker", 0), ("worker", 1), ("server", 0)]
+process = {}
+for who in members:
+    process[who] = tiny_member.about(cluster.member(*who, timeout=60), cluster.secret)["process"]
+"""
+
+
+def plans(**options):
+    surroundings = Surroundings(**{"environ": {}, **options})
+    return plan_parameter_servers(TRAIN, SPEC, "the secret", surroundings=surroundings, restart=2)
+
+
+def environments(**options):
+    return {str(planned.task): planned.env for planned in plans(**options)}
+
+
+def outcome(process):
+    """Wait for it; give its exit code, the lines it printed, and those of errors."""
+    out, err = process.communicate(timeout=80)
+    return process.returncode, out.splitlines(), err.splitlines()
+
+
+def test_every_task_runs_the_program_the_chief_first():
+    assert [str(planned.task) for planned in plans()] == NAMES
+    assert {planned.argv for planned in plans()} == {(sys.executable, "train.py")}
+
+
+def test_every_task_finds_the_cluster_and_its_place():
+    for name, env in environments().items():
+        config = json.loads(env["TF_CONFIG"])
+        assert config["cluster"] == SPEC.as_dict()
+        assert f"{config['task']['type']} {config['task']['index']}" == name
+        assert (env["RX_CLUSTER_SECRET"], env["RX_RESTART"]) == ("the secret", "2")
+
+
+def test_devices_are_for_those_that_compute():
+    found = environments(devices_per_worker=2)
+    assert [name for name, env in found.items() if "JAX_NUM_CPU_DEVICES" in env] == NAMES[:3]
+
+
+def test_members_keep_their_memory_unless_somebody_says_otherwise():
+    found = environments()
+    assert [name for name, env in found.items() if "GLIBC_TUNABLES" in env] == NAMES[1:]
+    own = environments(environ={"GLIBC_TUNABLES": "mine"})
+    assert {env["GLIBC_TUNABLES"] for env in own.values()} == {"mine"}
+
+
+def test_those_that_count_steps_are_run_from_within():
+    assert {planned.argv[1] for planned in plans(counts_steps=True)} == {_inside.__file__}
+
+
+def test_without_a_number_there_is_one_worker(monkeypatch):
+    here = _run._parameter_servers(_run.Request("train.py", ps=2), Surroundings({}))
+    assert [str(task) for task in here.tasks] == ["chief 0", "worker 0", "ps 0", "ps 1"]
+    assert here.leader == Task("chief", 0)
+
+
+def test_the_secret_of_the_environment_is_taken():
+    request = _run.Request("train.py", workers=1, ps=1)
+    for options in ({"environ": {"RX_CLUSTER_SECRET": "x"}}, {"environ": {}}):
+        with _run._parameter_servers(request, Surroundings(**options)).cluster(0) as planned:
+            (secret,) = {one.env["RX_CLUSTER_SECRET"] for one in planned}
+        assert secret == "x" if options["environ"] else len(secret) == 64
+
+
+def test_several_machines_are_refused(capsys):
+    assert main(["run", "--ps", "1", "--hosts", "a,b", "-m", "m"]) == 2
+    assert "Parameter servers are started on this machine only." in capsys.readouterr().err
+
+
+def test_members_that_fail_come_back_and_all_end_with_the_chief(launch, script):
+    path = script(
+        ANY
+        + SERVE
+        + CHIEF
+        + """
+os.kill(process["worker", 1], signal.SIGKILL)
+os.kill(process["server", 0], signal.SIGTERM)
+os.kill(process["worker", 0], signal.SIGSTOP)
+cluster.kill("worker", 0)
+for who in members:
+    member = cluster.member(*who, after=0, timeout=60)
+    assert tiny_member.about(member, cluster.secret)["process"] != process[who]
+    print(*who, member.incarnation)
+cluster.close()
+"""
+    )
+    code, out, err = outcome(launch("--workers", "2", "--ps", "1", path))
+    assert (code, sorted(out)) == (
+        0,
+        ["[chief 0] server 0 1", "[chief 0] worker 0 1", "[chief 0] worker 1 1"],
+    )
+    told = sorted(line.partition(" (pid ")[0] + line.partition(")")[2] for line in err)
+    killed = "has ended: signal 9 (SIGKILL: kill -9, or memory ran out)"
+    assert told == [
+        "replicax: ps 0 has ended: exit code 143; starting it again, restart 1 of 3",
+        f"replicax: worker 0 {killed}; starting it again, restart 1 of 3",
+        f"replicax: worker 1 {killed}; starting it again, restart 1 of 3",
+    ]
+
+
+def test_a_member_that_fails_too_often_ends_all(launch, script):
+    fails = "if me == 'ps 0': print(os.environ['RX_RESTART']); sys.exit(3)\ntime.sleep(60)"
+    options = ("--ps", "1", "--max-restarts", "1", "--grace", "0.2")
+    code, out, err = outcome(launch(*options, script(ANY + fails)))
+    assert code == 3
+    assert out[:2] == ["[ps 0] 0", "[ps 0] 1"]
+    assert "A ps process failed. Received: exit code 3 from ps 0 (pid " in "".join(err)
+    assert "A cluster cannot go on without its ps, so this ends all." in "".join(err)
+
+
+def test_a_chief_that_fails_ends_all_and_all_are_started_again(launch, script):
+    path = script(
+        ANY
+        + """
+if me != "chief 0": time.sleep(60)
+print(os.environ["RX_RESTART"])
+sys.exit(5 if os.environ["RX_RESTART"] == "0" else 0)
+"""
+    )
+    options = ("--ps", "1", "--max-restarts", "1", "--grace", "0.2")
+    code, out, err = outcome(launch(*options, path))
+    assert (code, out) == (0, ["[chief 0] 0", "[chief 0] 1"])
+    assert "A chief process failed. Received: exit code 5 from chief 0" in err[0]
+    assert err[-1] == "replicax: starting all workers again, restart 1 of 1"
