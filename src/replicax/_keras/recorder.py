@@ -265,7 +265,7 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
     def add(self: Any, value: Any) -> Any:
         scope = _compat.get_stateless_scope()
         recorder = recorder_of(scope)
-        if recorder is None:
+        if scope is None or recorder is None:
             return original(self, value)
         before = scope.get_current_value(self)
         after = original(self, value)
