@@ -87,6 +87,13 @@ class Case:
         return [(inputs[i], labels[i]) for i in places]
 
     @property
+    def settings(self) -> dict[str, float]:
+        """Of the optimizer. An epsilon that is not tiny: gradients that are would, by Adam, make
+        the rounding errors of a side as large as its steps."""
+        extra = {"epsilon": 1e-5} if self.optimizer == "Adam" else {}
+        return {"learning_rate": self.rate, **extra}
+
+    @property
     def rows(self) -> np.ndarray:
         """The rows of the table that are compared."""
         return np.unique(self.checked[0][0])
@@ -301,7 +308,7 @@ class Replicax:
     def _step(self, case: Case) -> tuple[Any, Any, Any, Callable[..., Any]]:
         rx, keras = self._rx, self._keras
         model = keras_model(keras, case, rx.layers.ShardedEmbedding)
-        optimizer = getattr(keras.optimizers, case.optimizer)(case.rate)
+        optimizer = getattr(keras.optimizers, case.optimizer)(**case.settings)
         counter = keras.Variable(0, dtype="int32", trainable=False)
         losses = keras.losses
         if case.hidden:
@@ -412,7 +419,7 @@ class TensorFlow:
         kind = getattr(legacy, case.optimizer)
         if case.optimizer == "Adam" and not case.hidden:
             kind = lazy_adam(self._tf, kind)
-        return kind(case.rate)
+        return kind(**case.settings)
 
     def kill(self, role: str) -> None:
         self._members[{"server": "ps"}.get(role, role), 0].kill()
