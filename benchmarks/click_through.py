@@ -477,7 +477,7 @@ def cases(options: argparse.Namespace) -> list[tuple[str, str]]:
     scenes = (PLAIN, SLOW, KILLED)
     found = [(side, scene) for side in (ASYNC, HYBRID, SYNC) for scene in scenes]
     if options.quick:  # in threads there is one process, which is not to be killed
-        found = [(ASYNC, PLAIN), (HYBRID, SLOW)]
+        found = [(ASYNC, SLOW)]
     found.append((ALONE, PLAIN))
     return [case for case in found if options.only in f"{case[0]}, {case[1]}"]
 
