@@ -32,6 +32,10 @@ EXAMPLE_ARGUMENTS = {
     ],
     "gradient_accumulation.py": [["--steps", "2", "--micro-batches", "2"]],
     "input_pipeline.py": [["--epochs", "1"]],
+    "parameter_server.py": [
+        ["--engine", "threads", "--epochs", "1", "--ratings", "2000", "--servers", servers]
+        for servers in ("1", "2")
+    ],
     "pure_jax.py": [["--steps", "4"]],
 }
 

@@ -1,0 +1,117 @@
+"""A recommender on parameter servers: workers with data of their own, and a table that is sparse.
+
+    python examples/parameter_server.py --workers 2 --servers 1
+
+People rate films, by planted tastes. The model has a row for each person and each film; a step
+fetches and changes the rows of its batch, and no others. The workers share the ratings out among
+themselves, so that each is seen once in an epoch, whatever becomes of a worker. With
+`--engine threads` servers and workers are threads of this process, otherwise Ray starts processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import replicax as rx  # isort: skip  (before Keras: it chooses the JAX backend)
+import keras
+import numpy as np
+
+PEOPLE, FILMS, TASTES = 2_000, 500, 4
+
+
+def ratings(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of numbers, of a person and a film, and how much the one likes the other."""
+    tastes = np.random.default_rng(0).normal(size=(PEOPLE + FILMS, TASTES)) / TASTES**0.5
+    random = np.random.default_rng(seed)
+    people, films = random.integers(0, PEOPLE, count), random.integers(0, FILMS, count)
+    # One table for both: films have the numbers behind those of the people.
+    pairs = np.stack([people, films + PEOPLE], axis=1)
+    likes = (tastes[pairs[:, 0]] * tastes[pairs[:, 1]]).sum(axis=1)
+    return pairs.astype("int32"), (likes + 0.1 * random.normal(size=count)).astype("float32")
+
+
+def make_model() -> keras.Model:
+    pairs = keras.Input((2,), dtype="int32")
+    start = keras.initializers.RandomNormal(stddev=0.3, seed=1)
+    rows = rx.layers.ShardedEmbedding(PEOPLE + FILMS, 2 * TASTES, start, name="tastes")(pairs)
+    likes = keras.ops.sum(rows[:, 0] * rows[:, 1], axis=-1)
+    return keras.Model(pairs, likes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train a recommender on parameter servers.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--engine", choices=("ray", "threads"), help="default: Ray, or TF_CONFIG")
+    parser.add_argument("--ratings", type=int, default=60_000, help="to train on")
+    parser.add_argument("--batch-size", type=int, default=256, help="of one worker's step")
+    parser.add_argument("--epochs", type=int, default=5)
+    arguments = parser.parse_args()
+
+    strategy = rx.ParameterServerStrategy(
+        # A shard of the table on each of them.
+        variable_partitioner=rx.experimental.partitioners.FixedShardsPartitioner(arguments.servers),
+        num_workers=arguments.workers,
+        num_ps=arguments.servers,
+        engine=arguments.engine,
+    )
+    print(strategy)
+    try:
+        train(strategy, arguments)
+    finally:
+        strategy.close()  # ends what it has started; the end of the program does it, too
+
+
+def train(strategy: rx.ParameterServerStrategy, arguments: argparse.Namespace) -> None:
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = make_model()
+        optimizer = keras.optimizers.Adagrad(0.2, initial_accumulator_value=1e-5)
+        error = keras.metrics.RootMeanSquaredError()
+    squared_error = keras.losses.MeanSquaredError()
+    count, batch_size = arguments.ratings, arguments.batch_size
+
+    def dataset_fn():
+        """Is called on every worker."""
+        pairs, likes = ratings(count, seed=1)
+        data = rx.data.Dataset.from_tensor_slices((pairs, likes))
+        return data.shuffle(count, seed=2).batch(batch_size)
+
+    @rx.function
+    def train_step(iterator):
+        pairs, likes = next(iterator)  # on the worker that runs this
+
+        def compute_loss():
+            predicted = model(pairs, training=True)
+            return squared_error(likes, predicted), predicted
+
+        (_, predicted), gradients = rx.value_and_grad(compute_loss, model, has_aux=True)()
+        optimizer.apply(gradients, model.trainable_variables)  # on the servers, row by row
+        error.update_state(likes, predicted)
+
+    per_worker = coordinator.create_per_worker_dataset(dataset_fn, shard="dynamic")
+    steps = len(per_worker)
+    for epoch in range(arguments.epochs):
+        error.reset_state()
+        start = time.perf_counter()
+        iterator = iter(per_worker)
+        for _ in range(steps):
+            coordinator.schedule(train_step, args=(iterator,))
+        coordinator.join()
+        speed = count / (time.perf_counter() - start)
+        print(f"epoch {epoch + 1}: error {float(error.result()):.3f}, {speed:,.0f} ratings/s")
+
+    pairs, likes = ratings(5_000, seed=3)  # others, of the same people and films
+    predicted = model.predict(pairs, batch_size=1_000, verbose=0)
+    print(f"new ratings: error {np.sqrt(np.mean((predicted - likes) ** 2)):.3f}")
+    late = coordinator.staleness()
+    mean = sum(updates * times for updates, times in late.items()) / sum(late.values())
+    print(f"a gradient was {mean:.1f} updates late, at most {max(late)}")
+    table = model.get_layer("tastes").embeddings
+    where = [shard.device for shard in getattr(table, "variables", [table])]
+    print(f"the table, of {table.shape[0]} rows, is on {' and '.join(where)}")
+
+
+if __name__ == "__main__":
+    main()
