@@ -21,20 +21,21 @@ def made(started):
     """Makes a compiled model: in this process, or on servers."""
 
     def made(where):
-        keras.backend.clear_session()
-        scope = contextlib.nullcontext()
-        if where == ONE:
-            scope = started(servers=1, max_staleness=0).scope()
-        elif where == MANY:
-            scope = started(Fixed(4), servers=3, max_staleness=0).scope()
-        keras.utils.set_random_seed(1)
-        with scope:
-            layers = [keras.Input((6,)), keras.layers.Dense(5, "tanh"), keras.layers.Dense(1)]
-            model = keras.Sequential(layers)
-            model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"])
-        return model
+        if where == PLAIN:
+            return made_in(contextlib.nullcontext())
+        partitioner, servers = (Fixed(4), 3) if where == MANY else (None, 1)
+        return made_in(started(partitioner, servers=servers, max_staleness=0).scope())
 
     return made
+
+
+def made_in(scope):
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    with scope:
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+    return model
 
 
 def fit(model, epochs=1, **more):
@@ -46,20 +47,20 @@ def state(model):
     return [np.array(v.value) for v in [*model.variables, *model.optimizer.variables]]
 
 
-@pytest.mark.parametrize(("first", "second"), [(MANY, PLAIN), (PLAIN, MANY), (MANY, ONE)])
-def test_a_checkpoint_goes_from_any_place_to_any_other(made, tmp_path, first, second):
-    model = made(first)
+def test_a_checkpoint_goes_to_another_number_of_servers_and_back(made, tmp_path):
+    model = made(MANY)
     fit(model)
     path = rx.train.Checkpoint(model=model).save(tmp_path / "ckpt")
     saved = state(model)
     fit(model)
-    other = made(second)
+    other = made(ONE)
     rx.train.Checkpoint(model=other).restore(path)
     for mine, theirs in zip(state(other), saved, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     fit(other)
+    rx.train.Checkpoint(model=model).restore(rx.train.Checkpoint(model=other).save(path))
     for mine, theirs in zip(state(other), state(model), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_checkpoint_after_join_has_the_updates_of_all_closures(started, tmp_path):
@@ -97,19 +98,23 @@ class Ends(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("first", "second"), [(MANY, ONE), (ONE, PLAIN), (PLAIN, MANY)])
-def test_fit_goes_on_where_the_program_was_killed(made, tmp_path, first, second):
+@pytest.fixture(scope="module")
+def reference():
+    """What a run that nobody kills gives, in this process."""
+    model = made_in(contextlib.nullcontext())
+    return fit(model, 3), state(model)
+
+
+@pytest.mark.parametrize(("first", "second"), [(MANY, PLAIN), (PLAIN, MANY)])
+def test_fit_goes_on_where_the_program_was_killed(made, tmp_path, reference, first, second):
     def backup():
         return rx.callbacks.BackupAndRestore(tmp_path, every_batches=2)
 
-    reference = made(PLAIN)
-    expected = fit(reference, 3)
     with pytest.raises(KeyboardInterrupt):
         fit(made(first), 3, callbacks=[backup(), Ends()])
     model = made(second)
     history = fit(model, 3, callbacks=[backup()])
     assert int(model.optimizer.iterations) == 9
-    for name, values in expected.items():
-        np.testing.assert_allclose(history[name], values, rtol=1e-4)
-    for mine, theirs in zip(state(model), state(reference), strict=True):
+    np.testing.assert_allclose(history["loss"], reference[0]["loss"], rtol=1e-4)
+    for mine, theirs in zip(state(model), reference[1], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)

@@ -45,5 +45,9 @@ class Dialer:
             tls=client_context(),
         )
         if self.settings is not None:
-            link.call("configure", {}, [self.settings])
+            try:
+                link.call("configure", {}, [self.settings])
+            except BaseException:
+                link.close()
+                raise
         return link

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, final
 
 from replicax._control import Limits, Ticks
@@ -106,6 +106,7 @@ class _Heart:
         self._link: Link | None = None
         self._waits = False
         self._silence = 0.0
+        self._began = 0.0  # the last attempt
 
     def is_silent(self, passed: float, limit: float) -> bool:
         """Count the time for which it has kept a question waiting; whether that is too long.
@@ -124,30 +125,34 @@ class _Heart:
     def run(self) -> None:
         """Ask until it is over."""
         while not self._over.is_set():
-            began = time.monotonic()
+            self._began = time.monotonic()
             with suppress(LinkLost, Refused, RemoteError, UnavailableError, OSError):
                 member = self._place()
                 self._wait(True)
-                self._link = self._dial(member.addresses)
-                while not self._over.is_set():
-                    began = time.monotonic()
-                    self._wait(True)
-                    self._link.call("ping")
-                    self._wait(False)
-                    self._over.wait(self._beat)
-            is_gone = time.monotonic() - began < self._beat  # refused at once
+                with closing(self._dial(member.addresses)) as link:
+                    self._ask(link)
+            is_gone = time.monotonic() - self._began < self._beat  # refused at once
             with self._lock:
-                self._waits = False
+                self._link, self._waits = None, False
                 self._silence = 0.0 if is_gone else self._silence
-            self.close()
             self._over.wait(self._beat)
 
     def close(self) -> None:
         """End the connection, and with it a question that waits."""
-        link, self._link = self._link, None
+        with self._lock:
+            link = self._link
         if link is not None:
-            with suppress(OSError):
-                link.close()
+            link.close()
+
+    def _ask(self, link: Link) -> None:
+        with self._lock:
+            self._link = link
+        while not self._over.is_set():
+            self._began = time.monotonic()
+            self._wait(True)
+            link.call("ping")
+            self._wait(False)
+            self._over.wait(self._beat)
 
     def _wait(self, waits: bool) -> None:
         with self._lock:

@@ -64,7 +64,11 @@ class Link:
         for address in reachable(addresses):
             try:
                 channel = _open(address, secret, time.monotonic() + timeout, tls, largest)
-                channel.send(channel.prepare(HELLO, "", hello or {}, ()))
+                try:
+                    channel.send(channel.prepare(HELLO, "", hello or {}, ()))
+                except BROKEN:
+                    channel.close()
+                    raise
                 return cls(channel, address.text)
             except Refused:
                 raise
