@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
-_CHANGES = {"create", "write", "scatter", "optimizer", "round"}
+_CHANGES = {"create", "write", "scatter", "optimizer", "round", "table", "table_load"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
