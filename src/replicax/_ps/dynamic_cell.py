@@ -33,6 +33,8 @@ class DynamicCell:
         self.part = Part(path, (1, *spec.shape), spec.dtype)
         self.version = 0
         self.optimizer: int | None = None
+        # Nobody has to know of rows beforehand: an export is a copy.
+        self.captures: list[Any] = []
         self._table = DynamicTable(spec)
         self._slots: list[Column] = []
 
@@ -44,7 +46,14 @@ class DynamicCell:
         cell.part = cell.part._replace(decays=described.get("decays", True))
         cell.optimizer = described.get("optimizer")
         cell.version = described.get("version", 0)
+        slots = described.get("slots", ())
+        cell._use([Column(tuple(shape), dtype, initial) for shape, dtype, initial in slots])
         return cell
+
+    @property
+    def replaced(self) -> int:
+        """What `export_since` takes to go on from here; it grows with each change of a row."""
+        return self._table.table.version
 
     @staticmethod
     def description(path: str, spec: DynamicTableSpec) -> dict[str, Any]:
@@ -55,12 +64,14 @@ class DynamicCell:
         """What it is, as JSON can hold it."""
         about = self.description(self.part.path, self._table.spec)
         more = {"decays": self.part.decays, "optimizer": self.optimizer, "version": self.version}
-        return {**about, **more}
+        slots = [[list(one.shape), str(one.dtype), one.initial] for one in self._slots]
+        return {**about, **more, "slots": slots}
 
     def attach(self, optimizer: int, slots: Sequence[Any], *, decays: bool) -> None:
         """Take an optimizer; what stands in the slots of one row stands in those of new rows."""
         self.part = self.part._replace(decays=decays)
         self.optimizer = optimizer
+        self.version += 1
         self._use([_column(slot) for slot in slots])
 
     def rows(self, ids: np.ndarray, *, training: bool = False) -> np.ndarray:

@@ -25,7 +25,7 @@ from replicax._ps.table_requests import TableRequests
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
-_CHANGES = {"create", "write", "scatter", "optimizer", "round"}
+_CHANGES = {"create", "write", "scatter", "optimizer", "round", "table", "table_load"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:

@@ -20,7 +20,11 @@ from replicax._keras.shard_optimizer import Part, ShardOptimizer
 from replicax._ps.applied import Applied, as_ranges, from_ranges
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.cells import Cell
+<<<<<<< HEAD
 from replicax._ps.hosted import Hosted
+=======
+from replicax._ps.dynamic_cell import DynamicCell
+>>>>>>> ps-dynamic
 from replicax._ps.rounds import Sums
 
 if TYPE_CHECKING:
@@ -43,16 +47,18 @@ class CellState:
         arrays: The value and the slots. They never change; those that do are in `rows`.
         rows: The rows that are wanted of one that is changed in place.
         continues: Whether other rows are as they were when it was taken before.
+        table: Of a dynamic table, what it is; `arrays` are then an export of it.
     """
 
     number: int
-    cell: Cell
+    cell: Any
     part: Part
     stamp: Stamp
     optimizer: int | None
     arrays: list[Any]
     rows: RowCapture | None = None
     continues: bool = False
+    table: dict[str, Any] | None = None
 
 
 @dataclass
@@ -83,7 +89,7 @@ class ServerState:
 
 
 def capture(
-    server: ParameterServer, cells: Callable[[int, Cell], CellState] | None = None
+    server: ParameterServer, cells: Callable[[int, Any], CellState] | None = None
 ) -> ServerState:
     """Take the state of a server, in microseconds. The server is locked.
 
@@ -108,17 +114,27 @@ def capture(
     )
 
 
-def whole_cell(number: int, cell: Cell) -> CellState:
+def whole_cell(number: int, cell: Any) -> CellState:
     """All of a cell."""
     state = bare_cell(number, cell)
-    if cell.is_in_place:
+    if isinstance(cell, DynamicCell):
+        take_table(state, None)
+    elif cell.is_in_place:
         state.rows = cell.capture()
     else:
         state.arrays = [cell.get(), *(cell.get(slot) for slot in range(len(cell.slots)))]
     return state
 
 
-def bare_cell(number: int, cell: Cell) -> CellState:
+def take_table(state: CellState, since: int | None) -> None:
+    """Take what is in a dynamic table, or what has changed in it."""
+    export = state.cell.export_since(since)
+    state.table = {"described": state.cell.described(), "names": list(export)}
+    state.arrays = list(export.values())
+    state.continues = not bool(export["whole"])
+
+
+def bare_cell(number: int, cell: Any) -> CellState:
     """What a cell is, without what is in it."""
     return CellState(
         number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
@@ -156,11 +172,16 @@ def described_cell(state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
         "stamp": list(state.stamp),
         "optimizer": state.optimizer,
         "arrays": [[str(array.dtype), list(array.shape)] for array in arrays],
+        "table": state.table,
     }
 
 
-def cell_of(about: Mapping[str, Any], arrays: Sequence[Any]) -> Cell:
+def cell_of(about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
     """The cell that was described so, of these arrays."""
+    if about["table"] is not None:
+        cell = DynamicCell.of_description(about["table"]["described"])
+        cell.load(dict(zip(about["table"]["names"], arrays, strict=True)))
+        return cell
     constraint = None if about["constraint"] is None else _from_text(about["constraint"])
     value, *slots = arrays
     dtype, shape = about["arrays"][0]
@@ -172,7 +193,7 @@ def cell_of(about: Mapping[str, Any], arrays: Sequence[Any]) -> Cell:
 def install(
     server: ParameterServer,
     about: Mapping[str, Any],
-    cells: Iterable[tuple[int, Cell]],
+    cells: Iterable[tuple[int, Any]],
     sums: Iterable[Any],
 ) -> None:
     """Let a server be as it was described; what it held is dropped.

@@ -1,7 +1,8 @@
 """How a snapshot holds a cell: an entry of the manifest, which says where in data files it is.
 
 A cell is a piece for its value and one for each slot. One that is trained by rows is chunks of some
-rows, with all that stands in them; later chunks go over earlier ones.
+rows, with all that stands in them; later chunks go over earlier ones. A dynamic table is an export,
+and the increments that continue it.
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.server_state import CellState, bare_cell, cell_of, described_cell, whole_cell
+from replicax._ps.dynamic_cell import DynamicCell
+from replicax._ps.server_state import (
+    CellState,
+    bare_cell,
+    cell_of,
+    described_cell,
+    take_table,
+    whole_cell,
+)
 
 if TYPE_CHECKING:
-    from replicax._ps.cells import Cell
     from replicax._ps.server import ParameterServer
     from replicax._ps.snapshot_files import DataFile, SnapshotFolder
 
 Entry = Mapping[str, Any]
 
 
-def changed_cell(number: int, cell: Cell, before: Entry | None) -> CellState:
+def changed_cell(number: int, cell: Any, before: Entry | None) -> CellState:
     """What has to be written of a cell since an entry of it. The server is locked."""
     state = bare_cell(number, cell)
+    if isinstance(cell, DynamicCell):
+        return _changed_table(state, before)
     changed, cell.changed = cell.changed, None
     if before is not None and tuple(before["stamp"]) == state.stamp:
         return state
@@ -40,6 +50,17 @@ def changed_cell(number: int, cell: Cell, before: Entry | None) -> CellState:
     return state
 
 
+def _changed_table(state: CellState, before: Entry | None) -> CellState:
+    if before is None or tuple(before["stamp"]) != state.stamp:
+        goes_on = (
+            before is not None
+            and before["more"] <= before["base"]
+            and before["optimizer"] == state.optimizer
+        )
+        take_table(state, before["stamp"][1] if before is not None and goes_on else None)
+    return state
+
+
 def written(
     server: ParameterServer, state: CellState, before: Entry | None, data: DataFile
 ) -> Entry:
@@ -50,7 +71,13 @@ def written(
     if state.rows is None:
         pieces = [data.add([raw(array)]) for array in state.arrays]
         about = described_cell(state, state.arrays)
-        return {**about, "pieces": pieces, "chunks": [], "base": _total(pieces), "more": 0}
+        size = _total(pieces)
+        if before is not None and state.continues:
+            increments = [*before["increments"], {**about, "pieces": pieces}]
+            more = {"more": before["more"] + size, "increments": increments}
+            return {**before, **more, "stamp": list(state.stamp)}
+        whole = {"chunks": [], "increments": [], "base": size, "more": 0}
+        return {**about, "pieces": pieces, **whole}
     about = described_cell(state, state.rows.arrays)
     chunks = [
         [data.add([raw(rows), *map(raw, columns)]), len(rows)]
@@ -58,21 +85,29 @@ def written(
     ]
     size = _total(piece for piece, _ in chunks)
     if before is None or not state.continues:
-        return {**about, "pieces": [], "chunks": chunks, "base": size, "more": 0}
-    held = {"pieces": before["pieces"], "chunks": [*before["chunks"], *chunks]}
+        whole = {"increments": [], "base": size, "more": 0}
+        return {**about, "pieces": [], "chunks": chunks, **whole}
+    held = {
+        "pieces": before["pieces"],
+        "chunks": [*before["chunks"], *chunks],
+        "increments": [],
+    }
     return {**about, **held, "base": before["base"], "more": before["more"] + size}
 
 
-def read(folder: SnapshotFolder, entry: Entry) -> Cell:
+def read(folder: SnapshotFolder, entry: Entry) -> Any:
     """The cell of an entry.
 
     Raises:
         Damaged: If it is not what was written.
     """
-    arrays = [
-        array_of(folder.read(piece), dtype, shape)
-        for piece, (dtype, shape) in zip(entry["pieces"], entry["arrays"], strict=False)
-    ]
+    arrays = _arrays(folder, entry)
+    if entry["table"] is not None:
+        table = cell_of(entry, arrays)
+        for increment in entry["increments"]:
+            names = increment["table"]["names"]
+            table.load(dict(zip(names, _arrays(folder, increment), strict=True)))
+        return table
     if not entry["chunks"]:
         return cell_of(entry, arrays)
     # What is trained by rows has memory of its own, to be changed in place.
@@ -82,6 +117,13 @@ def read(folder: SnapshotFolder, entry: Entry) -> Cell:
         for array, column in zip(own, columns, strict=True):
             array[rows] = column
     return cell_of(entry, own)
+
+
+def _arrays(folder: SnapshotFolder, entry: Entry) -> list[np.ndarray]:
+    return [
+        array_of(folder.read(piece), dtype, shape)
+        for piece, (dtype, shape) in zip(entry["pieces"], entry["arrays"], strict=False)
+    ]
 
 
 def files_of(entries: Iterable[Entry]) -> set[str]:
@@ -109,7 +151,8 @@ def _chunks(folder: SnapshotFolder, entry: Entry) -> Iterator[tuple[np.ndarray, 
 
 
 def _pieces(entry: Entry) -> list[Any]:
-    return [*entry["pieces"], *(piece for piece, _ in entry["chunks"])]
+    more = [piece for increment in entry["increments"] for piece in increment["pieces"]]
+    return [*entry["pieces"], *(piece for piece, _ in entry["chunks"]), *more]
 
 
 def _total(pieces: Iterable[Any]) -> int:

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from replicax._keras.shard_optimizer import Recipe, ShardOptimizer
+from replicax._ps import server_state
 from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.dynamic_table import DynamicTableSpec
+<<<<<<< HEAD
 from replicax._ps.hosted import Hosted
+=======
+from replicax._ps.server import Hosted, ParameterServer
+from replicax._ps.snapshot_files import SnapshotFolder
+from replicax._ps.snapshots import Snapshots
+from replicax._ps.table_requests import packed
+>>>>>>> ps-dynamic
 from replicax._ps.table_state import join_states, split_state
+
+from server_messages import Asked
 
 IDS = np.array([3, 10**12, -4])
 
@@ -37,9 +47,10 @@ def trained(by, **options):
 def test_scaled_gradients_give_smaller_steps():
     cell = trained(hosted(keras.optimizers.SGD(0.5)))
     assert cell.rows(IDS).tolist() == [[-0.5, -0.5]] * 3
+    before = cell.version
     cell.step_rows(IDS[:1], np.ones((1, 2), "float32"), hosted(keras.optimizers.SGD(0.5)), 0.5)
+    assert cell.version == before + 1
     assert cell.rows(IDS).tolist() == [[-0.75, -0.75], [-0.5, -0.5], [-0.5, -0.5]]
-    assert cell.version == 2
 
 
 def test_a_schedule_and_a_class_of_the_user_run_compiled():
@@ -103,3 +114,56 @@ def test_states_are_cut_and_joined_with_what_slots_begin_with(servers):
     joined = join_states(split_state(state, servers))
     assert joined["slot_initials"].tolist() == state["slot_initials"].tolist()
     assert sorted(joined["ids"]) == sorted(IDS)
+
+
+def sorted_export(server):
+    state = server.cells[5].export_since()
+    order = np.argsort(state["ids"])
+    names = ("ids", "values", "slot_0")
+    return {name: state[name][order].tolist() for name in names}
+
+
+def test_snapshots_and_replicas_hold_all_rows(tmp_path):
+    def process(writer):
+        asked = Asked(ParameterServer(0, {}))
+        folder = SnapshotFolder(tmp_path / "server-0", writer)
+        snapshots = Snapshots(asked.server, folder, run="run", seconds=3600)
+        snapshots.begin()
+        return asked, snapshots
+
+    asked, snapshots = process("aa")
+    spec = DynamicTableSpec((2,), "float32", "Zeros", max_rows=4)
+    described = DynamicCell.description("table", spec)
+    asked.change("table", {"cell": 5, "described": described})
+    asked.host(keras.optimizers.Adagrad(0.5), [5])
+    asked.plan(tables=[5])
+    asked.push(0, [IDS, np.ones((3, 2), "float32")])
+    assert snapshots.take()
+    other = np.array([3, 8, 9])  # for which one has to go
+    asked.push(1, [other, np.ones((3, 2), "float32")])
+    assert snapshots.take()
+    assert not snapshots.take()
+    head, buffers = packed(trained(hosted(keras.optimizers.SGD(0.5))).export_since())
+    before = sorted_export(asked.server)
+    assert len(before["ids"]) == 4
+    snapshots.close()
+
+    again, snapshots = process("bb")
+    assert sorted_export(again.server) == before
+    again.plan(tables=[5])
+    again.push(2, [IDS, np.ones((3, 2), "float32")])
+    asked.push(2, [IDS, np.ones((3, 2), "float32")])
+    assert sorted_export(again.server) == sorted_export(asked.server)
+    assert snapshots.take()
+    # What the coordinator loads is in the journal, until a snapshot holds it.
+    again.change("table_load", {"cell": 5, **head}, [bytes(buffer) for buffer in buffers])
+    loaded = sorted_export(again.server)
+    snapshots.close()
+    assert loaded["ids"] == sorted(IDS)
+
+    last, snapshots = process("cc")
+    snapshots.close()
+    assert sorted_export(last.server) == loaded
+    replica = ParameterServer(0, {})
+    server_state.unpack(replica, [bytes(b) for b in server_state.packed(last.server)])
+    assert sorted_export(replica) == loaded
