@@ -12,14 +12,11 @@ from replicax._keras.shard_optimizer import Recipe, ShardOptimizer
 from replicax._ps import server_state
 from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.dynamic_table import DynamicTableSpec
-<<<<<<< HEAD
 from replicax._ps.hosted import Hosted
-=======
-from replicax._ps.server import Hosted, ParameterServer
+from replicax._ps.server import ParameterServer
 from replicax._ps.snapshot_files import SnapshotFolder
 from replicax._ps.snapshots import Snapshots
 from replicax._ps.table_requests import packed
->>>>>>> ps-dynamic
 from replicax._ps.table_state import join_states, split_state
 
 from server_messages import Asked
