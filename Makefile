@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare test check keras-range bench bench-input bench-workers bench-clicks clean
+.PHONY: help compare test check keras-range bench bench-input bench-workers bench-servers bench-clicks clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -41,6 +41,9 @@ bench-input: $(INSTALLED) ## compare input pipelines with Grain and tf.data; ARG
 
 bench-workers: $(INSTALLED) ## compare two workers with one, with JAX by hand and with TensorFlow; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/multi_worker.py $(ARGS)
+
+bench-servers: $(INSTALLED) ## compare parameter servers with those of TensorFlow; ARGS="--help" shows how
+	$(VENV)/bin/python benchmarks/parameter_server.py $(ARGS)
 
 bench-clicks: $(INSTALLED) ## how long a click-through model takes by parameter servers and by all-reduce; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/click_through.py $(ARGS)

@@ -60,8 +60,8 @@ class FakeCoordination:
     def restore_server(self, server):
         self.restored.append(server)
 
-    def worker_dataset(self, dataset_or_fn, shard):
-        self.datasets.append((dataset_or_fn, shard))
+    def worker_dataset(self, dataset_or_fn, shard, num_splits=None):
+        self.datasets.append((dataset_or_fn, shard, num_splits))
         return "data set"
 
     def barrier(self):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.errors import UsageError
+from replicax._core.errors import UnavailableError, UsageError
 from replicax._ps.wire import RemoteError
 
 from helpers import wait_until
@@ -228,7 +228,7 @@ def test_two_optimizers_do_not_share_what_they_keep(started):
 
 def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
     strategy = rx.ParameterServerStrategy(engine="threads", num_workers=1, num_ps=1)
-    cluster = strategy.coordination.engine.cluster
+    engine = strategy.coordination.engine
 
     @rx.function
     def nothing():
@@ -239,4 +239,111 @@ def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
     there = weakref.ref(strategy)
     del strategy
     wait_until(lambda: gc.collect() >= 0 and there() is None)
-    cluster.close()
+    engine.client.close()
+    engine.cluster.close()
+
+
+class Halving(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that Keras has not been told of."""
+
+    def __call__(self, step):
+        return 0.5 ** keras.ops.cast(step, "float32")
+
+    def get_config(self):
+        return {}
+
+
+@pytest.mark.filterwarnings("ignore:The object being serialized includes a `lambda`")
+@pytest.mark.parametrize(("rate", "expected"), [(Halving(), -1.5), (lambda: 0.25, -0.5)])
+def test_a_learning_rate_may_be_of_the_program(started, rate, expected):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v, optimizer = keras.Variable(0.0), keras.optimizers.SGD(rate)
+
+    @rx.function
+    def step():
+        optimizer.apply([np.float32(1.0)], [v])
+
+    coordinator = coordinator_of(strategy)
+    for _ in range(2):
+        coordinator.schedule(step)
+    coordinator.join()
+    assert float(v.value) == expected
+
+
+def test_what_the_coordinator_adds_loses_nothing_that_workers_add(started):
+    strategy = started(Fixed(2), servers=2)
+    with strategy.scope():
+        v, table = keras.Variable(0.0), keras.Variable(np.zeros((3, 2), "float32"))
+
+    @rx.function
+    def count():
+        v.assign_add(1.0)
+        table.assign_add(keras.ops.ones((3, 2)))
+
+    coordinator = coordinator_of(strategy)
+    for _ in range(40):
+        coordinator.schedule(count)
+    for _ in range(10):
+        v.assign_add(2.0)
+        v.assign_sub(1.0)
+        table.assign_add([1.0, 2.0])
+    coordinator.join()
+    assert float(v.value) == 50
+    assert table.numpy().tolist() == [[50, 60]] * 3
+
+
+def test_two_steps_in_one_closure_are_told_of(started, caplog):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v, optimizer = keras.Variable(1.0), keras.optimizers.SGD(0.1)
+
+    @rx.function
+    def steps():
+        for _ in range(2):
+            _, gradient = rx.value_and_grad(lambda: v * v, [v])()
+            optimizer.apply(gradient, [v])
+
+    coordinator_of(strategy).schedule(steps)
+    coordinator_of(strategy).join()
+    told = [record for record in caplog.records if "to optimizers twice" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_a_closure_may_take_many_batches(started):
+    strategy = started(servers=1)
+    coordinator = coordinator_of(strategy)
+    numbers = iter(coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100)))
+
+    @rx.function
+    def total(numbers):
+        return sum(next(numbers) for _ in range(34))
+
+    assert int(coordinator.schedule(total, args=(numbers,)).fetch()) == sum(range(34))
+
+
+def test_a_layer_knows_variables_that_it_has_as_attributes(started):
+    class Scale(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.by = keras.Variable(2.0)
+
+        def call(self, x):
+            return x * self.by
+
+    with started(servers=1).scope():
+        layer = Scale()
+        optimizer = keras.optimizers.Nadam(0.1)  # which has one, too
+        optimizer.build([layer.by])
+    assert isinstance(layer.by, keras.Variable)
+    assert [v is layer.by for v in layer.trainable_variables] == [True]
+    assert len(optimizer.variables) == 5
+
+
+def test_there_is_no_value_after_the_end(started):
+    strategy = started(servers=1)
+    with strategy.scope():
+        v = keras.Variable(2.0)
+    strategy.close()
+    with pytest.raises(UnavailableError, match="read and changed until their strategy is closed"):
+        v.numpy()

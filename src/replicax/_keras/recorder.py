@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
@@ -13,6 +14,13 @@ import jax.numpy as jnp
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.capture import TraceAgain
+
+logger = logging.getLogger("replicax")
+
+_TWICE = (
+    "A closure hands gradients of '%s' to optimizers twice. Both are of the value that it had when "
+    "the closure began: the optimizer runs on a server, later. Make each step a closure of its own."
+)
 
 
 class DenseUse(UsageError):
@@ -78,6 +86,7 @@ class Inputs:
     tables: dict[int, Table] = field(default_factory=dict)
     positions: list[tuple[int, ...]] = field(default_factory=list)
     dense: dict[int, Any] = field(default_factory=dict)
+    warned: set[int] = field(default_factory=set)
 
 
 @final
@@ -157,6 +166,11 @@ class Recorder:
         given = [g if factor is None else g / factor for g, _ in pairs]
         clipped = _compat.clip(optimizer, given)
         push = Push(optimizer, tuple(v for _, v in pairs))
+        again = {id(v) for other, _ in self.pushes for v in other.variables}
+        for variable in push.variables:
+            if id(variable) in again and id(variable) not in self.inputs.warned:
+                self.inputs.warned.add(id(variable))
+                logger.warning(_TWICE, variable.path)
         types = [_compat.stored_dtype(variable) for _, variable in pairs]
         self.pushes.append(
             (push, [jnp.asarray(g, dtype) for g, dtype in zip(clipped, types, strict=True)])
@@ -264,8 +278,11 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
     @functools.wraps(original)
     def add(self: Any, value: Any) -> Any:
         scope = _compat.get_stateless_scope()
+        if scope is None:
+            at_home = getattr(self, "add_at_home", None)
+            return at_home(value, sign) if at_home else original(self, value)
         recorder = recorder_of(scope)
-        if recorder is None:
+        if scope is None or recorder is None:
             return original(self, value)
         before = scope.get_current_value(self)
         after = original(self, value)

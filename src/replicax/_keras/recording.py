@@ -85,7 +85,9 @@ def record(
         DenseUse: If it needs all of a table.
     """
     inputs = Inputs()
-    for _ in range(MAX_ROUNDS):
+    rounds = 0
+    while rounds < MAX_ROUNDS + len(inputs.batches):  # each batch is found by a round of its own
+        rounds += 1
         recorder = Recorder(inputs)
         try:
             captured = _captured(fn, arrays, recorder)

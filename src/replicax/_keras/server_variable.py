@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 from jax.core import Tracer
 
@@ -46,7 +47,7 @@ class Home(Protocol):
         ...
 
 
-class ServerVariable(_compat.JaxVariable):
+class ServerVariable(keras.Variable):
     """A variable on a parameter server; made by its strategy's scope.
 
     Reads and writes outside closures are live. Inside a closure it is what the server had when
@@ -84,6 +85,15 @@ class ServerVariable(_compat.JaxVariable):
             if lent is not None and tuple(lent.shape) != self._whole:
                 raise DenseUse(self)
         return super().value
+
+    def add_at_home(self, value: Any, sign: int) -> Any:
+        """Add to the value, or subtract: where it is, so that nothing that workers add is lost."""
+        add = getattr(self._home, "add", None)
+        if add is None or isinstance(value, Tracer):
+            return self.assign(self + value if sign > 0 else self - value)
+        change = sign * jnp.asarray(value, _compat.stored_dtype(self))
+        add(np.broadcast_to(np.asarray(change), self._whole))
+        return self.value
 
     @property
     def _whole(self) -> tuple[int, ...]:

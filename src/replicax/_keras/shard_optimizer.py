@@ -77,6 +77,9 @@ class Recipe(NamedTuple):
                 "`loss_scale_factor` of the inner optimizer."
             )
         config = dict(optimizer.get_config())
+        rate = _compat.learning_rate(optimizer)
+        if not isinstance(rate, _compat.KerasVariable):
+            config["learning_rate"] = rate  # itself: Keras could not find a class of the program
         clips = any(config.get(name) for name in _CLIPPING)
         if clips and config.get("gradient_accumulation_steps"):
             raise UsageError(

@@ -1,4 +1,4 @@
-"""A replica function inside a closure for parameter servers: a part of it, not a program of its own.
+"""A replica function inside a closure for parameter servers: a part of it, no program of its own.
 
 The closure's recorder has to hear of gradients, additions and look-ups as they are traced. Values
 of an inner trace would mean nothing to it.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+from replicax._core.errors import UnavailableError
 from replicax._ps.lanes import ServerGone
 from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
@@ -31,6 +32,7 @@ class Client:
         self._links: list[Link | None] = [None] * len(addresses)
         self._lock = threading.Lock()
         self._lost: dict[int, Exception] = {}
+        self._closed = False
 
     @property
     def num_servers(self) -> int:
@@ -60,6 +62,8 @@ class Client:
         """
         if self._lost:
             self.check(server)
+        if self._closed:
+            raise _closed(server)
         try:
             return self._link(server).call(op, head or {}, buffers)
         except (LinkLost, Refused, OSError) as error:
@@ -89,7 +93,8 @@ class Client:
             self._drop(server)
 
     def close(self) -> None:
-        """End all links."""
+        """End all links; there will be no others."""
+        self._closed = True
         with self._lock:
             for server in range(len(self._links)):
                 self._drop(server)
@@ -110,3 +115,12 @@ class Client:
         if link is not None:
             with suppress(OSError):
                 link.close()
+
+
+def _closed(server: int) -> UnavailableError:
+    return UnavailableError(
+        "Variables can be read and changed until their strategy is closed. Received: a use of "
+        f"server {server}, after that. It has ended, and what it held is gone. Save the model, or "
+        "read what is wanted, before `strategy.close()`.",
+        f"/job:ps/task:{server}",
+    )

@@ -124,10 +124,13 @@ class ServerHome:
         if not self.places and self._make is not None:
             self.places = tuple(self._make(new))
         else:
-            for place in self.places:
-                piece = new if len(self.places) == 1 else new[place.start : place.stop]
-                items = [[place.cell, self._slot, "set"]]
-                self._client.call(place.server, "write", {"items": items}, [raw(piece)])
+            self._send(new, "set")
+        self._changed()
+
+    def add(self, value: np.ndarray) -> None:
+        """Add to the value, which workers may add to at the same time."""
+        self._before()
+        self._send(value, "add")
         self._changed()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
@@ -162,6 +165,12 @@ class ServerHome:
     @property
     def _offsets(self) -> tuple[int, ...]:
         return (*(place.start for place in self.places), self.shape[0])
+
+    def _send(self, new: np.ndarray, kind: str) -> None:
+        for place in self.places:
+            piece = new if len(self.places) == 1 else new[place.start : place.stop]
+            items = [[place.cell, self._slot, kind]]
+            self._client.call(place.server, "write", {"items": items}, [raw(piece)])
 
     def _read_shard(self, place: Placed) -> np.ndarray:
         self._before()

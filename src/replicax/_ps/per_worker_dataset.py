@@ -16,6 +16,7 @@ import cloudpickle
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
 from replicax._keras import _compat
+from replicax._keras.no_variables import variables_refused
 from replicax._keras.recorder import recorder_of
 from replicax._ps.division import Division, divisible, whole
 from replicax._ps.on_worker import on_worker
@@ -141,7 +142,7 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def _made(self) -> Any:
-        with on_worker(0):
+        with on_worker(0), variables_refused():
             return self.make() if callable(self.make) else self.make
 
     @functools.cached_property
@@ -232,10 +233,20 @@ class PerWorkerIterator:
 
 @final
 class Slot:
-    """Stands for a per-worker iterator while a function of it is traced: for that of any epoch."""
+    """Stands for a per-worker iterator while a function of it is traced: for that of any epoch.
+
+    Programs hold it, and it does not hold the data.
+    """
 
     def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
-        self.dataset, self.number = dataset, number
+        self._dataset, self.number = weakref.ref(dataset), number
+
+    @property
+    def dataset(self) -> PerWorkerDataset:
+        """What is read; there is an iterator of it whenever a function is traced."""
+        found = self._dataset()
+        assert found is not None
+        return found
 
     def __iter__(self) -> Slot:
         return self

@@ -59,6 +59,7 @@ class RoundGate:
     """
 
     def __init__(self, size: Callable[[], int], end: Callable[[], None]) -> None:
+        self.allows_ahead = False  # the next closure begins with what the end of the round makes
         self._size, self._end = size, end
         self.allows_ahead = False  # the next closure is in the next round
         self._changed = threading.Condition()

@@ -7,27 +7,21 @@ message is numbers and nothing else. README.md tells the life of a closure.
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
 from replicax._core.errors import ClusterError
-from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
 from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
-from replicax._ps.cells import Cell
+from replicax._ps.cell_requests import CellRequests
+from replicax._ps.hosted import Hosted, OtherOptimizer, step, step_rows
 from replicax._ps.rounds import Sums
-from replicax._ps.row_updates import row_update
 from replicax._ps.scaling import scaling
 from replicax._ps.table_requests import TableRequests
-
-if TYPE_CHECKING:
-    from replicax._ps.table import Apply
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
@@ -44,31 +38,6 @@ def is_change(op: str, head: dict[str, Any]) -> bool:
 
 class UnknownPlan(ClusterError):
     """Raised when a worker means a plan that this server, which may have begun anew, has not."""
-
-
-class OtherOptimizer(ClusterError):
-    """Raised for gradients for an optimizer that a variable has no more."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            "A variable on a parameter server is trained by one optimizer at a time. Received: "
-            f"gradients of '{path}' for one that another has replaced. What the first one kept "
-            "beside it is gone. Train it by one optimizer only."
-        )
-
-
-@dataclass
-class Hosted:
-    """An optimizer on a server: its steps are counted for all values at once."""
-
-    recipe: Recipe
-    updates: ShardOptimizer
-    iterations: int
-    learning_rate: float | None
-
-    def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
-        """What updates rows of a cell, and whether it goes row by row: see `Table.update`."""
-        return row_update(self.recipe, self.updates, part, self.learning_rate, scale)
 
 
 @final
@@ -96,19 +65,14 @@ class ParameterServer:
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
         self.round = Sums() if settings.get("dense") == "mirrored" else None
+        self._about_cells = CellRequests(self)
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
-            "create": self._create,
-            "read": self._read,
-            "write": self._write,
-            "rows": self._rows,
-            "scatter": self._scatter,
-            "optimizer": self._optimizer,
-            "tune": self._tune,
             "plan": self._plan,
             "exchange": self._exchange,
             "push": self._pushed,
             "round": self._end_round,
             "stats": self._stats,
+            **self._about_cells.handlers,
             **TableRequests(self).handlers,
         }
 
@@ -123,7 +87,11 @@ class ParameterServer:
         request = message.head.get("request")
         with self.lock:
             if request is not None and request in self.requests:
-                return self._tuned(message.head["id"]) if message.op == "tune" else ({}, ())
+                return (
+                    self._about_cells.tuned(message.head["id"])
+                    if message.op == "tune"
+                    else ({}, ())
+                )
             reply = self._handlers[message.op](None, message)
             self.changes += 1
             if request is not None:
@@ -134,79 +102,6 @@ class ParameterServer:
     def _tell(self, op: str, head: dict[str, Any], buffers: Sequence[Any]) -> None:
         for observer in self.observers:
             observer(op, head, buffers)
-
-    def _create(self, session: Any, message: Any) -> Reply:
-        head = message.head
-        part = Part(head["path"], tuple(head["shape"]), head["dtype"], head["decays"])
-        value = array_of(message.buffers[0], part.dtype, part.shape)
-        with self.lock:
-            self.cells[head["cell"]] = Cell(part, value)
-        return {}, ()
-
-    def _read(self, session: Any, message: Any) -> Reply:
-        with self.lock:
-            values = [self.cells[cell].get(slot) for cell, slot in message.head["cells"]]
-        return {}, [raw(value) for value in values]
-
-    def _write(self, session: Any, message: Any) -> Reply:
-        with self.lock:
-            for (number, slot, kind), buffer in zip(
-                message.head["items"], message.buffers, strict=True
-            ):
-                cell = self.cells[number]
-                now = cell.get(slot)
-                cell.put(array_of(buffer, now.dtype, now.shape), kind, slot)
-        return {}, ()
-
-    def _rows(self, session: Any, message: Any) -> Reply:
-        with self.lock:
-            cell = self.cells[message.head["cell"]]
-            return {}, [raw(cell.rows(numbers_of(message.buffers[0])))]
-
-    def _scatter(self, session: Any, message: Any) -> Reply:
-        rows = numbers_of(message.buffers[0])
-        with self.lock:
-            cell = self.cells[message.head["cell"]]
-            shape = (*(() if message.head["one"] else rows.shape), *cell.part.shape[1:])
-            values = array_of(message.buffers[1], cell.part.dtype, shape)
-            cell.scatter(rows, values, message.head["how"])
-        return {}, ()
-
-    def _optimizer(self, session: Any, message: Any) -> Reply:
-        """Take an optimizer, or further cells for one; or say what the slots of a cell are."""
-        head, buffers = message.head, list(message.buffers)
-        constraint = pickle.loads(buffers.pop()) if head["constrained"] else None
-        with self.lock:
-            for number, *_ in head["cells"]:
-                cell = self.cells[number]
-                cell.part = cell.part._replace(constraint=constraint)
-            hosted = self.optimizers.get(head["id"])
-            if hosted is None:
-                recipe: Recipe = pickle.loads(buffers[0])
-                updates = ShardOptimizer(recipe)
-                hosted = Hosted(recipe, updates, head["iterations"], head["learning_rate"])
-                self.optimizers[head["id"]] = hosted
-            given = iter(buffers[1:])
-            for number, count, decays in head["cells"]:
-                cell = self.cells[number]
-                part = cell.part._replace(decays=decays)
-                # Copies: rows are changed in place, and cells of one kind share what they begin as.
-                initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
-                slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
-                cell.attach(head["id"], slots + initial[count:], decays=decays)
-        return {}, ()
-
-    def _tune(self, session: Any, message: Any) -> Reply:
-        """Read, and if told so change, what an optimizer has once for all cells."""
-        with self.lock:
-            hosted = self.optimizers[message.head["id"]]
-            for name, value in message.head["set"].items():
-                setattr(hosted, name, value)
-            return self._tuned(message.head["id"])
-
-    def _tuned(self, optimizer: int) -> Reply:
-        hosted = self.optimizers[optimizer]
-        return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()
 
     def _plan(self, session: Any, message: Any) -> Reply:
         with self.lock:
@@ -278,12 +173,12 @@ class ParameterServer:
                     raise OtherOptimizer(cell.part.path)
             grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
             if self.round is None:
-                _step(hosted, cells, grads, scale)
+                step(hosted, cells, grads, scale)
             else:
                 self.round.add((push["optimizer"], *push["cells"]), grads)
             for number in push["tables"]:
                 rows = numbers_of(next(given))
-                _step_rows(hosted, self.cells[number], rows, next(given), scale)
+                step_rows(hosted, self.cells[number], rows, next(given), scale)
             if self.round is None:
                 hosted.iterations += 1
         for number, slot, kind in plan["writes"]:
@@ -296,7 +191,7 @@ class ParameterServer:
         with self.lock:
             means = self.round.means() if self.round else {}
             for (optimizer, *numbers), grads in means.items():
-                _step(self.optimizers[optimizer], [self.cells[n] for n in numbers], grads, 1.0)
+                step(self.optimizers[optimizer], [self.cells[n] for n in numbers], grads, 1.0)
             for optimizer in {key[0] for key in means}:
                 self.optimizers[optimizer].iterations += 1
         return {}, ()
@@ -306,26 +201,3 @@ class ParameterServer:
             versions = {str(number): cell.version for number, cell in self.cells.items()}
             late = {str(updates): count for updates, count in self.staleness.items()}
             return {"clock": self.clock, "versions": versions, "staleness": late}, ()
-
-
-def _step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
-    if not cells:
-        return
-    values, slots = hosted.updates.update(
-        [cell.part for cell in cells],
-        [cell.value for cell in cells],
-        grads,
-        [cell.slots for cell in cells],
-        hosted.iterations,
-        hosted.learning_rate,
-        scale,
-    )
-    for cell, value, held in zip(cells, values, slots, strict=True):
-        cell.step(value, held)
-
-
-def _step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:
-    if not len(rows):
-        return
-    grads = array_of(buffer, cell.part.dtype, (len(rows), *cell.part.shape[1:]))
-    cell.step_rows(rows, grads, hosted, scale)

@@ -20,8 +20,8 @@ from replicax._keras.shard_optimizer import Part, ShardOptimizer
 from replicax._ps.applied import Applied, as_ranges, from_ranges
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.cells import Cell
+from replicax._ps.hosted import Hosted
 from replicax._ps.rounds import Sums
-from replicax._ps.server import Hosted
 
 if TYPE_CHECKING:
     from replicax._ps.row_capture import RowCapture

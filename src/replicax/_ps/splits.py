@@ -40,6 +40,12 @@ class Place(NamedTuple):
     stop: int | None
     keep: tuple[tuple[int, int], ...] = ()
 
+    @classmethod
+    def of(cls, sent: Sequence[Any]) -> Place:
+        """A place that has travelled as JSON."""
+        part, number, stop, keep = sent
+        return cls(part, number, stop, tuple((other, at) for other, at in keep))
+
 
 @final
 @dataclass
@@ -104,7 +110,7 @@ class Splits:
                 place = self._next(worker)
                 if place is None:
                     self._release(closure)
-                    if not self._given:
+                    if not any(given.places for given in self._given.values()):
                         return None
                     self._changed.wait(_PAUSE)
                     raise ComesLater

@@ -190,7 +190,7 @@ def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTa
 
 def serve_table(
     variable: Any,
-    client: Client,
+    client: Any,
     cells: Iterator[int],
     *,
     changed: Callable[[], None],

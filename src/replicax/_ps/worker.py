@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
+_of_this_process: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
+_one_at_a_time = threading.Lock()
+
+
 @final
 class Compiled:
     """A program on a worker."""
@@ -132,9 +136,12 @@ class Worker:
         digest = message.head["digest"]
         if digest not in self._programs:
             meta, main, ids = message.buffers
-            self._programs[digest] = Compiled(
-                digest, json.loads(bytes(meta)), bytes(main), bytes(ids)
-            )
+            with _one_at_a_time:
+                # Workers that are threads of one process compile it once.
+                program = _of_this_process.get(digest) or Compiled(
+                    digest, json.loads(bytes(meta)), bytes(main), bytes(ids)
+                )
+                self._programs[digest] = _of_this_process[digest] = program
         return {}, ()
 
     def _dataset(self, session: Any, message: Message) -> Reply:

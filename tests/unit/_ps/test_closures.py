@@ -141,6 +141,12 @@ def test_what_is_put_back_is_the_next(queue, put):
     assert first.value.fetch() == "once"
 
 
+def test_what_has_to_come_later_is_put_back_behind_all_others(queue, put):
+    first, second = put(), put()
+    queue.put_back(queue.get(0), first=False)
+    assert [queue.get(0), queue.get(0)] == [second, first]
+
+
 @pytest.mark.parametrize("ask", ["put", "wait", "done"])
 def test_an_error_is_raised_once(queue, put, ask):
     failing = put()

@@ -11,7 +11,7 @@ import pytest
 from replicax._keras.shard_optimizer import Recipe, ShardOptimizer
 from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.dynamic_table import DynamicTableSpec
-from replicax._ps.server import Hosted
+from replicax._ps.hosted import Hosted
 from replicax._ps.table_state import join_states, split_state
 
 IDS = np.array([3, 10**12, -4])

@@ -11,7 +11,7 @@ import pytest
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.closures import Closure, ClosureQueue
 from replicax._ps.gate import StalenessGate
-from replicax._ps.lanes import Lanes, ServerGone, WorkerGone
+from replicax._ps.lanes import ComesLater, Lanes, ServerGone, WorkerGone
 
 from helpers import wait_until
 from lane_fakes import FakeLane, in_thread, lane_threads, raised
@@ -109,6 +109,31 @@ def test_a_lane_hears_whether_more_waits(cluster):
     cluster.begin(lane)
     cluster.queue.wait()
     assert lane.more == [True, True, False]
+
+
+def test_a_lane_with_a_bound_of_staleness_reads_nothing_ahead(cluster):
+    cluster.gate, lane = StalenessGate(1), FakeLane(0)
+    for _ in range(3):
+        cluster.schedule(worker_of)
+    cluster.begin(lane)
+    cluster.queue.wait()
+    assert lane.more == [False, False, False]
+
+
+def test_a_closure_that_comes_later_lets_others_run_first(cluster):
+    order = []
+
+    def last(lane):
+        if len(order) < 2:
+            raise ComesLater
+        order.append("last")
+
+    cluster.schedule(last)
+    for name in ("first", "second"):
+        cluster.schedule(lambda lane, name=name: order.append(name))
+    cluster.begin(FakeLane(0))
+    cluster.queue.wait()
+    assert order == ["first", "second", "last"]
 
 
 def test_an_error_of_a_closure_is_raised_and_the_lane_goes_on(cluster):

@@ -188,8 +188,8 @@ def test_a_resource_that_cannot_be_made_fails_only_who_uses_it(coordinator):
 
 def test_per_worker_data_sets_are_the_strategys(strategy, coordinator):
     assert coordinator.create_per_worker_dataset([1]) == "data set"
-    coordinator.create_per_worker_dataset([2], shard="dynamic")
-    assert strategy.coordination.datasets == [([1], "off"), ([2], "dynamic")]
+    coordinator.create_per_worker_dataset([2], shard="dynamic", num_splits=3)
+    assert strategy.coordination.datasets == [([1], "off", None), ([2], "dynamic", 3)]
 
 
 def test_another_way_to_share_is_refused(coordinator):
@@ -197,6 +197,11 @@ def test_another_way_to_share_is_refused(coordinator):
         UsageError, match=r"`shard` must be one of \['off', 'dynamic'\]\. Received: 'auto'\. It"
     ):
         coordinator.create_per_worker_dataset([1], shard="auto")
+
+
+def test_no_splits_at_all_are_refused(coordinator):
+    with pytest.raises(UsageError, match="cut into at least one split. Received: num_splits=0"):
+        coordinator.create_per_worker_dataset([1], shard="dynamic", num_splits=0)
 
 
 def test_a_worker_joins_while_functions_run(coordinator):

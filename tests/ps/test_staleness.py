@@ -1,0 +1,112 @@
+"""How late gradients are: measured by the servers, scaled, and bounded."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core.errors import UsageError
+from replicax._ps.client import Client
+from replicax._ps.exchange import Traffic
+
+
+def histogram(strategy):
+    """How many updates were how late, over all servers."""
+    found = {}
+    for stats in strategy.coordination.engine.client.each("stats", {}):
+        for late, count in stats["staleness"].items():
+            found[int(late)] = found.get(int(late), 0) + count
+    return found
+
+
+def descent(strategy):
+    """A weight, and a function that lowers it by one."""
+    with strategy.scope():
+        weight, optimizer = keras.Variable(10.0), keras.optimizers.SGD(1.0)
+
+    @rx.function
+    def step():
+        optimizer.apply([weight * 0 + 1.0], [weight])
+
+    return weight, step
+
+
+def lanes(strategy, step, count):
+    """Ways to the servers such as the lanes of workers have: one closure after the other each."""
+    engine = strategy.coordination.engine
+    program = strategy.coordination.task(step, (), {}).family.usual
+    made = []
+    for number in range(count):
+        client = Client(engine.dial, engine.client.addresses)
+        made.append((client, Traffic(program.digest, program.meta, client)))
+        made[number][1].trip(number, outputs=None, pull=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("scaling", "lowered"),
+    [
+        (None, [1, 1, 1, 1]),
+        ("inverse", [1, 1 / 2, 1 / 3, 1]),
+        (lambda late: 0.5**late, [1, 1 / 2, 1 / 4, 1]),
+    ],
+)
+def test_late_gradients_count_less(started, scaling, lowered):
+    strategy = started(servers=1, staleness_scaling=scaling)
+    weight, step = descent(strategy)
+    (one, first), (two, second) = lanes(strategy, step, 2)
+    gradient = [np.float32(1)]
+    # Both have pulled. The second pushes late by one, and without a new pull by two; then it pulls.
+    expected = 10.0
+    for number, (lane, pull) in enumerate(
+        [(first, True), (second, False), (second, True), (second, True)]
+    ):
+        lane.trip(10 + number, outputs=gradient, pull=pull)
+        expected -= lowered[number]
+        assert float(weight.value) == pytest.approx(expected)
+    assert histogram(strategy) == {0: 2, 1: 1, 2: 1}
+    # A closure that is pushed again, as after the death of a worker, changes nothing.
+    second.trip(13, outputs=gradient, pull=False)
+    assert float(weight.value) == pytest.approx(expected)
+    assert histogram(strategy) == {0: 2, 1: 1, 2: 1}
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("bound", [0, 2, None])
+def test_staleness_is_bounded(started, bound):
+    strategy = started(workers=2, max_staleness=bound)
+    weight, step = descent(strategy)
+    with strategy.scope():
+        seen = keras.Variable(0.0)
+
+    @rx.function
+    def counted():
+        step()
+        seen.assign(seen + 1.0)  # a sum that loses whatever came between
+
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    for _ in range(80):
+        coordinator.schedule(counted)
+    coordinator.join()
+    assert float(weight.value) == 10 - 80  # no gradient is lost
+    found = histogram(strategy)
+    assert sum(found.values()) == 80
+    if bound is not None:
+        assert max(found) <= bound
+    if bound == 0:
+        assert float(seen.value) == 80
+
+
+@pytest.mark.parametrize("bound", [-1, True])
+def test_a_bound_is_a_number_of_updates(started, bound):
+    with pytest.raises(UsageError, match="at least 0. Received: max_staleness="):
+        started(max_staleness=bound)
+
+
+@pytest.mark.parametrize("scaling", ["linear", 2])
+def test_a_scaling_is_known_or_a_function(started, scaling):
+    with pytest.raises(UsageError, match=r"says how much a late gradient counts. Received: "):
+        started(staleness_scaling=scaling)
