@@ -330,6 +330,35 @@ def test_workers_read_their_own_data(strategy, pair):
         local.fit(shared, **QUIET)
 
 
+class Count(keras.layers.Layer):
+    """Counts how often each of the rows of `X` was trained on."""
+
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(40,), initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            rows = keras.ops.all(x[:, None] == X[None], axis=-1)
+            self.seen.assign_add(keras.ops.sum(keras.ops.cast(rows, "float32"), 0))
+        return x
+
+
+def test_shared_data_is_gone_on_with_where_a_training_was_ended(strategy, tmp_path):
+    def made():
+        layers = [keras.Input((4,)), Count(), keras.layers.Dense(3)]
+        return compiled(keras.Sequential(layers), keras.optimizers.SGD(0.1))
+
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    for calls in ([At(stop)], []):
+        dataset = Dataset.from_tensor_slices((X, Y)).shuffle(40).batch(8)
+        shared = coordinator.create_per_worker_dataset(dataset, shard="dynamic")
+        model = of(strategy, made)
+        backup = rx.callbacks.BackupAndRestore(tmp_path / "backup", every_batches=1)
+        with pytest.raises(Stopped) if calls else contextlib.nullcontext():
+            model.fit(shared, epochs=2, callbacks=[backup, *calls], **QUIET)
+    assert model.layers[0].seen.numpy().tolist() == [2.0] * 40
+
+
 def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
     local, ours = pair
     start = local.get_weights()

@@ -105,8 +105,8 @@ class EpochWatch:
 
     @property
     def position(self) -> Any:
-        """Where the pass over a data set of Replicax began; None for other data."""
-        return self._adapter.position if isinstance(self._adapter, HostAdapter) else None
+        """Where a pass over a data set of Replicax is to go on from; None for other data."""
+        return getattr(self._adapter, "position", None)
 
     def go_to(self, place: dict[str, Any], position: Any, arrived: Callable[[], None]) -> None:
         """Let the next epoch go on from a place.
@@ -117,8 +117,9 @@ class EpochWatch:
             arrived: Called when the epoch is there, before its next step.
         """
         self._place, self._arrived = place, arrived
-        if position is not None and isinstance(self._adapter, HostAdapter):
-            self._adapter.go_to(position, is_over=not place["begun"])
+        go_to = getattr(self._adapter, "go_to", None)
+        if position is not None and go_to is not None:
+            go_to(position, is_over=not place["begun"])
 
     def _batches(self, original: Callable[[], Any]) -> Iterator[Any]:
         """Stands in for what makes an iterator of batches, which begins at the first `next`."""

@@ -25,13 +25,13 @@ class PassOfWorkers:
     """
 
     def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
+        self.iterator = iterator
         self.is_begun = False
 
     def take(self) -> Any:
         """The iterator, for a closure that takes the next batch of it."""
         self.is_begun = True
-        return self._iterator
+        return self.iterator
 
 
 @final
@@ -67,7 +67,7 @@ class WorkerDataAdapter(_compat.DataAdapter):
 
     def __init__(self, dataset: Any, steps: int | None) -> None:
         if steps is None and dataset.num_batches is None:
-            raise _no_length("`steps_per_epoch` (or `steps`)")
+            raise _no_length(of_validation=False)
         self._dataset = dataset
         self._pass: PassOfWorkers | None = None
 
@@ -81,6 +81,18 @@ class WorkerDataAdapter(_compat.DataAdapter):
 
     def get_jax_iterator(self) -> Iterator[Any]:
         return self.get_numpy_iterator()
+
+    @property
+    def position(self) -> Any:
+        """What is left of the pass, if workers share the data and no closure is under way."""
+        is_shared = self._dataset.shard == "dynamic"
+        return self._pass.iterator.get_state() if self._pass and is_shared else None
+
+    def go_to(self, position: Any, *, is_over: bool) -> None:
+        """Let the next pass be the one that a position is of, or the one behind it."""
+        iterator = iter(self._dataset)
+        iterator.set_state(position)
+        self._pass = None if is_over else PassOfWorkers(iterator)
 
     @property
     def num_batches(self) -> int | None:
@@ -106,7 +118,7 @@ def refuse_endless_validation(arguments: dict[str, Any]) -> None:
         UsageError: If validation data that each worker makes comes without a number of steps.
     """
     if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
-        raise _no_length("`validation_steps`")
+        raise _no_length(of_validation=True)
 
 
 def is_creator(value: Any) -> bool:
@@ -119,7 +131,8 @@ def is_per_worker(value: Any) -> bool:
     return callable(getattr(value, "changed_by", None)) and hasattr(value, "shard")
 
 
-def _no_length(argument: str) -> UsageError:
+def _no_length(*, of_validation: bool) -> UsageError:
+    argument = "`validation_steps`" if of_validation else "`steps_per_epoch` (or `steps`)"
     return UsageError(
         "Data that each worker makes and reads by itself has no end that all would agree on. "
         f"Received: such data without {argument}. An epoch would never be over. Say how many "

@@ -22,6 +22,8 @@ from helpers import wait_until
 class Target:
     """Replicas that take what is put."""
 
+    hands_out = False
+
     def __init__(self, replicas):
         self.topology = SimpleNamespace(num_replicas=replicas, num_processes=1, process_index=0)
         self.puts = 0
