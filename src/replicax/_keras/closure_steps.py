@@ -41,8 +41,12 @@ class Scheduler(Protocol):
         """How many closures it is good to have under way."""
         ...
 
-    def before_access(self, flush: Callable[[], None] | None) -> None:
-        """What to do before this thread reads or writes a variable."""
+    def before_access(self, flush: Callable[[], None]) -> None:
+        """Call `flush` before this thread reads or writes a variable."""
+        ...
+
+    def access(self, flush: Callable[[], None]) -> None:
+        """Do so no more."""
         ...
 
     def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -116,7 +120,7 @@ class ClosureSteps:
     def flush(self) -> None:
         """Wait for all that was scheduled."""
         # While it waits, reads are those of the tracing of a closure.
-        self._scheduler.before_access(None)
+        self._scheduler.access(self.flush)
         while self._waiting:
             self._take_one()
         self._scheduler.settle()
@@ -124,7 +128,7 @@ class ClosureSteps:
     def restore(self) -> None:
         """After a failure: let nothing be under way any more, and no error be left over."""
         self._waiting.clear()
-        self._scheduler.before_access(None)
+        self._scheduler.access(self.flush)
         self._scheduler.abandon()
         _compat.drop_loop_state(self._model)
 

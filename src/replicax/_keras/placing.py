@@ -6,15 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import numpy as np
-
 from replicax._control.agreement import agree
 from replicax._keras import _compat
-from replicax._keras.capture import is_array
 from replicax._keras.data import HostAdapter
 from replicax._keras.distribution import StoreDistribution
-from replicax._keras.worker_batches import promised
 from replicax._keras.workers import share_random_state
 
 
@@ -26,8 +21,7 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         adapter = self.data_adapter
         owned = isinstance(adapter, HostAdapter)
         if distribution.make_steps is not None:
-            batches = adapter.get_numpy_iterator()
-            return batches if owned else map(_own_copy, batches)
+            return adapter.get_numpy_iterator()  # closures take copies
         ahead = 0 if distribution.topology.platform == "cpu" else 1
         if distribution.topology.num_processes > 1:
             agree("data", {"number of batches": str(adapter.num_batches)})
@@ -45,17 +39,10 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(current, StoreDistribution):
             return original(data, layouts)
         if current.make_steps is not None:
-            return _own_copy(data)
+            return data
         return next(current.place([data], ahead=0))
 
     return placed
-
-
-def _own_copy(batch: Any) -> Any:
-    """A batch that waits for a worker; what it was made of may be filled anew meanwhile."""
-    if promised(batch):
-        return batch
-    return jax.tree.map(lambda leaf: np.array(leaf) if is_array(leaf) else leaf, batch)
 
 
 def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:

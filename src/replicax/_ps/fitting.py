@@ -26,6 +26,10 @@ class StepScheduler:
 
     def __init__(self, coordination: Coordination, store: ServerStore) -> None:
         self._coordination, self._store = coordination, store
+        # Of all models that have something under way, with the thread that waits for it. A lane
+        # that traces a further program reads variables, too: it may not wait for itself.
+        self._flushes: list[tuple[int, Callable[[], None]]] = []
+        store.before_access = self._flush
 
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run `fn(*args)` on a worker."""
@@ -36,16 +40,21 @@ class StepScheduler:
         """How many closures it is good to have under way."""
         return self._coordination.num_workers * LANES * AHEAD
 
-    def before_access(self, flush: Callable[[], None] | None) -> None:
-        """What to do before this thread reads or writes a variable."""
+    def before_access(self, flush: Callable[[], None]) -> None:
+        """Call `flush` before this thread reads or writes a variable."""
+        known = threading.get_ident(), flush
+        if known not in self._flushes:
+            self._flushes.append(known)
+
+    def access(self, flush: Callable[[], None]) -> None:
+        """Do so no more."""
+        self._flushes = [known for known in self._flushes if known[1] != flush]
+
+    def _flush(self) -> None:
         here = threading.get_ident()
-
-        def wait() -> None:
-            # A lane that traces a further program reads variables, too: it may not wait for itself.
-            if flush is not None and threading.get_ident() == here:
+        for thread, flush in list(self._flushes):
+            if thread == here:
                 flush()
-
-        self._store.before_access = wait
 
     def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Let the servers run an optimizer."""

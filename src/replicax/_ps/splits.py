@@ -40,12 +40,6 @@ class Place(NamedTuple):
     stop: int | None
     keep: tuple[tuple[int, int], ...] = ()
 
-    @classmethod
-    def of(cls, sent: Sequence[Any]) -> Place:
-        """A place that has travelled as JSON."""
-        part, number, stop, keep = sent
-        return cls(part, number, stop, tuple((other, at) for other, at in keep))
-
 
 @final
 @dataclass

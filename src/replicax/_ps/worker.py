@@ -145,8 +145,7 @@ class Worker:
         return {}, ()
 
     def _dataset(self, session: Any, message: Message) -> Reply:
-        self._readers.add(message.head["number"], message.buffers[0])
-        return {}, ()
+        return {"known": self._readers.add(message.head["number"], message.buffers)}, ()
 
     def _run(self, session: Any, message: Message) -> Reply:
         lane = session.state.get("lane")

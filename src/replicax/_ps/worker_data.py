@@ -78,16 +78,18 @@ class Readers:
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._taken: OrderedDict[int, list[Any]] = OrderedDict()
 
-    def add(self, number: int, payload: Any) -> None:
-        """Take a data set; one that is there already is kept."""
+    def add(self, number: int, payloads: Sequence[Any]) -> bool:
+        """Take a data set, if one is sent; whether it is there."""
         with self._lock:
-            self._payloads.setdefault(number, bytes(payload))
+            for payload in payloads:
+                self._payloads.setdefault(number, bytes(payload))
+            return number in self._payloads
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Let go of iterators and data sets."""
         with self._lock:
             for number in numbers:
-                for held in (self._payloads, self._data, self._readers):
+                for held in (self._payloads, self._data, self._readers, self._reading):
                     held.pop(number, None)
 
     def forget(self, closure: int) -> None:

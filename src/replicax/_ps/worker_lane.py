@@ -153,7 +153,9 @@ class WorkerLane:
         for source in iterators:
             dataset = source.dataset
             if dataset.number not in self._told:
-                link.call("dataset", {"number": dataset.number}, [dataset.payload])
+                head = {"number": dataset.number}
+                if not link.call("dataset", head).head["known"]:  # it may be large: send it once
+                    link.call("dataset", head, [dataset.payload])
                 self._told.add(dataset.number)
         if program.digest in self._told:
             return
