@@ -132,7 +132,7 @@ def is_per_worker(value: Any) -> bool:
 
 
 def _no_length(*, of_validation: bool) -> UsageError:
-    argument = "`validation_steps`" if of_validation else "`steps_per_epoch` (or `steps`)"
+    argument = "`validation_steps` beside it" if of_validation else "`steps_per_epoch` (or `steps`)"
     return UsageError(
         "Data that each worker makes and reads by itself has no end that all would agree on. "
         f"Received: such data without {argument}. An epoch would never be over. Say how many "

@@ -166,6 +166,8 @@ def test_how_many_batches_a_function_gives_is_not_known():
 class Worker(Target):
     """One of some workers of one replica, in a thread of its own, which all ask together."""
 
+    hands_out = False
+
     def __init__(self, number, workers, meeting):
         super().__init__(workers)
         self.topology.num_processes = workers
