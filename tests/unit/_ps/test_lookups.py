@@ -35,9 +35,9 @@ def test_distinct_ids_are_those_of_numpy(ids):
     assert inverse.tolist() == places.reshape(-1).tolist()
 
 
-def table(starts, rows, **more):
+def table(starts, rows):
     parts = [[server, 10 + server, start, 0] for server, start in enumerate(starts)]
-    return {"path": "table", "parts": parts, "shape": [rows, 4], "rows": 8, **more}
+    return {"path": "table", "parts": parts, "shape": [rows, 4], "rows": 8}
 
 
 def test_rows_of_a_part_are_one_slice():
@@ -63,7 +63,7 @@ def test_what_stands_for_no_id_is_behind_all_rows():
 def test_ids_of_a_dynamic_table_are_grouped_by_the_server_that_has_them():
     ids = np.random.default_rng(1).integers(0, LARGE, 40)
     ids[[3, 9]] = NO_ID
-    dynamic = table([0, 0, 0], 0, dynamic=True, rows=64)
+    dynamic = {**table([0, 0, 0], 0), "dynamic": True, "rows": 64}
     wanted, positions = look_up(dynamic, ids)
     assert sorted(wanted.rows) == sorted(set(ids.tolist()) - {NO_ID})
     for server, part in enumerate(wanted.parts):
