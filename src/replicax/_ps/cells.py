@@ -98,7 +98,7 @@ class Cell:
 
     def rows(self, rows: np.ndarray, *, training: bool = False) -> np.ndarray:
         """Some rows of the value, by number."""
-        return np.asarray(self.value)[rows]
+        return take_rows(np.asarray(self.value), rows)
 
     def scatter(self, rows: np.ndarray, values: np.ndarray, how: str) -> None:
         """Change rows by number, in place; a row that is named twice is changed twice."""

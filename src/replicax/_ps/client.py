@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 from replicax._core.errors import UnavailableError
@@ -60,12 +60,29 @@ class Client:
             ServerGone: If it cannot be reached, or the connection breaks.
             UnavailableError: If it has lost what it had.
         """
+        return self.begin(server, op, head, buffers)()
+
+    def begin(
+        self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
+    ) -> Callable[[], Message]:
+        """Ask a server something, and do not wait. What is returned waits; it must be called."""
         if self._lost:
             self.check(server)
         if self._closed:
             raise _closed(server)
+        with self._watched(server):
+            end = self._link(server).begin(op, head or {}, buffers)
+
+        def ended() -> Message:
+            with self._watched(server):
+                return end()
+
+        return ended
+
+    @contextmanager
+    def _watched(self, server: int) -> Iterator[None]:
         try:
-            return self._link(server).call(op, head or {}, buffers)
+            yield
         except (LinkLost, Refused, OSError) as error:
             with self._lock:
                 self._drop(server)

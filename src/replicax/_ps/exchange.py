@@ -6,21 +6,19 @@ values go there or come from there, so that a round trip is one message to each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._core.errors import UsageError
-from replicax._ps.buffers import array_of, raw
-from replicax._ps.hashing import ids_by_server
-from replicax._ps.rows import rows_by_shard
-from replicax._ps.wire import Message, RemoteError
+from replicax._ps.buffers import aligned, array_of, raw
 
 if TYPE_CHECKING:
     from replicax._ps.client import Client
+    from replicax._ps.lookups import Wanted
+    from replicax._ps.wire import Message
 
-_NOTHING = np.zeros(0, np.int64)
+_UNKNOWN = "UnknownPlan"  # raised by a server that began anew
 
 
 @final
@@ -44,6 +42,10 @@ class Traffic:
             for server in self._used
             if self._plans[server]["pushes"] or self._plans[server]["writes"]
         ]
+        self._shards: dict[int, list[tuple[int, int]]] = {server: [] for server in self._used}
+        for index, table in enumerate(self._tables):
+            for shard, part in enumerate(table["parts"]):
+                self._shards[part[0]].append((index, shard))
         self._known: set[int] = set()
 
     @property
@@ -60,8 +62,8 @@ class Traffic:
         closure: int,
         *,
         outputs: Sequence[np.ndarray] | None,
-        rows: Sequence[np.ndarray] | None = None,
-        wanted: Sequence[np.ndarray] | None = None,
+        rows: Sequence[Wanted] | None = None,
+        wanted: Sequence[Wanted] | None = None,
         pull: bool,
     ) -> tuple[list[np.ndarray], list[np.ndarray], dict[int, int]]:
         """One round trip to every server that has to do with the program.
@@ -82,30 +84,51 @@ class Traffic:
             "push": outputs is not None,
             "pull": pull,
         }
-        clocks: dict[int, int] = {}
-        pulled: dict[int, list[Any]] = {}
-        split = self._split(wanted) if wanted is not None else {}
-        for server in self._used if pull else self._pushed:
+        servers = self._used if pull else self._pushed
+        messages = {}
+        for server in servers:
             buffers = self._pushing(server, outputs, rows) if outputs is not None else []
-            buffers += [raw(local) for local, _ in split.get(server, {}).values()]
-            reply = self._ask(server, head, buffers)
-            clocks[server], pulled[server] = reply.head["clock"], reply.buffers
+            if wanted is not None:
+                for index, shard in self._shards[server]:
+                    buffers.append(raw(self._local(index, shard, wanted[index])))
+            messages[server] = buffers
+        replies = self._ask(head, messages)
+        clocks = {server: reply.head["clock"] for server, reply in replies.items()}
         if not pull:
             return [], [], clocks
-        values, found = self._assembled(pulled, wanted, split)
-        return values, found, clocks
+        pulled = {server: iter(reply.buffers) for server, reply in replies.items()}
+        return self._values(pulled), self._rows(pulled, wanted), clocks
 
-    def _ask(self, server: int, head: dict[str, Any], buffers: Sequence[Any]) -> Message:
-        if server not in self._known:
-            self._client.call(server, "plan", self._plans[server])
-            self._known.add(server)
-        try:
-            return self._client.call(server, "exchange", head, buffers)
-        except RemoteError as error:
-            if error.kind != "UnknownPlan":
-                raise
-            self._client.call(server, "plan", self._plans[server])
-            return self._client.call(server, "exchange", head, buffers)
+    def _ask(self, head: dict[str, Any], messages: dict[int, list[Any]]) -> dict[int, Message]:
+        found = self._asked(head, messages)
+        unknown = [s for s, answer in found.items() if getattr(answer, "kind", "") == _UNKNOWN]
+        if unknown:
+            self._known.difference_update(unknown)
+            found |= self._asked(head, {server: messages[server] for server in unknown})
+        for answer in found.values():
+            if isinstance(answer, Exception):
+                raise answer
+        return found
+
+    def _asked(self, head: dict[str, Any], messages: dict[int, list[Any]]) -> dict[int, Any]:
+        """Have servers work at the same time; what each of them answers, or the error."""
+        found: dict[int, Any] = {}
+        ends: dict[int, Callable[[], Message]] = {}
+        for server, buffers in messages.items():
+            try:
+                if server not in self._known:
+                    self._client.call(server, "plan", self._plans[server])
+                    self._known.add(server)
+                ends[server] = self._client.begin(server, "exchange", head, buffers)
+            except Exception as error:
+                found[server] = error
+        # Each of them, also if another has failed: a link is busy until its answer was taken.
+        for server, end in ends.items():
+            try:
+                found[server] = end()
+            except Exception as error:
+                found[server] = error
+        return found
 
     def _plan(self, server: int) -> dict[str, Any]:
         here = [(home, part) for home in self._reads for part in home["parts"]]
@@ -133,7 +156,7 @@ class Traffic:
         }
 
     def _pushing(
-        self, server: int, outputs: Sequence[np.ndarray], rows: Sequence[np.ndarray] | None
+        self, server: int, outputs: Sequence[np.ndarray], rows: Sequence[Wanted] | None
     ) -> list[Any]:
         buffers: list[Any] = []
         for push in self._pushes:
@@ -141,54 +164,48 @@ class Traffic:
             for output, kind, home in push["grads"]:
                 if kind == "value":
                     buffers += _pieces(outputs[output], home["parts"], server)
-                else:
-                    assert rows is not None
-                    table = self._tables[home]
-                    split = _by_part(table, rows[home])
-                    found = {shard: (local, positions) for shard, local, positions in split}
-                    for shard, part in enumerate(table["parts"]):
-                        local, positions = found.get(shard, (_NOTHING, _NOTHING))
-                        if part[0] == server:
-                            sparse += [raw(local), raw(outputs[output][positions])]
+                    continue
+                assert rows is not None
+                for shard, part in enumerate(self._tables[home]["parts"]):
+                    if part[0] == server:
+                        gradients = outputs[output][rows[home].parts[shard]]
+                        sparse += [raw(self._local(home, shard, rows[home])), raw(gradients)]
             buffers += sparse
         for output, _, home in self._writes:
             buffers += _pieces(outputs[output], home["parts"], server)
         return buffers
 
-    def _split(self, wanted: Sequence[np.ndarray]) -> dict[int, dict[tuple[int, int], Any]]:
-        """Which rows are asked of which server: for each of its shards of each table."""
-        found: dict[int, dict[tuple[int, int], Any]] = {}
-        for index, (table, rows) in enumerate(zip(self._tables, wanted, strict=True)):
-            _check_rows(table, rows)
-            for shard, part in enumerate(table["parts"]):
-                found.setdefault(part[0], {})[index, shard] = _NOTHING, _NOTHING
-            for shard, local, positions in _by_part(table, rows):
-                found[table["parts"][shard][0]][index, shard] = local, positions
-        return found
+    def _local(self, index: int, shard: int, wanted: Wanted) -> np.ndarray:
+        """The rows of a part of a table, as its server counts them; ids of a dynamic table."""
+        table = self._tables[index]
+        rows = wanted.rows[wanted.parts[shard]]
+        return rows if table.get("dynamic") else rows - table["parts"][shard][2]
 
-    def _assembled(
-        self, pulled: dict[int, list[Any]], wanted: Any, split: Any
-    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        given = {server: iter(buffers) for server, buffers in pulled.items()}
+    def _values(self, pulled: dict[int, Iterator[Any]]) -> list[np.ndarray]:
         values = []
         for home in self._reads:
             parts = home["parts"]
             pieces = [
-                array_of(next(given[part[0]]), home["dtype"], _shape(home, part)) for part in parts
+                array_of(next(pulled[part[0]]), home["dtype"], _shape(home, part)) for part in parts
             ]
             values.append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        return values
+
+    def _rows(
+        self, pulled: dict[int, Iterator[Any]], wanted: Sequence[Wanted] | None
+    ) -> list[np.ndarray]:
+        found = []
         if wanted is None:
-            return values, []
-        rows = [
-            np.zeros((table["rows"], *table["shape"][1:]), np.dtype(table["dtype"]))
-            for table in self._tables
-        ]
-        for server, shards in split.items():
-            for (index, _), (local, positions) in shards.items():
-                table = self._tables[index]
-                shape = (len(local), *table["shape"][1:])
-                rows[index][positions] = array_of(next(given[server]), table["dtype"], shape)
-        return values, rows
+            return found
+        for table, (rows, parts) in zip(self._tables, wanted, strict=True):
+            width = table["shape"][1:]
+            whole = aligned((table["rows"], *width), table["dtype"])
+            for part, place in zip(table["parts"], parts, strict=True):
+                shape = (place.stop - place.start, *width)
+                whole[place] = array_of(next(pulled[part[0]]), table["dtype"], shape)
+            whole[len(rows) :] = 0
+            found.append(whole)
+        return found
 
 
 def _is_used(plan: dict[str, Any]) -> bool:
@@ -201,28 +218,7 @@ def _shape(home: dict[str, Any], part: Sequence[Any]) -> tuple[int, ...]:
     return (part[3] - part[2], *home["shape"][1:])
 
 
-def _by_part(table: dict[str, Any], rows: np.ndarray) -> list[Any]:
-    """Rows, or ids of a dynamic table, by the part of the table that has them."""
-    if table.get("dynamic"):
-        return ids_by_server(rows, len(table["parts"]))
-    return rows_by_shard(_offsets(table), rows)
-
-
-def _offsets(table: dict[str, Any]) -> tuple[int, ...]:
-    return (*(part[2] for part in table["parts"]), table["shape"][0])
-
-
 def _pieces(array: np.ndarray, parts: Sequence[Sequence[Any]], server: int) -> list[Any]:
     if len(parts) == 1:
         return [raw(array)] if parts[0][0] == server else []
     return [raw(array[start:stop]) for where, _, start, stop in parts if where == server]
-
-
-def _check_rows(table: dict[str, Any], rows: np.ndarray) -> None:
-    if len(rows) and not table.get("dynamic") and not 0 <= rows[0] <= rows[-1] < table["shape"][0]:
-        wrong = rows[0] if rows[0] < 0 else rows[-1]
-        raise UsageError(
-            f"An id that is looked up is a row of its table. Received: id {wrong} for table "
-            f"'{table['path']}' of {table['shape'][0]} rows. There is no such row to train. Check "
-            "the vocabulary, or use a table that grows, `rx.layers.DynamicTable`."
-        )

@@ -14,13 +14,13 @@ import cloudpickle
 import jax
 import numpy as np
 
-from replicax._core.lookup import NO_ID
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
 from replicax._ps.dialer import Dialer
 from replicax._ps.exchange import Traffic
-from replicax._ps.id_sources import check_narrow, taken, without
+from replicax._ps.id_sources import check_narrow, taken
 from replicax._ps.lanes import ServerGone
+from replicax._ps.lookups import Wanted, look_up
 from replicax._ps.programs import split_ids
 from replicax._ps.worker_data import Ended, NeedsProgram, Readers
 
@@ -41,30 +41,24 @@ class Compiled:
     def __init__(self, digest: str, meta: dict[str, Any], main: bytes, ids: bytes) -> None:
         self.digest, self.meta = digest, meta
         self.main = jax.jit(jax.export.deserialize(bytearray(main)).call)
+        self.results: list[Any] | None = None  # what types and shapes they have
         self.ids: Any = None
         if ids:
             self._ids_leaves, code = split_ids(ids)
             self.ids = jax.jit(jax.export.deserialize(bytearray(code)).call)
 
-    def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[Wanted], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
         ids = self._wanted_ids(leaves)
-        rows: list[Any] = []
+        rows: list[Wanted] = []
         positions: list[Any] = [None] * len(ids)
-        for table in range(len(self.meta["tables"])):
-            mine = [i for i, of in enumerate(self.meta["lookups"]) if of == table]
-            flat = np.concatenate([ids[i].reshape(-1) for i in mine])
-            unique, inverse = np.unique(flat, return_inverse=True)
-            padding = self.meta["tables"][table].get("padding", NO_ID)
-            if padding is not None:
-                # Behind all rows that the program gets: nothing is read there, nor trained.
-                behind = self.meta["tables"][table]["rows"]
-                unique, inverse = without(padding, unique, inverse.reshape(-1), behind)
-            rows.append(unique)
+        for number, table in enumerate(self.meta["tables"]):
+            mine = [i for i, of in enumerate(self.meta["lookups"]) if of == number]
+            wanted, found = look_up(table, np.concatenate([ids[i].reshape(-1) for i in mine]))
+            rows.append(wanted)
             start = 0
             for i in mine:
-                at = inverse.reshape(-1)[start : start + ids[i].size]
-                positions[i] = at.reshape(ids[i].shape).astype(np.int32)
+                positions[i] = found[start : start + ids[i].size].reshape(ids[i].shape)
                 start += ids[i].size
         return rows, positions
 
@@ -201,8 +195,9 @@ class Worker:
                 lane.ahead = program.digest, head["epoch"], values
         self._readers.forget(closure)
         results = outputs[: program.meta["results"]]
-        described = [[str(result.dtype), list(result.shape)] for result in results]
-        head = {"results": described, "clocks": clocks, "pushed": pushed}
+        if program.results is None:  # they are always the same
+            program.results = [[str(result.dtype), list(result.shape)] for result in results]
+        head = {"results": program.results, "clocks": clocks, "pushed": pushed}
         return head, [raw(result) for result in results]
 
 

@@ -125,9 +125,8 @@ class Readers:
                     reading = self._reading[sources[number][0]]
                 with reading:
                     taken.append(self._next(number, *sources[number]))
-            found = [[list(x.shape), str(x.dtype)] for x in taken[number]]
-            if found != shapes:
-                raise NeedsProgram(number, found)
+            if not _fits(taken[number], shapes):
+                raise NeedsProgram(number, [[list(x.shape), str(x.dtype)] for x in taken[number]])
             leaves += taken[number]
         with self._lock:
             while len(self._taken) > _REMEMBERED:
@@ -165,6 +164,13 @@ class Readers:
                     "there as well."
                 ) from error
         return self._data[number]
+
+
+def _fits(leaves: Sequence[np.ndarray], shapes: Sequence[Any]) -> bool:
+    return len(leaves) == len(shapes) and all(
+        leaf.shape == tuple(shape) and leaf.dtype == np.dtype(dtype)
+        for leaf, (shape, dtype) in zip(leaves, shapes, strict=True)
+    )
 
 
 @final

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._ps.wire._address import Address, reachable
-from replicax._ps.wire._channel import BROKEN, Channel, Prepared, reason_of
+from replicax._ps.wire._channel import BROKEN, Channel, reason_of
 from replicax._ps.wire._errors import LinkLost, Refused, RemoteError
 from replicax._ps.wire._frames import FAILURE, HELLO, LARGEST, REQUEST, Message
 from replicax._ps.wire._handshake import check_secret, introduce, wait_until
@@ -97,14 +97,33 @@ class Link:
             LinkLost: The connection broke, or was closed.
         """
         with self._busy:
-            if self._closed:
-                raise self._lost("a connection that is closed")
-            request = self._channel.prepare(REQUEST, op, head or {}, buffers)
-            kind, message = self._exchange(request)
-        if kind == FAILURE:
-            kind_of_error, text = message.head.get("kind"), message.head.get("text")
-            raise RemoteError(str(kind_of_error), str(text), op, self.address)
-        return message
+            self._send(op, head, buffers)
+            return self._receive(op)
+
+    def begin(
+        self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
+    ) -> Callable[[], Message]:
+        """Ask the other side, and do not wait: who asks several sides has them work together.
+
+        The arguments and the errors are those of `call`.
+
+        Returns:
+            Waits for the answer. It must be called, once; nobody else can ask before.
+        """
+        self._busy.acquire()
+        try:
+            self._send(op, head, buffers)
+        except BaseException:
+            self._busy.release()
+            raise
+
+        def end() -> Message:
+            try:
+                return self._receive(op)
+            finally:
+                self._busy.release()
+
+        return end
 
     def close(self) -> None:
         """End the connection; from any thread. A call that waits raises `LinkLost`."""
@@ -115,10 +134,22 @@ class Link:
             self._channel.close()
             self._busy.release()
 
-    def _exchange(self, request: Prepared) -> tuple[int, Message]:
+    def _send(self, op: str, head: dict[str, Any] | None, buffers: Sequence[Buffer]) -> None:
+        if self._closed:
+            raise self._lost("a connection that is closed")
+        request = self._channel.prepare(REQUEST, op, head or {}, buffers)
+        self._guarded(lambda: self._channel.send(request))
+
+    def _receive(self, op: str) -> Message:
+        kind, message = self._guarded(self._channel.receive)
+        if kind == FAILURE:
+            kind_of_error, text = message.head.get("kind"), message.head.get("text")
+            raise RemoteError(str(kind_of_error), str(text), op, self.address)
+        return message
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
         try:
-            self._channel.send(request)
-            return self._channel.receive()
+            return step()
         except BROKEN as error:
             reason = "a connection that was closed" if self._closed else reason_of(error)
             self._give_up()

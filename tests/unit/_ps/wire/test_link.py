@@ -47,6 +47,49 @@ def test_a_call_carries_a_head_and_many_buffers_there_and_back(link):
         assert [bytes(buffer) for buffer in reply.buffers] == as_bytes(sent)
 
 
+def test_several_sides_can_be_asked_before_the_first_has_answered(serve, connect):
+    started = threading.Barrier(3, timeout=30)
+
+    def meet(session, message):
+        started.wait()  # both handlers and this test
+        return dict(message.head), message.buffers
+
+    links = [connect(serve(meet)) for _ in range(2)]
+    ends = [link.begin("meet", {"link": n}, [bytes([n])]) for n, link in enumerate(links)]
+    started.wait()
+    replies = [end() for end in ends]
+    assert [reply.head for reply in replies] == [{"link": 0}, {"link": 1}]
+    assert [bytes(reply.buffers[0]) for reply in replies] == [b"\0", b"\1"]
+
+
+def test_what_was_begun_ends_before_another_asks(link):
+    end = link.begin("push", {"first": True})
+    other = threading.Thread(target=link.call, args=("push",))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    assert end().head == {"op": "push", "first": True}
+    other.join(30)
+    assert not other.is_alive()
+
+
+def test_what_cannot_be_begun_or_ended_leaves_the_link_to_others(serve, connect):
+    def fail(session, message):
+        raise KeyError(message.op)
+
+    link = connect(serve(fail))
+    with pytest.raises(UsageError, match="must be C-contiguous"):
+        link.begin("gaps", {}, [np.zeros((4, 4))[:, ::2]])
+    end = link.begin("fail")
+    with pytest.raises(RemoteError, match="KeyError"):
+        end()
+    with pytest.raises(RemoteError, match="KeyError"):
+        link.call("fail")
+    serve.listener.close()
+    with pytest.raises(LinkLost):
+        link.begin("gone")()
+
+
 def test_a_call_may_carry_nothing(link):
     reply = link.call("ping")
     assert (reply.head, reply.buffers) == ({"op": "ping"}, [])
