@@ -29,7 +29,8 @@ def samples():
 
 
 def say(what, **facts):
-    print(json.dumps({"what": what, **facts}), flush=True)
+    sys.stdout.write(json.dumps({"what": what, **facts}) + "\n")
+    sys.stdout.flush()
 
 
 def hear():
