@@ -347,7 +347,7 @@ def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
     uneven = rx.DatasetCreator(lambda context: Dataset.from_tensor_slices((X, Y)).batch(9).repeat())
     assert ours.evaluate(uneven, steps=12, verbose=0)  # each worker meets a batch of four rows
     needed = "Data that each worker makes and reads by itself has no end"
-    steps, validation = "`steps_per_epoch` (or `steps`)", "`validation_steps`"
+    steps, validation = "`steps_per_epoch` (or `steps`)", "`validation_steps` beside it"
     for call, missing in (
         (lambda: ours.fit(creator, **QUIET), steps),
         (
