@@ -91,7 +91,7 @@ class Program:
         seen = self.seen.numpy()
         return {
             "seen": [int(seen.min()), int(seen.max()), int(seen.sum())],
-            "servers": [shard.device for shard in self.seen.variables],
+            "server": int(self.seen.device.rpartition(":")[2]),
             "error": float(np.abs(self.weights.numpy() - TRUTH).max()),
             "recoveries": [one._asdict() for one in self.coordinator.recoveries],
         }
@@ -131,7 +131,7 @@ def errors(coordinator):
     found = {}
     bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(3).map(divided))
     for name, data, count in [
-        ("raising", bad, 1),
+        ("raising", bad, 9),
         ("end", coordinator.create_per_worker_dataset(rx.data.Dataset.range(2)), 9),
     ]:
         batches = iter(data)
