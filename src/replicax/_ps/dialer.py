@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from replicax._ps.encryption import client_context
-from replicax._ps.wire import Link
+from replicax._ps.wire import Link, LinkLost, RemoteError
 
 PATIENCE = 10.0  # seconds until a connection stands
 
@@ -51,3 +52,21 @@ class Dialer:
                 link.close()
                 raise
         return link
+
+    def is_there(self, addresses: Sequence[str]) -> bool:
+        """Whether the member that listens there answers."""
+        try:
+            link = self.bare(addresses)
+        except (LinkLost, OSError):
+            return False
+        timer = threading.Timer(PATIENCE, link.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            link.call("ping")
+            return True
+        except (LinkLost, RemoteError):
+            return False
+        finally:
+            timer.cancel()
+            link.close()

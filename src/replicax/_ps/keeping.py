@@ -63,9 +63,14 @@ def keeping(
     }
 
 
-def own_folder(settings: dict[str, Any]) -> str | None:
-    """Make a folder for snapshots if none was given, for this user alone; it is to be removed."""
+def own_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
+    """Make a folder for snapshots if none was given, for this user alone; it is to be removed.
+
+    Args:
+        settings: They get to know it.
+        within: Where it is made; by default where temporary files are.
+    """
     if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
         return None
-    settings["snapshot_dir"] = tempfile.mkdtemp(prefix="replicax-snapshots-")
+    settings["snapshot_dir"] = tempfile.mkdtemp(prefix="replicax-snapshots-", dir=within)
     return settings["snapshot_dir"]

@@ -87,7 +87,7 @@ class Post:
             if run != self.run:
                 if self.run is not None:
                     logger.warning("A new run begins here: %s, after %s.", run, self.run)
-                self._end()
+                self._end(for_good=True)
                 self.state = self._make(pickle.loads(message.buffers[0]))
                 self.run = run
         return {}, ()
@@ -118,11 +118,11 @@ class Post:
             if self._chiefs:
                 return
             logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
-            self._end()
+            self._end(for_good=True)
 
-    def _end(self) -> None:
+    def _end(self, *, for_good: bool = False) -> None:
         state, self.state, self.run = self.state, None, None
-        end = getattr(state, "close", None)
+        end = getattr(state, "abandon" if for_good else "close", None)
         if end is not None:
             end()
 

@@ -86,8 +86,8 @@ class Pulse:
             self._limits.silence,
         )
         try:
+            self._on_silence(role, index)  # first: later, it might meet the next one
             self._cluster.kill(role, index)
-            self._on_silence(role, index)
         except Exception:
             logger.exception("It could not be ended.")
         heart.close()

@@ -73,6 +73,7 @@ class RayCluster:
         self.num_servers = servers
         self.num_workers = workers
         self.session = process.session
+        self.folder = process.folder  # it goes with the cluster, however that ends
         self._process = process
         self._patience = patience
         self._roster = Roster()

@@ -7,7 +7,9 @@ replicas that it has of others.
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -93,6 +95,15 @@ class ServerNode:
         if message.head.get("push") or is_change(message.op, message.head):
             self._mirror.settle()
         return reply
+
+    def abandon(self) -> None:
+        """End it; its program is gone, and nobody will ask for what it has written."""
+        self.close()
+        if self._snapshots is not None and not self._settings["is_kept"]:
+            folder = Path(self._settings["snapshot_dir"])
+            shutil.rmtree(folder / f"server-{self.server.index}", ignore_errors=True)
+            with suppress(OSError):  # there are others in it
+                folder.rmdir()
 
     def close(self) -> None:
         """End it, as if the process had ended."""

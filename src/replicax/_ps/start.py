@@ -122,7 +122,7 @@ def start(
         cluster = GivenCluster.described(resolver)
     else:
         cluster = _ray(size, address)
-    folder = own_folder(settings)
+    folder = own_folder(settings, getattr(cluster, "folder", None))
     if folder is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     hello, told = {"role": "chief"}, cloudpickle.dumps(settings)

@@ -41,6 +41,7 @@ class ThreadCluster:
         """Where a member listens; one that was ended is started anew."""
         incarnation, endpoint = self._running[role, index]
         if incarnation <= after:
+            endpoint.close()
             self._start(role, index, after + 1)
             incarnation, endpoint = self._running[role, index]
         return Member(role, index, tuple(endpoint.addresses), incarnation)

@@ -14,6 +14,7 @@ from replicax._ps.wire import Link, LinkLost, Refused
 
 if TYPE_CHECKING:
     from replicax._ps.closures import Closure
+    from replicax._ps.cluster import Member
     from replicax._ps.coordination import Engine
     from replicax._ps.programs import Program
     from replicax._ps.splits import Splits
@@ -64,15 +65,12 @@ class WorkerLane:
         return result
 
     def recover(self) -> None:
-        """Wait until the worker is back."""
+        """Wait until the worker is back; or reach it again, if only the connection had broken."""
         self.close()
-        member = self._engine.cluster.member(
-            "worker", self.worker, after=self._incarnation, timeout=self._engine.patience
-        )
         try:
-            self._connect(member)
+            self._connect(self._found())
         except (LinkLost, OSError) as error:  # it has died again already
-            raise WorkerGone(self.worker, str(error)) from error
+            raise WorkerGone(self.worker, str(error), started=False) from error
 
     def close(self) -> None:
         """End the connection."""
@@ -163,7 +161,15 @@ class WorkerLane:
         link.call("program", {"digest": program.digest}, [meta, program.main, program.ids])
         self._told.add(program.digest)
 
-    def _connect(self, member: Any) -> Link:
+    def _found(self) -> Member:
+        """The worker as it was, if it answers; else the next one in its place."""
+        engine, known = self._engine, self._incarnation
+        member = engine.cluster.member("worker", self.worker, timeout=engine.patience)
+        if member.incarnation != known or engine.dial.is_there(member.addresses):
+            return member
+        return engine.cluster.member("worker", self.worker, after=known, timeout=engine.patience)
+
+    def _connect(self, member: Member) -> Link:
         self._incarnation = member.incarnation
         self._told, self._addresses, self._unused = set(), [], 0
         self._link = self._engine.dial(member.addresses)

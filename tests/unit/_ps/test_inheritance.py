@@ -80,6 +80,14 @@ def test_what_does_not_fit_begins_anew_and_it_says_so(begin, caplog):
     assert asked.value(9, (1,)) == [1.0]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_nobody_wants_goes_with_the_run_of_which_it_is(tmp_path, is_kept):
+    settings = {"run": "x", "snapshot_dir": str(tmp_path / "own"), "snapshot_seconds": 3600.0}
+    node = ServerNode.begun(0, b"", {**settings, "is_kept": is_kept, "restore": False})
+    node.abandon()
+    assert (tmp_path / "own").exists() is is_kept
+
+
 def test_a_damaged_manifest_does_not_hide_whose_it_is(begin, tmp_path):
     trained(begin)
     (manifest,) = (tmp_path / "server-0").glob("manifest-*")

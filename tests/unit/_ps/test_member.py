@@ -20,13 +20,16 @@ class State:
     life = "a life"
 
     def __init__(self, settings):
-        self.settings, self.closed = settings, False
+        self.settings, self.closed, self.abandoned = settings, False, False
 
     def handle(self, session, message):
         return {"op": message.op}, ()
 
     def close(self):
         self.closed = True
+
+    def abandon(self):
+        self.closed = self.abandoned = True
 
 
 def session(run="run"):
@@ -58,7 +61,7 @@ def test_a_state_is_made_for_a_run_and_answers_for_no_other(post):
     again = configured(post)
     assert post.state is state
     other = configured(post, "another")
-    assert state.closed
+    assert state.abandoned
     for old in (first, again):
         with pytest.raises(WrongRun, match="message of run 'run', during run 'another'"):
             post.handle(old, Message("read", {}, []))
@@ -74,7 +77,7 @@ def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, cap
     assert post.state is state  # there is another connection
     second.state.clear()
     wait_until(lambda: post.state is None)
-    assert state.closed and post.run is None
+    assert state.abandoned and post.run is None
     assert "The coordinator of run run is gone" in caplog.text
     configured(post)  # it was not, after all
     assert post.state is not state
@@ -90,4 +93,4 @@ def test_a_coordinator_that_comes_back_in_time_finds_its_state():
     assert post.state is state
     post.close()
     second.state.clear()  # nothing is left to be given up
-    assert state.closed
+    assert state.closed and not state.abandoned
