@@ -55,7 +55,12 @@ def _same_start():
     keras.backend.clear_session(free_memory=False)
 
 
-@pytest.fixture(params=list(MATRIX), scope="session")
+# Two and four replicas of central storage take the same way as three, which divide less evenly;
+# a test that wants them names them.
+USUAL = [name for name in MATRIX if name not in ("central_storage_2", "central_storage_4")]
+
+
+@pytest.fixture(params=USUAL, scope="session")
 def strategy(request):
     """Every strategy of the matrix; conformance tests take it."""
     return MATRIX[request.param]()

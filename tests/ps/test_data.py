@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 
@@ -170,7 +171,7 @@ def test_workers_let_go_of_what_nobody_can_use_any_more(started):
     unused = strategy.coordination.engine.unused.numbers
     assert unused == []
     del batches
-    wait_until(lambda: len(unused) == 2)  # the iterator and its data set
+    wait_until(lambda: gc.collect() >= 0 and len(unused) == 2)  # the iterator and its data set
     coordinator.fetch(coordinator.schedule(rx.function(lambda: 1)))
 
 

@@ -347,13 +347,18 @@ def test_a_data_set_creator_makes_the_data_of_each_worker(strategy, pair):
     uneven = rx.DatasetCreator(lambda context: Dataset.from_tensor_slices((X, Y)).batch(9).repeat())
     assert ours.evaluate(uneven, steps=12, verbose=0)  # each worker meets a batch of four rows
     needed = "Data that each worker makes and reads by itself has no end"
-    for call in (
-        lambda: ours.fit(creator, **QUIET),
-        lambda: ours.fit(creator, steps_per_epoch=1, validation_data=creator, **QUIET),
-        lambda: ours.predict(creator, verbose=0),
+    steps, validation = "`steps_per_epoch` (or `steps`)", "`validation_steps` beside it"
+    for call, missing in (
+        (lambda: ours.fit(creator, **QUIET), steps),
+        (
+            lambda: ours.fit(creator, steps_per_epoch=1, validation_data=creator, **QUIET),
+            validation,
+        ),
+        (lambda: ours.predict(creator, verbose=0), steps),
     ):
-        with pytest.raises(UsageError, match=needed):
+        with pytest.raises(UsageError, match=needed) as caught:
             call()
+        assert f"such data without {missing}." in str(caught.value)
     with pytest.raises(
         UsageError, match="takes a function that makes a data set. Received: a list"
     ):

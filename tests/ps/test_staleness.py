@@ -15,7 +15,8 @@ from replicax._ps.exchange import Traffic
 def histogram(strategy):
     """How many updates were how late, over all servers."""
     found = {}
-    for stats in strategy.coordination.engine.client.each("stats", {}):
+    client = strategy.coordination.engine.client
+    for stats in [client.call(server, "stats").head for server in range(client.num_servers)]:
         for late, count in stats["staleness"].items():
             found[int(late)] = found.get(int(late), 0) + count
     return found

@@ -104,7 +104,7 @@ def record(
             continue
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
-    raise RuntimeError("A closure must do the same each time it is traced.")
+    raise RuntimeError("A closure must do the same each time that it is traced.")
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:

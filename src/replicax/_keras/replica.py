@@ -17,7 +17,7 @@ from replicax._core.context import current_frame, gradients_reduced
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
-from replicax._keras.recorder import recorded_add, recorded_apply, recorded_stateless_apply
+from replicax._keras.recorded import recorded_add, recorded_apply, recorded_stateless_apply
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9

@@ -106,7 +106,7 @@ def refuse_endless_validation(arguments: dict[str, Any]) -> None:
         UsageError: If validation data that each worker makes comes without a number of steps.
     """
     if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
-        raise _no_length("`validation_steps`")
+        raise _no_length("`validation_steps` beside it")
 
 
 def is_creator(value: Any) -> bool:

@@ -144,11 +144,7 @@ class Lanes:
                 self._begin(lane)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
-        """`call()`, again after each server that it finds gone has been restored.
-
-        Raises:
-            UnavailableError: If a server will not come back.
-        """
+        """`call()`, again after each server that it finds gone; UnavailableError if it stays so."""
         while True:
             since = self._repairs.now()
             try:
@@ -165,11 +161,7 @@ class Lanes:
             lane.close()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel all closures, and end all threads; once.
-
-        Args:
-            timeout: How many seconds to wait for the threads.
-        """
+        """Cancel all closures, and end all threads, for which it waits so many seconds; once."""
         if self._over.is_set():
             return
         self._over.set()

@@ -1,0 +1,54 @@
+"""What closures cannot be, and whom servers do not serve."""
+
+from __future__ import annotations
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core.errors import UsageError
+from replicax._keras.recording import record
+from replicax._ps.client import Client
+from replicax._ps.dialer import Dialer
+from replicax._ps.lanes import ServerGone
+
+
+def test_a_closure_that_calls_back_into_python_stays_behind(started):
+    coordinator = rx.coordinator.ClusterCoordinator(started(servers=1))
+
+    @rx.function
+    def shown(x):
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises(UsageError, match="What a closure computes travels to the workers as comp"):
+        coordinator.schedule(shown, args=(np.float32(1.0),))
+
+
+def test_a_closure_that_changes_each_time_it_is_traced():
+    variable = keras.Variable(np.eye(3, dtype="float32"))
+    counts = iter(range(1000))
+
+    def restless(leaves):
+        from replicax._keras import _compat
+        from replicax._keras.recorder import recorder_of
+
+        recorder = recorder_of(_compat.get_stateless_scope())
+        rows = recorder.lookup(variable, np.zeros(next(counts) + 1, "int32"))
+        return rows.sum()
+
+    with pytest.raises(
+        RuntimeError, match="A closure must do the same each time that it is traced"
+    ):
+        record(restless, [], example=lambda source: source)
+
+
+def test_a_server_of_another_run_is_gone_for_a_worker(started):
+    engine = started(servers=1).coordination.engine
+    stranger = Dialer(engine.cluster.secret, "another run", {"role": "worker"})
+    client = Client(stranger, engine.client.addresses)
+    with pytest.raises(ServerGone, match="It has begun anew"):
+        client.call(0, "stats")
+    client.close()

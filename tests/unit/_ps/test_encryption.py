@@ -1,0 +1,24 @@
+"""TLS by the environment: all of it, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicax._core.errors import ClusterSpecError
+from replicax._ps.encryption import client_context, server_context
+
+
+def test_there_is_none_without_certificates(monkeypatch):
+    for name in ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA"):
+        monkeypatch.delenv(name, raising=False)
+    assert server_context() is None
+    assert client_context() is None
+
+
+def test_half_of_it_is_refused(monkeypatch):
+    monkeypatch.setenv("RX_TLS_CERT", "cert.pem")
+    monkeypatch.delenv("RX_TLS_KEY", raising=False)
+    monkeypatch.setenv("RX_TLS_CA", "ca.pem")
+    with pytest.raises(ClusterSpecError, match="TLS needs a certificate, its key, and the") as info:
+        server_context()
+    assert "Received: no RX_TLS_KEY" in str(info.value)
