@@ -41,7 +41,7 @@ class Engine:
         client: The way to the servers.
         store: Where variables live.
         recoveries: Brings servers back.
-        patience: Seconds to wait for a member that is gone.
+        patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Engine:
         store: ServerStore,
         recoveries: Recoveries,
         *,
-        patience: float,
+        patience: float | None,
     ) -> None:
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries

@@ -53,7 +53,7 @@ class Recoveries:
         client: The way to them.
         changes: How many of the coordinator's changes each has confirmed.
         replicas: Whether each has a replica on the next one.
-        patience: Seconds to wait for one that is gone.
+        patience: Seconds to wait for one that is gone; None for as long as the cluster does.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Recoveries:
         changes: Callable[[int], int],
         *,
         replicas: bool,
-        patience: float,
+        patience: float | None,
     ) -> None:
         self.records: list[Recovery] = []
         self._cluster, self._client, self._changes = cluster, client, changes

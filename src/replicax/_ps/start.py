@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from replicax._ps.cluster import Cluster
     from replicax._ps.dispatch import Dispatcher
 
-PATIENCE = 120.0  # seconds for a member to come back
+PATIENCE = 120.0  # seconds for a member to come back, of a cluster that is started here
 
 
 @dataclass
@@ -48,6 +48,7 @@ class EngineRoom:
     store: ServerStore
     resolver: Any
     settings: dict[str, Any]
+    patience: float | None
 
     def coordination(
         self,
@@ -64,11 +65,11 @@ class EngineRoom:
             self.client,
             self.steady.changes,
             replicas=bool(self.settings["replicas"]),
-            patience=PATIENCE,
+            patience=self.patience,
         )
         recoveries.meet()
         engine = Engine(
-            self.cluster, self.dial, self.client, self.store, recoveries, patience=PATIENCE
+            self.cluster, self.dial, self.client, self.store, recoveries, patience=self.patience
         )
         coordination = Coordination(
             engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
@@ -127,13 +128,15 @@ def start(
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     hello, told = {"role": "chief"}, cloudpickle.dumps(settings)
     dial = Dialer(cluster.secret, settings["run"], hello, told)
+    # Where somebody else starts processes, or machines, the cluster knows how long that may take.
+    patience = None if is_given or address else PATIENCE
     addresses = [
-        cluster.member("server", k, timeout=PATIENCE).addresses for k in range(cluster.num_servers)
+        cluster.member("server", k, timeout=patience).addresses for k in range(cluster.num_servers)
     ]
     client = Client(dial, addresses)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner)
-    return EngineRoom(cluster, dial, client, steady, store, resolver, settings)
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience)
 
 
 def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:

@@ -215,3 +215,10 @@ def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, mon
     with pytest.raises(rx.errors.ClusterError, match="a connection that was closed"):
         ask_about(spec.task_address("worker", 0), SECRET, timeout=0.2)
     never.set()
+
+
+def test_a_strategy_waits_for_as_long_as_its_cluster_does(spec, monkeypatch):
+    monkeypatch.setattr(given_cluster, "_PATIENCE", 0.2)
+    monkeypatch.setenv("RX_CLUSTER_SECRET", SECRET.decode())
+    with pytest.raises(rx.errors.UnavailableError, match=r"no ps 0 at .* within 0\.2 seconds"):
+        rx.ParameterServerStrategy(SimpleClusterResolver(spec, task_type="chief", task_id=0))
