@@ -129,7 +129,7 @@ def errors(coordinator):
         return next(batches)
 
     found = {}
-    bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(3).map(divided))
+    bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100).map(divided))
     for name, data, count in [
         ("raising", bad, 9),
         ("end", coordinator.create_per_worker_dataset(rx.data.Dataset.range(2)), 9),
