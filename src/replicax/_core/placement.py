@@ -102,5 +102,5 @@ def is_here(value: Any, replica: int) -> bool:
     """Whether this process drives a replica of the mesh that an array lives on."""
     if not is_spread(value):
         return True
-    devices: Sequence[Any] = list(value.sharding.mesh.devices.flat)
-    return devices[replica].process_index == jax.process_index()
+    devices = value.sharding.mesh.devices
+    return devices.reshape(len(devices), -1)[replica, 0].process_index == jax.process_index()

@@ -17,9 +17,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicax._core.errors import UnknownDevice
+from replicax._core.errors import UnknownDevice, UsageError
 
 AXIS = "replica"
+# The second axis, where several devices hold one replica.
+MODEL = "model"
 
 _DEVICE_NAME = re.compile(
     r"^(?:/job:[^/]*)?(?:/replica:\d+)?(?:/task:\d+)?/?(?:device:)?([a-z_]+):?(\d+)?$"
@@ -29,10 +31,12 @@ _DEVICE_NAME = re.compile(
 @final
 @dataclass(frozen=True)
 class Topology:
-    """The replicas of a strategy as a JAX mesh with one axis, `replica`.
+    """The replicas of a strategy as a JAX mesh: the axis `replica`, and perhaps `model`.
+
+    Without the second axis a replica is one device; with it, each row of the mesh.
 
     Args:
-        mesh: One device per replica along the axis `replica`.
+        mesh: The replicas along the axis `replica`, the devices of each along `model`.
         process_index: Which process of the cluster this is.
         num_processes: How many processes form the cluster.
     """
@@ -44,11 +48,18 @@ class Topology:
     @classmethod
     def single(cls, device: str | jax.Device | None = None) -> Topology:
         """One replica, on `device` or on JAX's default device."""
-        return cls._of([default_device() if device is None else parse_device(device)])
+        return cls.of([default_device() if device is None else parse_device(device)])
 
     @classmethod
-    def local(cls, devices: Sequence[str | jax.Device] | None = None) -> Topology:
-        """One replica per device of this process; by default every accelerator, else every CPU."""
+    def local(
+        cls, devices: Sequence[str | jax.Device] | None = None, *, model_parallel: int = 1
+    ) -> Topology:
+        """One replica per device of this process; by default every accelerator, else every CPU.
+
+        Args:
+            devices: The devices.
+            model_parallel: How many of them, in this order, hold one replica together.
+        """
         chosen = [parse_device(device) for device in devices or ()] or default_devices()
         repeated = sorted({device_name(device) for device in chosen if chosen.count(device) > 1})
         if repeated:
@@ -59,29 +70,69 @@ class Topology:
                 "Name every device once; on a CPU, make more virtual devices with "
                 "`replicax.testing.virtual_devices(n)`."
             )
-        return cls._of(chosen)
+        return cls.of(chosen, model_parallel)
 
     @classmethod
-    def cluster(cls) -> Topology:
-        """One replica per device of every process that has joined, in the order of the workers."""
+    def cluster(cls, *, model_parallel: int = 1) -> Topology:
+        """One replica per device of every process that has joined, in the order of the workers.
+
+        Args:
+            model_parallel: How many devices, of one worker, hold one replica together.
+
+        Raises:
+            UsageError: If a replica's devices would be those of several workers.
+        """
+        if len(jax.local_devices()) % model_parallel:
+            raise UsageError(
+                "A replica is on the devices of one worker. Received: "
+                f"model_parallel={model_parallel} for {len(jax.local_devices())} devices on each "
+                "worker. The batches of a replica come from one process. Use one of "
+                f"{_divisors(len(jax.local_devices()))}."
+            )
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        whole = cls._of(devices)
+        whole = cls.of(devices, model_parallel)
         return replace(whole, process_index=jax.process_index(), num_processes=jax.process_count())
 
     @classmethod
-    def _of(cls, devices: Sequence[jax.Device]) -> Topology:
-        return cls(Mesh(np.array(list(devices)), (AXIS,)))
+    def of(cls, devices: Sequence[jax.Device], model_parallel: int = 1) -> Topology:
+        """The replicas that these devices form, in their order.
+
+        They may also be devices that are only described, for which programs can be compiled:
+        `jax.experimental.topologies`. No backend is asked for anything.
+
+        Args:
+            devices: The devices.
+            model_parallel: How many of them, one after the other, hold one replica together.
+
+        Raises:
+            UsageError: If `model_parallel` is no divisor of their number.
+        """
+        found = np.array(devices, dtype=object).reshape(-1)
+        if model_parallel < 1 or len(found) % model_parallel:
+            raise UsageError(
+                "The devices are divided into replicas of as many devices each. Received: "
+                f"model_parallel={model_parallel} for {len(found)} devices. Some would be left "
+                f"over. Use one of {_divisors(len(found))}, or other devices."
+            )
+        if model_parallel == 1:
+            return cls(Mesh(found, (AXIS,)))
+        return cls(Mesh(found.reshape(-1, model_parallel), (AXIS, MODEL)))
 
     @cached_property
     def devices(self) -> tuple[jax.Device, ...]:
-        """The devices of all replicas, in replica order."""
+        """All devices of all replicas, in replica order."""
         return tuple(self.mesh.devices.flat)
 
     @cached_property
+    def firsts(self) -> tuple[jax.Device, ...]:
+        """The first device of each replica, which the replica is named after."""
+        return self.devices[:: self.model_parallel]
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
-        """The name of each replica's device; with several workers, of its worker, too."""
+        """The name of each replica's first device; with several workers, of its worker, too."""
         if self.num_processes == 1:
-            return tuple(map(device_name, self.devices))
+            return tuple(map(device_name, self.firsts))
         own = Counter[int]()
         names = []
         for device in self.devices:
@@ -89,12 +140,17 @@ class Topology:
             kind = device.platform.upper()
             names.append(f"/job:worker/task:{worker}/device:{kind}:{own[worker]}")
             own[worker] += 1
-        return tuple(names)
+        return tuple(names[:: self.model_parallel])
 
     @property
     def num_replicas(self) -> int:
         """How many replicas work in step."""
         return self.mesh.shape[AXIS]
+
+    @property
+    def model_parallel(self) -> int:
+        """How many devices hold one replica together."""
+        return self.mesh.shape.get(MODEL, 1)
 
     @cached_property
     def local_replicas(self) -> tuple[int, ...]:
@@ -103,7 +159,7 @@ class Topology:
             return tuple(range(self.num_replicas))
         return tuple(
             replica
-            for replica, device in enumerate(self.devices)
+            for replica, device in enumerate(self.firsts)
             if device.process_index == self.process_index
         )
 
@@ -126,10 +182,10 @@ class Topology:
     def may_deadlock(self) -> bool:
         """Whether steps that run ahead can dead-lock.
 
-        XLA:CPU runs the replicas of a process on one thread pool. If several steps are in
-        flight, threads waiting in one step's all-reduce can leave none for the other replicas.
+        XLA:CPU runs the devices of a process on one thread pool. If several steps are in
+        flight, threads waiting in one step's all-reduce can leave none for the other devices.
         """
-        return self.platform == "cpu" and self.num_replicas > 1
+        return self.platform == "cpu" and len(self.devices) > 1
 
 
 def default_device() -> jax.Device:
@@ -145,7 +201,8 @@ def default_devices() -> list[jax.Device]:
 
 def device_name(device: jax.Device) -> str:
     """The short name of a device, such as `GPU:0`; as this process counts its own."""
-    own = _devices_of(device.platform)
+    # Of a device that is only described, no backend knows anything: it goes by its id.
+    own = device.client.local_devices()
     number = own.index(device) if device in own else device.id
     return f"{device.platform.upper()}:{number}"
 
@@ -197,3 +254,7 @@ def _all_devices() -> list[jax.Device]:
 def central_device(topology: Topology) -> jax.Device:
     """Where central storage keeps variables by default: the only device, else the first CPU."""
     return topology.devices[0] if topology.num_replicas == 1 else _devices_of("cpu")[0]
+
+
+def _divisors(count: int) -> str:
+    return ", ".join(str(one) for one in range(1, count + 1) if count % one == 0)

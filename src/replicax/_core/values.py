@@ -129,8 +129,11 @@ class Mirrored(DistributedValues):
 
     @property
     def values(self) -> tuple[Any, ...]:
-        spread = is_spread(self.value)
-        return (self.value,) * (len(self.value.addressable_shards) if spread else self.num_replicas)
+        here = self.num_replicas
+        if is_spread(self.value):
+            devices = self.value.sharding.device_set
+            here = here * len(self.value.addressable_shards) // len(devices)
+        return (self.value,) * here
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -37,7 +37,8 @@ class StoreDistribution(_compat.Distribution):
 
     def __init__(self, store: Any, topology: Topology) -> None:
         names = [device_name(device).lower() for device in topology.devices]
-        mesh = keras.distribution.DeviceMesh((len(names),), [AXIS], names)
+        axes = topology.mesh.axis_names
+        mesh = keras.distribution.DeviceMesh(topology.mesh.devices.shape, list(axes), names)
         super().__init__(mesh, AXIS, auto_shard_dataset=False)
         self.store = store
         self.topology = topology

@@ -39,9 +39,9 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     for leaf in jax.tree.leaves(pieces[0]):
         refuse_text(leaf)
     if topology.num_replicas == 1:
-        return jax.tree.map(
-            lambda leaf: jax.device_put(_own_copy(leaf), topology.devices[0]), pieces[0]
-        )
+        one = len(topology.devices) == 1
+        home = topology.devices[0] if one else topology.replicated
+        return jax.tree.map(lambda leaf: jax.device_put(_own_copy(leaf), home), pieces[0])
     return jax.tree.map(lambda *leaves: _put_leaf(topology, leaves), *pieces)
 
 

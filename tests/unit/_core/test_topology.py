@@ -7,9 +7,10 @@ import dataclasses
 import jax
 import pytest
 
-from replicax._core.errors import UnknownDevice
+from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.topology import (
     AXIS,
+    MODEL,
     Topology,
     central_device,
     default_device,
@@ -111,3 +112,55 @@ def test_a_topology_is_a_value():
 def test_central_storage_is_on_the_only_device_or_the_first_cpu():
     assert central_device(Topology.local(["CPU:3"])) is CPUS[3]
     assert central_device(Topology.local(["CPU:3", "CPU:4"])) is CPUS[0]
+
+
+def test_several_devices_may_hold_one_replica():
+    topology = Topology.local(
+        ["CPU:0", "CPU:1", "CPU:2", "CPU:3", "CPU:5", "CPU:4"], model_parallel=2
+    )
+    assert topology.mesh.shape == {AXIS: 3, MODEL: 2}
+    assert (topology.num_replicas, topology.model_parallel) == (3, 2)
+    assert [device.id for device in topology.devices] == [0, 1, 2, 3, 5, 4]
+    assert topology.names == ("CPU:0", "CPU:2", "CPU:5")
+    assert topology.local_replicas == (0, 1, 2)
+
+
+def test_one_device_per_replica_is_a_mesh_of_one_axis():
+    assert Topology.local(["CPU:0", "CPU:1"], model_parallel=1) == Topology.local(
+        ["CPU:0", "CPU:1"]
+    )
+    assert Topology.local(["CPU:0"]).model_parallel == 1
+
+
+def test_one_replica_on_several_devices_may_deadlock():
+    assert Topology.of(CPUS[:2], 2).num_replicas == 1
+    assert Topology.of(CPUS[:2], 2).may_deadlock
+
+
+@pytest.mark.parametrize(("count", "model_parallel"), [(6, 4), (2, 4), (4, 0)])
+def test_replicas_have_as_many_devices_each(count, model_parallel):
+    with pytest.raises(UsageError, match="divided into replicas of as many devices each"):
+        Topology.of(CPUS[:count], model_parallel)
+
+
+def test_a_replica_is_on_one_worker(monkeypatch):
+    assert Topology.cluster(model_parallel=4).num_replicas == 2
+    monkeypatch.setattr(jax, "local_devices", lambda: CPUS[:2])
+    with pytest.raises(UsageError, match="A replica is on the devices of one worker"):
+        Topology.cluster(model_parallel=4)
+
+
+class Described:
+    """A device of a machine that is not here, as `jax.experimental.topologies` describes them."""
+
+    class client:
+        @staticmethod
+        def local_devices():
+            return []
+
+    platform, id = "tpu", 5
+
+
+def test_a_device_that_is_only_described_has_its_id_for_a_name(monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda **_: pytest.fail("a backend was asked"))
+    assert device_name(Described()) == "TPU:5"
