@@ -102,7 +102,9 @@ def test_what_optimizers_keep_is_divided_along_its_largest_axis(shape, expected)
 
 
 def test_what_is_divided_over_a_model_is_divided_once_more_over_the_replicas():
-    placement = zero(GRID, parameters=False, base=by_layout(GRID, {"dense/kernel": (None, "model")}))
+    placement = zero(
+        GRID, parameters=False, base=by_layout(GRID, {"dense/kernel": (None, "model")})
+    )
     kernel, slot = spec_of((64, 128)), spec_of((64, 128), "adam/m", "dense/kernel")
     assert placement(kernel).spec == P(None, "model")
     assert placement(slot).spec == P("replica", "model")
