@@ -63,7 +63,7 @@ def test_what_an_optimizer_keeps_follows_its_variable():
     )
     with strategy.scope():
         model = net(keras.optimizers.Adafactor())
-    model.optimizer.build(model.trainable_variables)
+        model.optimizer.build(model.trainable_variables)
     assert model.weights[0].value.sharding.spec == P(None, "model")
     kept = {v.shape: v.value.sharding.spec for v in model.optimizer.variables if v.ndim}
     assert kept[WIDE] == P(None, "model")
