@@ -29,7 +29,7 @@ DIVIDED = {
     ),
 }
 # Of 32 · 64 + 64 and 64 · 64 + 64 and 64 + 1 elements, per device: the model's, and one of the
-# optimizer's two slots. The kernels have 2048 and 4096 elements; all else is too small to be divided by itself.
+# optimizer's two slots. The kernels have 2048 and 4096 elements; all else is too small for ZeRO.
 SMALL = 64 + 64 + 64 + 1
 PLANNED = {
     "zero1": (2048 + 4096 + SMALL, 1024 + 2048 + SMALL),
