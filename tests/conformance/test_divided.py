@@ -135,8 +135,10 @@ def looped_on_one_device():
     return model.get_weights(), results
 
 
-@every_way
-@pytest.mark.parametrize("as_function", [False, True], ids=["run", "function"])
+@pytest.mark.parametrize(
+    ("name", "as_function"),
+    [("zero1", False), ("zero3", False), ("zero3", True), ("model", False), ("model", True)],
+)
 def test_a_custom_loop_gives_the_result_of_one_device(name, as_function):
     weights, expected = looped_on_one_device()
     model, optimizer, results = looped(DIVIDED[name](), as_function=as_function)
@@ -170,7 +172,7 @@ def test_a_value_that_the_user_holds_survives_a_step_of_divided_variables():
     assert table.value.sharding.spec[0] == "replica"
 
 
-@every_way
+@pytest.mark.parametrize("name", ["zero3", "model"])
 def test_files_hold_the_whole_of_divided_variables(name, tmp_path):
     model, _ = fitted(DIVIDED[name]())
     model.save(tmp_path / "model.keras")
