@@ -26,6 +26,7 @@ from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
 from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
+from replicax._keras.step import model_step, program_of_step, step_variables
 from replicax._keras.worker_batches import refuse_endless_validation
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -190,7 +191,7 @@ class Steps:
         hold as well: what it takes over is a copy. The variables may be other ones than last
         time, too, if a layer was frozen.
         """
-        groups = self._groups()
+        groups = step_variables(self._model, self._kind)
         if [list(map(id, group)) for group in groups] != self._keys:
             self._keys = [list(map(id, group)) for group in groups]
             self._compiled = None
@@ -215,7 +216,7 @@ class Steps:
             # Eager operations on split arrays would be hundreds of small collectives: every
             # device computes the whole batch, which gives the same numbers.
             whole = self._distribution.topology.replicated
-            logs, new = self._model_step(lent, place_all(batch, whole))
+            logs, new = model_step(self._model, self._kind, lent, place_all(batch, whole))
         else:
             if self._in_flight is not None:
                 jax.block_until_ready(self._in_flight)
@@ -228,21 +229,18 @@ class Steps:
         self._state = kept
         return logs, kept
 
-    def _model_step(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        result, new = getattr(self._model, f"{self._kind}_step")(state, batch)
-        return result, ((state[0], new) if self._kind == "predict" else new)
-
     def _compile(self, state: Any) -> Any:
-        def step(state: Any, batch: Any) -> tuple[Any, Any]:
-            return self._model_step(state, self._distribution.spread(batch))
-
-        topology = self._distribution.topology
-        layouts = jax.tree.map(lambda value: value.sharding, state)
-        # Of several processes each can read only what it holds the whole of.
-        logs = topology.replicated if topology.num_processes > 1 else None
-        donate = (0,) if self._donates else ()
+        distribution = self._distribution
         self._agreed.clear()
-        return jax.jit(step, donate_argnums=donate, out_shardings=(logs, layouts))
+        return program_of_step(
+            self._model,
+            self._kind,
+            jax.tree.map(lambda value: value.sharding, state),
+            spread=distribution.spread,
+            # Of several processes each can read only what it holds the whole of.
+            logs=distribution.topology.replicated if self._is_common else None,
+            donates=self._donates,
+        )
 
     def _agree(self, state: Any, batch: Any) -> None:
         """Compare the program with the other workers' before a batch of new shapes."""
@@ -269,10 +267,3 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
-
-    def _groups(self) -> Sequence[Sequence[Any]]:
-        model = self._model
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if self._kind == "train":
-            groups.append(model.optimizer.variables)
-        return groups if self._kind == "predict" else [*groups, model.metrics_variables]
