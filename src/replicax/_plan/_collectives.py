@@ -65,7 +65,7 @@ def collectives(text: str, devices: int) -> tuple[Collective, ...]:
 # The compiler for TPUs writes a reduce-scatter as a fusion: an all-reduce, of which each device
 # keeps its slice.
 _SCATTERS = re.compile(r"all-reduce-scatter")
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+)[^=]*\{\s*$")
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _OPERATION = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
 _CALLED = re.compile(
     r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
