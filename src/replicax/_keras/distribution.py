@@ -218,12 +218,15 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
 
 def spec_of(variable: Any) -> VariableSpec:
     """What a store is told about a variable."""
+    slot = _compat.slot(variable)
     return VariableSpec(
         variable.path,
         tuple(variable.shape),
         variable.dtype,
         variable.aggregation,
         variable.synchronization,
+        is_slot=slot is not None,
+        parameter=slot or "",
     )
 
 

@@ -1,6 +1,6 @@
 """The train step of a Keras model, compiled for devices that need not be here.
 
-It is the very step that `fit` runs, from `_keras/step.py`, with the same placement of variables and
+It is the very step that `fit` runs, from `_keras/step_program.py`, with the same placement of variables and
 batch. Shapes stand for values, so nothing is copied and no memory of a device is needed.
 """
 
@@ -19,7 +19,8 @@ from replicax._core.errors import UsageError
 from replicax._core.topology import Topology
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
-from replicax._keras.step import program_of_step, step_variables
+from replicax._keras.hooks import install_hooks
+from replicax._keras.step_program import program_of_steps, step_variables
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.store import DeviceStore, Placement
 from replicax.strategies import Strategy
@@ -78,10 +79,10 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
-        program = program_of_step(
+        program = program_of_steps(
             model, "train", layouts, spread=distribution.spread, logs=None, donates=True
         )
-        lowered = program.lower(state, batch)
+        lowered = program.lower(state, [batch])
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in state)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
@@ -98,6 +99,7 @@ def build(model: Any, batch: Any) -> None:
             f"Received: {getattr(model, 'name', model)!r}, which has no optimizer. "
             "The step needs an optimizer and a loss. Call `model.compile(…)` first."
         )
+    install_hooks()  # they tell what an optimizer keeps for which variable
     owner = _compat.strategy_of(model)
     try:
         with owner.scope() if owner is not None else contextlib.nullcontext():

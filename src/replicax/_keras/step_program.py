@@ -1,4 +1,4 @@
-"""The step of a Keras model as one program: `fit` runs it, `replicax plan` compiles it only."""
+"""The steps of a Keras model as one program: `fit` runs it, `replicax plan` only compiles it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+
+from replicax._keras.repeated import gathered, repeated
+from replicax._keras.slots import noted
 
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
@@ -28,25 +31,30 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     """The variables whose values are the state of a step, in groups."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if kind == "train":
-        groups.append(model.optimizer.variables)
+        groups.append(noted(model.optimizer.variables))
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
-def program_of_step(
+def program_of_steps(
     model: Any, kind: str, layouts: Any, *, spread: Callable[[Any], Any], logs: Any, donates: bool
 ) -> Any:
-    """The step for all devices, as `jax.jit` has it: `(state, batch) -> (logs, state)`.
+    """Steps for all devices, as `jax.jit` has them: `(state, batches) -> (logs, state)`.
 
     Args:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
-        layouts: Where each value of the state is, before the step and after it.
+        layouts: Where each value of the state is, before the steps and after them.
         spread: Divides a batch over the replicas.
         logs: Where the logs are; None leaves it to XLA.
         donates: Whether the new state takes over the memory of the old one.
     """
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        return model_step(model, kind, state, spread(batch))
+        return model_step(model, kind, gathered(state, layouts), spread(batch))
 
-    return jax.jit(step, donate_argnums=(0,) if donates else (), out_shardings=(logs, layouts))
+    def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
+        if len(batches) == 1:
+            return step(state, batches[0])
+        return repeated(step, state, batches, layouts, join=kind == "predict")
+
+    return jax.jit(program, donate_argnums=(0,) if donates else (), out_shardings=(logs, layouts))
