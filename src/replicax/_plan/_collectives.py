@@ -32,12 +32,14 @@ class Collective:
         result_bytes: How large its result is on one device, all arrays together.
         group: How many devices it joins.
         times: How often it runs in a step.
+        overlapped: Whether the program computes something else meanwhile.
     """
 
     kind: str
     result_bytes: int
     group: int
     times: int = 1
+    overlapped: bool = False
 
 
 def collectives(text: str, devices: int) -> tuple[Collective, ...]:
@@ -53,18 +55,25 @@ def collectives(text: str, devices: int) -> tuple[Collective, ...]:
     bodies = _computations(text)
     times = _how_often(bodies)
     found: list[Collective] = []
+    chains: set[tuple[str, ...]] = set()
     for name, lines in bodies.items():
         scatters = _SCATTERS.search(name) is not None
         for line in lines:
             one = _collective(line, devices, times[name], scatters=scatters)
-            if one is not None and one.group > 1 and one.times:
-                found.append(one)
+            chain = _CHAINED.search(line)
+            if one is None or one.group < 2 or not one.times or (chain and chain.groups() in chains):
+                continue
+            found.append(one)
+            chains |= {chain.groups()} if chain else set()
     return tuple(found)
 
 
 # The compiler for TPUs writes a reduce-scatter as a fusion: an all-reduce, of which each device
 # keeps its slice.
 _SCATTERS = re.compile(r"all-reduce-scatter")
+# It also spreads an operation over several fusions, which compute meanwhile: its start, some parts
+# and its end all name the operation, with the same two numbers.
+_CHAINED = re.compile(r'channel_id=(\d+).*\bchain_id="(\d+)"')
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _OPERATION = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
 _CALLED = re.compile(
@@ -114,12 +123,13 @@ def _collective(line: str, devices: int, times: int, *, scatters: bool) -> Colle
     operation = _OPERATION.search(line)
     if operation is None:
         return None
-    shape, kind, started = operation.groups()
+    shape, kind, start = operation.groups()
     group = _group(line, devices)
-    result = _result_bytes(shape, kind, started=started is not None)
+    result = _result_bytes(shape, kind, started=start is not None)
+    overlapped = start is not None or _CHAINED.search(line) is not None
     if scatters and kind == "all-reduce":
-        return Collective("reduce-scatter", result // group, group, times)
-    return Collective(kind, result, group, times)
+        return Collective("reduce-scatter", result // group, group, times, overlapped)
+    return Collective(kind, result, group, times, overlapped)
 
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\]")

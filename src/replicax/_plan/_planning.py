@@ -15,7 +15,7 @@ from replicax._plan._result import Plan, Row
 from replicax._plan._roofline import Estimate, estimate
 from replicax._plan._subject import Subject, subject
 from replicax._plan._targets import Target, target
-from replicax._plan._wire import wire_bytes, wire_bytes_by_kind
+from replicax._plan._wire import wire_bytes_by_kind
 from replicax.report._progress import Silent
 
 if TYPE_CHECKING:
@@ -176,15 +176,12 @@ class _Planner:
         chip = self._target.chip
         if read is None or chip is None:
             return None
-        groups: dict[int, int] = {}
-        for one in read.collectives:
-            groups[one.group] = groups.get(one.group, 0) + one.times * wire_bytes(one)
         return estimate(
             chip,
             self._target.axes,
             flops=read.flops,
             memory_traffic=read.memory_traffic,
-            wire_by_group=groups,
+            collectives=read.collectives,
             devices=self._devices,
         )
 

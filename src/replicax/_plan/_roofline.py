@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from replicax._plan._chips import Chip
+from replicax._plan._wire import wire_bytes
+
+if TYPE_CHECKING:
+    from replicax._plan._chips import Chip
+    from replicax._plan._collectives import Collective
 
 ASSUMPTIONS = (
     "estimates, not measurements: every part of a chip at the peak that its maker names",
-    "step = the longer of arithmetic and memory traffic, plus communication, none of it overlapped",
+    "step = the longest of arithmetic, memory traffic and the communication that the program starts "
+    "ahead, plus all other communication",
     "arithmetic and memory traffic as XLA counts them in the compiled program: a loop counts once, "
     "and each fused operation reads its operands from the chip's memory and writes back its result",
     "arithmetic at the peak for bfloat16, which TPUs use for float32 multiplications, too",
@@ -27,19 +33,21 @@ class Estimate:
     Args:
         arithmetic: For its operations.
         memory: For reading and writing the chip's memory.
-        communication: For its collective operations.
+        communication: For collective operations that the program waits for.
+        overlapped: For those during which it computes.
         mfu: Model FLOPs utilization: what part of the chip's peak the step would use.
     """
 
     arithmetic: float
     memory: float
     communication: float
+    overlapped: float
     mfu: float
 
     @property
     def seconds(self) -> float:
         """The whole step."""
-        return max(self.arithmetic, self.memory) + self.communication
+        return _step(self.arithmetic, self.memory, self.communication, self.overlapped)
 
     @property
     def limited_by(self) -> str:
@@ -47,7 +55,7 @@ class Estimate:
         times = {
             "arithmetic": self.arithmetic,
             "memory": self.memory,
-            "communication": self.communication,
+            "communication": self.communication + self.overlapped,
         }
         return max(times, key=lambda name: times[name])
 
@@ -58,7 +66,7 @@ def estimate(
     *,
     flops: float,
     memory_traffic: float,
-    wire_by_group: dict[int, int],
+    collectives: Iterable[Collective],
     devices: int,
 ) -> Estimate:
     """Estimate how long a step takes.
@@ -68,20 +76,27 @@ def estimate(
         axes: The shape of the slice.
         flops: Operations of one device.
         memory_traffic: Bytes that one device reads and writes.
-        wire_by_group: For each size of a group, how many bytes a device sends in such groups.
+        collectives: The collective operations.
         devices: How many devices there are.
     """
     arithmetic = flops / chip.flops_per_second
     memory = memory_traffic / chip.memory_bytes_per_second
-    communication = sum(
-        sent / chip.bytes_per_second(axes if group == devices else _one_axis(axes))
-        for group, sent in wire_by_group.items()
-        if sent
-    )
-    whole = max(arithmetic, memory) + communication
-    mfu = arithmetic / whole if whole else 0.0
-    return Estimate(arithmetic, memory, communication, mfu)
+    waited = overlapped = 0.0
+    for one in collectives:
+        along = axes if one.group == devices else _one_axis(axes)
+        seconds = one.times * wire_bytes(one) / chip.bytes_per_second(along)
+        if one.overlapped:
+            overlapped += seconds
+        else:
+            waited += seconds
+    whole = _step(arithmetic, memory, waited, overlapped)
+    return Estimate(arithmetic, memory, waited, overlapped, arithmetic / whole if whole else 0.0)
+
+
+def _step(arithmetic: float, memory: float, waited: float, overlapped: float) -> float:
+    return max(arithmetic, memory, overlapped) + waited
 
 
 def _one_axis(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The longest axis of a slice."""
     return (max((axis for axis in axes if axis > 1), default=2),)
