@@ -61,7 +61,12 @@ def collectives(text: str, devices: int) -> tuple[Collective, ...]:
         for line in lines:
             one = _collective(line, devices, times[name], scatters=scatters)
             chain = _CHAINED.search(line)
-            if one is None or one.group < 2 or not one.times or (chain and chain.groups() in chains):
+            if (
+                one is None
+                or one.group < 2
+                or not one.times
+                or (chain and chain.groups() in chains)
+            ):
                 continue
             found.append(one)
             chains |= {chain.groups()} if chain else set()
@@ -100,7 +105,9 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 def _how_often(bodies: dict[str, list[str]]) -> dict[str, int]:
     """How often each computation runs. Of the branches of a condition each counts as taken."""
-    calls = {name: [call for line in lines for call in _calls(line)] for name, lines in bodies.items()}
+    calls = {
+        name: [call for line in lines for call in _calls(line)] for name, lines in bodies.items()
+    }
     times: dict[str, int] = defaultdict(int)
     waiting = [("ENTRY", 1)]
     while waiting:

@@ -165,8 +165,8 @@ def rows_of(batch: Any) -> int:
 def with_rows(batch: Any, rows: int) -> Any:
     """The same batch with another number of rows."""
     return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype)
-        if leaf.shape
-        else leaf,
+        lambda leaf: (
+            jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
+        ),
         batch,
     )

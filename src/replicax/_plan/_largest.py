@@ -56,9 +56,7 @@ def largest(
     return Largest(low, high)
 
 
-def _next(
-    sizes: dict[int, int], low: int, high: int | None, capacity: int, multiple: int
-) -> int:
+def _next(sizes: dict[int, int], low: int, high: int | None, capacity: int, multiple: int) -> int:
     """The batch to try: where the line says, but not far out, and always inside what is open."""
     guess = _on_line(sizes, capacity)
     if high is None:
