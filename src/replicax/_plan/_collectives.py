@@ -1,16 +1,16 @@
 """Which collective operations a compiled program has, read from its text (HLO).
 
-The text is a list of computations. One of them is the entry; the others are called from there, and
-those of a loop as often as the loop turns. How many bytes cross the wire is in `_wire.py`.
+How the text is taken apart is in `_hlo.py`, how many bytes cross the wire in `_wire.py`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import final
+
+from replicax._plan._hlo import Instruction, computations, how_often
 
 KINDS = (
     "all-reduce",
@@ -52,15 +52,15 @@ def collectives(text: str, devices: int) -> tuple[Collective, ...]:
     Returns:
         Those that join several devices, with how often each runs.
     """
-    bodies = _computations(text)
-    times = _how_often(bodies)
+    bodies = computations(text)
+    times = how_often(bodies)
     found: list[Collective] = []
     chains: set[tuple[str, ...]] = set()
-    for name, lines in bodies.items():
+    for name, body in bodies.items():
         scatters = _SCATTERS.search(name) is not None
-        for line in lines:
-            one = _collective(line, devices, times[name], scatters=scatters)
-            chain = _CHAINED.search(line)
+        for instruction in body:
+            one = _collective(instruction, devices, times[name], scatters=scatters)
+            chain = _CHAINED.search(instruction.line)
             if (
                 one is None
                 or one.group < 2
@@ -79,61 +79,17 @@ _SCATTERS = re.compile(r"all-reduce-scatter")
 # It also spreads an operation over several fusions, which compute meanwhile: its start, some parts
 # and its end all name the operation, with the same two numbers.
 _CHAINED = re.compile(r'channel_id=(\d+).*\bchain_id="(\d+)"')
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-_OPERATION = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
-_CALLED = re.compile(
-    r"\b(calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
-)
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_TURNS = re.compile(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)')
 
 
-def _computations(text: str) -> dict[str, list[str]]:
-    """The lines of each computation; that of the entry has the name `ENTRY`."""
-    bodies: dict[str, list[str]] = {}
-    lines: list[str] | None = None
-    for line in text.splitlines():
-        head = _HEAD.match(line)
-        if head and not line.startswith("HloModule"):
-            lines = bodies.setdefault("ENTRY" if head[1] else head[2], [])
-        elif line.startswith("}"):
-            lines = None
-        elif lines is not None:
-            lines.append(line)
-    return bodies
-
-
-def _how_often(bodies: dict[str, list[str]]) -> dict[str, int]:
-    """How often each computation runs. Of the branches of a condition each counts as taken."""
-    calls = {
-        name: [call for line in lines for call in _calls(line)] for name, lines in bodies.items()
-    }
-    times: dict[str, int] = defaultdict(int)
-    waiting = [("ENTRY", 1)]
-    while waiting:
-        name, count = waiting.pop()
-        times[name] += count
-        waiting += [(callee, count * turns) for callee, turns in calls.get(name, [])]
-    return times
-
-
-def _calls(line: str) -> list[tuple[str, int]]:
-    turns = _TURNS.search(line)
-    repeated = int(turns[1]) if turns and " while(" in line else 1
-    named = [(callee, repeated) for _, callee in _CALLED.findall(line)]
-    branches = _BRANCHES.search(line)
-    taken = branches[1].split(",") if branches else []
-    return named + [(branch.strip().lstrip("%"), 1) for branch in taken]
-
-
-def _collective(line: str, devices: int, times: int, *, scatters: bool) -> Collective | None:
-    operation = _OPERATION.search(line)
-    if operation is None:
+def _collective(
+    instruction: Instruction, devices: int, times: int, *, scatters: bool
+) -> Collective | None:
+    kind, start, _ = instruction.operation.partition("-start")
+    if kind not in KINDS:
         return None
-    shape, kind, start = operation.groups()
-    group = _group(line, devices)
-    result = _result_bytes(shape, kind, started=start is not None)
-    overlapped = start is not None or _CHAINED.search(line) is not None
+    group = _group(instruction.line, devices)
+    result = _result_bytes(instruction.shape, kind, started=bool(start))
+    overlapped = bool(start) or _CHAINED.search(instruction.line) is not None
     if scatters and kind == "all-reduce":
         return Collective("reduce-scatter", result // group, group, times, overlapped)
     return Collective(kind, result, group, times, overlapped)
