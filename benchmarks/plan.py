@@ -2,9 +2,10 @@
 
     python benchmarks/plan.py
 
-For each model and strategy it plans a training step (`rx.plan`), then trains for real and counts what
-all live arrays take on one device after a step, when the batch is gone. The operations of the compiled
-step are compared with those of the layers, counted by hand: three times those of the forward pass.
+For each model and strategy it plans a training step (`rx.plan`), then trains for real and counts
+what all live arrays take on one device after a step, when the batch is gone. The operations of the
+compiled step are compared with those of the layers, counted by hand: three times those of the
+forward pass.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ def main() -> None:
             by_hand = 3 * forward * ARGUMENTS.batch / ARGUMENTS.devices
             print(
                 f"| {make.__name__} | {name} | {state:,} | {watch.bytes:,} | "
-                f"{memory.batch:,} | {memory.temporaries:,} | {row.flops / 1e9:.3f} | {by_hand / 1e9:.3f} | "
+                f"{memory.batch:,} | {memory.temporaries:,} | "
+                f"{row.flops / 1e9:.3f} | {by_hand / 1e9:.3f} | "
                 f"{1e3 * statistics.median(watch.seconds):.1f} |",
                 flush=True,
             )

@@ -100,9 +100,7 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
 
 
 def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
-                             it asks Google's metadata server, and only one process may load it.
-    `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
+    """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
     own = os.environ if environ is None else environ
     return {name: own.get(name, "").strip() for name in RX_TLS}
 

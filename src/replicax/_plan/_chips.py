@@ -62,7 +62,8 @@ _V5E_POD, _V2_POD, _V3_POD = 16, 16, 32
 
 # Memory is what the compiler lets a program use, which libtpu 0.0.42 says when one is too large.
 # v2, v3: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
-#   CACM 2020, table 3: per chip 46 and 123 TFLOP/s, 700 and 900 GB/s, 4 links of 496 and 656 Gbit/s.
+#   CACM 2020, table 3: a chip has 46 and 123 TFLOP/s, 700 and 900 GB/s, 4 links of 496 and 656
+#   Gbit/s.
 # v4: Jouppi et al., "TPU v4", ISCA 2023, table 4: 275 TFLOP/s, 1200 GB/s, 6 links of 50 GB/s.
 # v5e, v5p, v6e: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e: 197, 459 and 918 TFLOP/s; 819, 2765
 #   and 1638 GB/s; 400 GB/s of 4 links, 1200 of 6 and 800 of 4, both directions together.

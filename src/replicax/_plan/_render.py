@@ -152,10 +152,9 @@ def _caption(plan: Plan) -> list[str]:
 
 
 _MEANINGS = (
-    "temporaries: activations, gradients and all else that the step makes on its way; rest: "
-    "padding, outputs, code",
-    "largest batch: the largest that was tried and fits; a sixteenth more does not, as far as can "
-    "be seen",
+    "temporaries: activations, gradients and all else that the step makes on its way",
+    "rest: padding, outputs, code",
+    "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
 )
 
 

@@ -151,14 +151,18 @@ def test_too_few_tries_are_admitted():
     ("said", "needed", "available"),
     [
         (
-            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
-            "temporaries (180.19G) exceeds available HBM (15.75G).",
+            (
+                "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+                "temporaries (180.19G) exceeds available HBM (15.75G)."
+            ),
             round(180.19 * GIB),
             round(15.75 * GIB),
         ),
         (
-            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
-            "space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G.",
+            (
+                "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+                "space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+            ),
             round(20.5 * GIB),
             round(15.75 * GIB),
         ),

@@ -10,8 +10,8 @@ from replicax._plan._collectives import Collective, collectives
 def found(*lines, more=""):
     """What is found in an entry of these lines, with other computations above."""
     body = "\n".join(f"  {line}" for line in lines)
-    text = f"HloModule jit_step, is_scheduled=true\n\n{more}\nENTRY %main (a: f32[8]) -> f32[8] {{\n{body}\n}}"
-    return list(collectives(text, 8))
+    entry = f"ENTRY %main (a: f32[8]) -> f32[8] {{\n{body}\n}}"
+    return list(collectives(f"HloModule jit_step, is_scheduled=true\n\n{more}\n{entry}", 8))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def found(*lines, more=""):
     ],
 )
 def test_groups_are_written_in_several_ways(groups, size):
-    line = f"%r = bf16[3,5]{{1,0:T(8,128)}} all-reduce(%a), channel_id=1, replica_groups={groups}, to_apply=%add"
+    line = f"%r = bf16[3,5]{{1,0:T(8,128)}} all-reduce(%a), replica_groups={groups}, to_apply=%add"
     assert found(line) == [Collective("all-reduce", 30, size)]
 
 
@@ -35,8 +35,10 @@ def test_groups_are_written_in_several_ways(groups, size):
     ("line", "collective"),
     [
         (
-            "%r = (f32[], f32[3,3]{1,0:T(4,128)S(1)}, /*index=2*/f32[10]{0:T(128)}) "
-            "all-reduce(%a, %b, /*index=2*/%c), replica_groups={}",
+            (
+                "%r = (f32[], f32[3,3]{1,0:T(4,128)S(1)}, /*index=2*/f32[10]{0:T(128)}) "
+                "all-reduce(%a, %b, /*index=2*/%c), replica_groups={}"
+            ),
             Collective("all-reduce", 4 + 36 + 40, 8),
         ),
         (
@@ -44,13 +46,17 @@ def test_groups_are_written_in_several_ways(groups, size):
             Collective("all-gather", 128, 8, overlapped=True),
         ),
         (
-            "%g = ((f32[4]{0}, f32[2]{0}), (f32[32]{0}, f32[16]{0})) all-gather-start(%a, %b), "
-            "replica_groups={}",
+            (
+                "%g = ((f32[4]{0}, f32[2]{0}), (f32[32]{0}, f32[16]{0})) all-gather-start(%a, %b), "
+                "replica_groups={}"
+            ),
             Collective("all-gather", 192, 8, overlapped=True),
         ),
         (
-            "%p = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}, u32[]{:S(2)}) "
-            "collective-permute-start(%a), source_target_pairs={{0,1},{1,0}}",
+            (
+                "%p = (f32[6]{0}, f32[6]{0}, u32[]{:S(2)}, u32[]{:S(2)}) "
+                "collective-permute-start(%a), source_target_pairs={{0,1},{1,0}}"
+            ),
             Collective("collective-permute", 24, 8, overlapped=True),
         ),
         (
@@ -95,7 +101,7 @@ def test_a_reduce_scatter_of_tpus_is_a_fusion():
 
 PART = """
 %part.{n} (p: f32[4]) -> f32[32] {{
-  ROOT %g.{n} = f32[32]{{0}} all-gather(%p), channel_id=13, replica_groups={{}}, frontend_attributes={{chain_id="0"}}
+  ROOT %g.{n} = f32[32]{{0}} all-gather(%p), channel_id=13, frontend_attributes={{chain_id="0"}}
 }}
 """
 

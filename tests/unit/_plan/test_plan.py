@@ -1,4 +1,4 @@
-"""Plans of small models, compiled for real: for a slice of TPUs that is not here, and for the CPU."""
+"""Plans of small models, compiled for real: for TPUs that are not here, and for the CPU."""
 
 from __future__ import annotations
 
@@ -267,7 +267,9 @@ def test_uneven_batches_are_planned_as_fit_places_them():
 
 def test_rows_of_a_batch():
     assert rows_of((np.zeros((4, 2)), np.zeros(4))) == 4
-    with pytest.raises(rx.errors.UsageError, match="have the same number of rows"):
+    with pytest.raises(
+        rx.errors.UsageError, match="All arrays of a batch to plan have as many rows"
+    ):
         rows_of((np.zeros((4, 2)), np.zeros(3)))
 
 
