@@ -104,7 +104,8 @@ def _build_spmd(
     fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     replicas = topology.num_replicas
-    group = SyncGroup(replicas, combine)
+    several = topology.model_parallel > 1
+    group = SyncGroup(replicas, combine, mesh=topology.mesh if several else None)
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
