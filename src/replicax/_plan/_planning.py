@@ -46,7 +46,8 @@ def plan(
             `jax.ShapeDtypeStruct`s. By default what the model's inputs, outputs and loss suggest.
         topologies: Slices of TPUs in chips, such as `v5e:4x4` and `v4:2x2x2`, or devices of this
             machine, such as `cpu:8`.
-        strategies: Names of strategies: `one_device`, `mirrored`.
+        strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
+            `model_parallel:M`.
         batch_size: The rows of the whole batch, if not those of `batch`.
         find_largest: Whether to look for the largest batch that fits, which takes some more
             compilations.
