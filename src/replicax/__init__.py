@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
+    from replicax.strategies import ModelParallelStrategy as ModelParallelStrategy
     from replicax.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from replicax.strategies import OneDeviceStrategy as OneDeviceStrategy
     from replicax.strategies import ParameterServerStrategy as ParameterServerStrategy
@@ -83,6 +84,7 @@ _HOMES = {
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",
+        "ModelParallelStrategy",
         "MultiWorkerMirroredStrategy",
         "OneDeviceStrategy",
         "ParameterServerStrategy",

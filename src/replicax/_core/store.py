@@ -19,6 +19,8 @@ class VariableSpec:
         dtype: The type of its elements, as Keras spells it.
         aggregation: `none`, `mean`, `sum` or `only_first_replica`.
         synchronization: `auto`, `on_write`, `on_read` or `none`.
+        is_slot: Whether an optimizer keeps it: momentum, an average, accumulated gradients.
+        parameter: The path of the variable that the optimizer keeps it for, if there is one.
     """
 
     path: str
@@ -26,6 +28,8 @@ class VariableSpec:
     dtype: str
     aggregation: str = "none"
     synchronization: str = "auto"
+    is_slot: bool = False
+    parameter: str = ""
 
 
 class Store(Protocol):

@@ -5,9 +5,10 @@ Importing it checks that Keras runs on JAX and that its version is in the tested
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -120,6 +121,45 @@ def learning_rate(optimizer: BaseOptimizer) -> Any:
 def iterations(optimizer: BaseOptimizer) -> KerasVariable:
     """The variable that counts the optimizer's steps, also those that only add up gradients."""
     return optimizer._iterations
+
+
+SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
+"""The methods of `BaseOptimizer` that make a variable: the first calls the second."""
+
+_adding: ContextVar[Any] = ContextVar("replicax_adding", default=None)
+
+
+@contextlib.contextmanager
+def adding_slot(parameter: Any) -> Iterator[None]:
+    """Take the variables that are made in a `with` block for an optimizer's.
+
+    Args:
+        parameter: The variable that the optimizer keeps it for; `ANY_SLOT` for none.
+    """
+    token = _adding.set(parameter)
+    try:
+        yield
+    finally:
+        _adding.reset(token)
+
+
+def parameter_being_served() -> Any:
+    """What `adding_slot` was told, or None."""
+    return _adding.get()
+
+
+def note_slot(variable: KerasVariable, parameter: Any) -> None:
+    """Remember that an optimizer keeps the variable, and for which other."""
+    path = getattr(parameter, "path", "")
+    variable._replicax_slot = path  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def slot(variable: KerasVariable) -> str | None:
+    """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
+    served = _adding.get()
+    if served is not None:  # the one that is being made
+        return getattr(served, "path", "")
+    return getattr(variable, "_replicax_slot", None)
 
 
 _building: ContextVar[Any] = ContextVar("replicax_building", default=None)
@@ -307,11 +347,6 @@ def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
         wrapped = wrapper(original)
         wrapped._replicax_original = original
         setattr(owner, name, wrapped)
-
-
-def make_iterator_step(model: Any, step: Any, *, concatenate: bool) -> Any:
-    """Keras' loop over `steps_per_execution` steps, around `step(state, batch)`."""
-    return model._make_function(step, concatenate_outputs=concatenate)
 
 
 def unpack(batch: Any) -> Any:

@@ -217,12 +217,15 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
 
 
 def _spec(variable: Any) -> VariableSpec:
+    slot = _compat.slot(variable)
     return VariableSpec(
         variable.path,
         tuple(variable.shape),
         variable.dtype,
         variable.aggregation,
         variable.synchronization,
+        is_slot=slot is not None,
+        parameter=slot or "",
     )
 
 

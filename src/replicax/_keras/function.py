@@ -14,6 +14,7 @@ from replicax._core.device_errors import blame
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.progress import begin_step, dispatched
+from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture, evaluate, raise_explained
@@ -147,13 +148,16 @@ class _Program:
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
-    """Where results go: on devices of several processes, where each of these holds them."""
-    spread = [value.sharding for value in inputs if is_spread(value)]
-    if not spread:
+    """Where results go, if several processes or several devices hold a replica's: all do."""
+    meshes = [
+        value.sharding.mesh
+        for value in inputs
+        if is_spread(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
+    ]
+    if not meshes:
         return [None] * captured.num_outputs
-    mesh = spread[0].mesh
-    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(mesh.axis_names))
+    whole = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
+    split = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec(AXIS))
     layouts = [whole] * captured.num_outputs
     found = captured.assemble(range(captured.num_outputs))
     for leaf in jax.tree.leaves(found, is_leaf=is_distributed):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from replicax._keras import callbacks, epochs, replica, trainer, workers
+from replicax._keras import callbacks, epochs, replica, slots, trainer, workers
 
 
 def install_hooks() -> None:
     """Put every seam into Keras; a second call changes nothing."""
     replica.install()
     trainer.install()
+    slots.install()
     workers.install()
     epochs.install()
     callbacks.install()

@@ -1,31 +1,25 @@
 """`fit`, `evaluate` and `predict` of models made in a scope: the global view.
 
 Keras' own loops stay. What changes: while a method of an owned model runs, its strategy's
-`StoreDistribution` is current; and the model's train, test and predict functions are made here,
-so that one program serves every store, batches of any size are split, steps on virtual CPU
-devices cannot dead-lock, and a failed call leaves the model as it was.
+`StoreDistribution` is current; and the model's train, test and predict functions are ours:
+steps.py.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable
+from typing import Any
 
-import jax
-
-from replicax._control.agreement import agree
 from replicax._core.context import current_frame
-from replicax._core.device_errors import blame
 from replicax._core.errors import MixedStrategies
-from replicax._core.placement import place_all
-from replicax._core.program import agree_on_program, variable_facts
-from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
 from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
 from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
+from replicax._keras.slots import noted
+from replicax._keras.steps import Steps
 from replicax._keras.worker_batches import refuse_endless_validation
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -131,148 +125,13 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
 def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
     """What a store takes over; on servers, what an optimizer keeps moves beside its variable."""
     optimizer = getattr(model, "optimizer", None) if of_optimizer else None
-    return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer else ())]
+    return [
+        *model.variables,
+        *model.metrics_variables,
+        *(noted(optimizer.variables) if optimizer else ()),
+    ]
 
 
 def _steps_of(model: Any) -> list[Any]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
     return [function for function in functions if hasattr(function, "restore")]
-
-
-@final
-class Steps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Where the model's variables and batches live.
-    """
-
-    def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
-        self._model = model
-        self._kind = kind
-        self._distribution = distribution
-        self._compiled: Any = None
-        self._agreed: set[Any] = set()
-        self._is_agreed = False
-        self._is_common = distribution.topology.num_processes > 1
-        self._in_flight: Any = None
-        self._state: Any = None
-        self._returned: Any = None
-        self._keys: Any = None
-        self._variables: Sequence[Sequence[Any]] = ()
-        self._eager = model.run_eagerly or not model.jit_compile
-        self._donates = distribution.store.is_resident and not self._eager
-        self._loop = _compat.make_iterator_step(model, self._step, concatenate=kind == "predict")
-
-    def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
-        if state is not self._returned:
-            state = self._taken_over(state)
-        self._state = state
-        try:
-            logs, self._state = self._loop(state, iterator)
-        except StopIteration:
-            raise  # the end of the data, which Keras expects
-        except BaseException as error:
-            blame(error)
-            # At once: Keras' own clean-up would write the state before this call, whose memory
-            # may have been reused, or one of an earlier call.
-            self.restore()
-            raise
-        self._returned = self._state
-        return logs, self._state
-
-    def _taken_over(self, state: Any) -> Any:
-        """The state at the start of a loop, or after a callback has looked at it.
-
-        A step reuses the memory of its state, which by now the user, or another variable, may
-        hold as well: what it takes over is a copy. The variables may be other ones than last
-        time, too, if a layer was frozen.
-        """
-        groups = self._groups()
-        if [list(map(id, group)) for group in groups] != self._keys:
-            self._keys = [list(map(id, group)) for group in groups]
-            self._compiled = None
-        self._variables = groups
-        if self._is_common and not self._is_agreed:
-            self._is_agreed = True
-            paths = [variable.path for group in groups for variable in group]
-            agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
-        if not self._donates:
-            return state
-        return tuple([value.copy() for value in group] for group in state)
-
-    def _step(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        store = self._distribution.store
-        lent = store.lend(state)
-        if not self._eager:
-            self._compiled = self._compiled or self._compile(lent)
-            if self._is_common:
-                self._agree(lent, batch)
-        begin_step(f"{self._kind} step", common=self._is_common)
-        if self._eager:
-            # Eager operations on split arrays would be hundreds of small collectives: every
-            # device computes the whole batch, which gives the same numbers.
-            whole = self._distribution.topology.replicated
-            logs, new = self._model_step(lent, place_all(batch, whole))
-        else:
-            if self._in_flight is not None:
-                jax.block_until_ready(self._in_flight)
-            logs, new = self._compiled(lent, batch)
-            if self._is_common:
-                dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
-            # Logs, not state: the next step reuses the memory of the state.
-            self._in_flight = logs if self._distribution.topology.may_deadlock else None
-        kept = store.keep(new)
-        self._state = kept
-        return logs, kept
-
-    def _model_step(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        result, new = getattr(self._model, f"{self._kind}_step")(state, batch)
-        return result, ((state[0], new) if self._kind == "predict" else new)
-
-    def _compile(self, state: Any) -> Any:
-        def step(state: Any, batch: Any) -> tuple[Any, Any]:
-            return self._model_step(state, self._distribution.spread(batch))
-
-        topology = self._distribution.topology
-        layouts = jax.tree.map(lambda value: value.sharding, state)
-        # Of several processes each can read only what it holds the whole of.
-        logs = topology.replicated if topology.num_processes > 1 else None
-        donate = (0,) if self._donates else ()
-        self._agreed.clear()
-        return jax.jit(step, donate_argnums=donate, out_shardings=(logs, layouts))
-
-    def _agree(self, state: Any, batch: Any) -> None:
-        """Compare the program with the other workers' before a batch of new shapes."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self._agreed:
-            traced = self._compiled.trace(state, batch)
-            agree_on_program(f"{self._kind} step", traced.jaxpr, batch)
-            self._agreed.add(shapes)
-
-    def restore(self) -> None:
-        """Give variables that the loop had emptied the last values it knew, after a failure."""
-        if self._state is None:
-            return
-        for variables, values in zip(self._variables, self._state, strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                if _compat.is_lost(variable) and not value.is_deleted():
-                    _compat.store(variable, value)
-        _compat.drop_loop_state(self._model)
-        self._state = None
-
-    def forget(self) -> None:
-        """Let go of the state at the end of a call: the variables have it."""
-        self._state = self._returned = None
-        self._is_agreed = False
-        if self._is_common:
-            settled()
-
-    def _groups(self) -> Sequence[Sequence[Any]]:
-        model = self._model
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if self._kind == "train":
-            groups.append(model.optimizer.variables)
-        return groups if self._kind == "predict" else [*groups, model.metrics_variables]

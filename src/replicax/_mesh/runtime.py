@@ -119,9 +119,9 @@ class Runtime:
             self.topology,
             self.reducer.combine,
             donate=donate,
+            adopt=self.distribution.adopt,
             compiler_options=compiler_options,
         )
-        self.distribution.adopt(program.captured.variables)
         if self.topology.num_processes > 1:
             variables = [(v.path, _compat.stored(v)) for v in program.captured.variables]
             agree_on_program(f"`run` of {_name(fn)}", program.captured.jaxpr, arrays, variables)

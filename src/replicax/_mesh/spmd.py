@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
+from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
@@ -44,6 +45,7 @@ def build(
     combine: Combine,
     *,
     donate: bool,
+    adopt: Callable[[Sequence[Any]], None],
     compiler_options: dict[str, Any] | None = None,
 ) -> Program:
     """Trace, settle and compile a replica function.
@@ -54,6 +56,7 @@ def build(
         topology: The replicas.
         combine: How an all-reduce is carried out.
         donate: Whether the memory of written variables may be reused.
+        adopt: Called with the variables before they are asked where they live.
         compiler_options: XLA options for this program.
 
     Returns:
@@ -65,6 +68,7 @@ def build(
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
     make = _build_spmd if even else build_uneven
     captured, varies, body = make(fn, arrays, topology, combine)
+    adopt(captured.variables)
     written = set(captured.written)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -73,9 +77,24 @@ def build(
         return *body(state, arrays), jnp.int32(0)
 
     compiled = jax.jit(
-        step, donate_argnums=(0,) if donate else (), compiler_options=compiler_options
+        step,
+        donate_argnums=(0,) if donate else (),
+        out_shardings=_layouts(captured, varies, topology),
+        compiler_options=compiler_options,
     )
     return Program(captured, varies, compiled)
+
+
+def _layouts(captured: Captured, varies: Sequence[bool], topology: Topology) -> Any:
+    """Where outputs and new values go; None, for XLA to choose, if no variable is divided."""
+    news = [_compat.layout(captured.variables[i]) for i in captured.written]
+    divided = any(layout is not None and not layout.is_fully_replicated for layout in news)
+    if topology.model_parallel == 1 and not divided:
+        return None
+    whole = topology.replicated
+    # Rows of a replica on one of its devices only could not be read as that replica's component.
+    outputs = [topology.split if v and topology.num_replicas > 1 else whole for v in varies]
+    return outputs, [layout or whole for layout in news], None
 
 
 def _build_spmd(
@@ -101,9 +120,11 @@ def _build_spmd(
     if replicas == 1:
         return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves))
     split, whole = PartitionSpec(AXIS), PartitionSpec()
+    # Over the axis `model`, if there is one, XLA divides what the replica computes.
     mapped = jax.shard_map(
         replica,
         mesh=topology.mesh,
+        axis_names={AXIS},
         in_specs=(whole, [split if share else whole for share in shares]),
         out_specs=([split if v else whole for v in varies], whole),
         check_vma=False,

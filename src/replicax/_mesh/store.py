@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from replicax._core.errors import UsageError
 from replicax._core.placement import place_all
 from replicax._core.store import VariableSpec
-from replicax._core.topology import Topology, device_name
+from replicax._core.topology import AXIS, MODEL, Topology, device_name
 
 Placement = Callable[[VariableSpec], Sharding | None]
+
+# Elements. To divide less saves nothing, and each variable would cost a message of its own.
+SMALL = 1024
+# Keras' own names of the mesh axes, and ours.
+AXES = {"batch": AXIS, "data": AXIS, AXIS: AXIS, MODEL: MODEL}
 
 
 def on(device: jax.Device) -> Placement:
@@ -30,6 +38,101 @@ def replicated(topology: Topology) -> Placement:
 def anywhere() -> Placement:
     """Every variable where Keras puts it."""
     return lambda spec: None
+
+
+def zero(topology: Topology, *, parameters: bool, base: Placement | None = None) -> Placement:
+    """What optimizers keep, divided over the replicas; with `parameters` all other variables, too.
+
+    A variable is divided along its largest axis among those that the replicas divide. Where
+    there is none, or the variable has fewer than `SMALL` elements, it stays as it is.
+
+    Args:
+        topology: The replicas.
+        parameters: Whether not only what optimizers keep is divided.
+        base: Where the variables would live otherwise; whole on every device.
+    """
+    otherwise = base or replicated(topology)
+
+    def placement(spec: VariableSpec) -> Sharding | None:
+        layout = otherwise(spec)
+        if not (spec.is_slot or parameters) or not isinstance(layout, NamedSharding):
+            return layout
+        return _divided(layout, spec.shape, AXIS)
+
+    return placement
+
+
+def by_layout(topology: Topology, layout_map: Any) -> Placement:
+    """Every variable as a map says; what an optimizer keeps like the variable that it is for.
+
+    Args:
+        topology: The replicas, each on several devices.
+        layout_map: A `keras.distribution.LayoutMap`, or a dict from patterns, which match whole
+            paths, to the name of a mesh axis, or None, for each axis of the variable. Or
+            `"auto"`: each variable of two or more axes, and no fewer than `SMALL` elements, is
+            divided over `model` along its largest axis among those that `model` divides.
+    """
+
+    def placement(spec: VariableSpec) -> Sharding:
+        if spec.is_slot and not spec.parameter:
+            return topology.replicated
+        if layout_map == "auto":
+            whole, several = topology.replicated, len(spec.shape) > 1
+            return _divided(whole, spec.shape, MODEL) if several else whole
+        axes = _looked_up(layout_map, spec.parameter or spec.path)
+        return NamedSharding(topology.mesh, _checked(axes, spec, topology))
+
+    return placement
+
+
+def _divided(layout: NamedSharding, shape: Sequence[int], name: str) -> NamedSharding:
+    """A layout that is divided over one more axis of the mesh, if that can be."""
+    size = layout.mesh.shape.get(name, 1)
+    spec = [*layout.spec, *[None] * (len(shape) - len(layout.spec))]
+    free = [i for i, taken in enumerate(spec) if taken is None and shape[i] % size == 0]
+    if size == 1 or not free or math.prod(shape) < SMALL or name in spec:
+        return layout
+    spec[max(free, key=lambda i: shape[i])] = name
+    return NamedSharding(layout.mesh, PartitionSpec(*spec))
+
+
+def _looked_up(layout_map: Any, path: str) -> Sequence[str | None]:
+    if not isinstance(layout_map, dict):  # Keras' own look-up; it raises if two patterns match
+        found = layout_map[path]
+        return () if found is None else getattr(found, "axes", found)
+    if path in layout_map:
+        return layout_map[path]
+    matching = [pattern for pattern in layout_map if re.fullmatch(pattern, path)]
+    if len(matching) > 1:
+        raise UsageError(
+            "One pattern of a layout map says where a variable lives. Received: variable "
+            f"'{path}', which matches {' and '.join(map(repr, matching))}. They may differ. Make "
+            "the patterns narrower; the whole path as a pattern goes before all others."
+        )
+    return layout_map[matching[0]] if matching else ()
+
+
+def _checked(axes: Sequence[str | None], spec: VariableSpec, topology: Topology) -> PartitionSpec:
+    """The axes of the mesh that a layout names, if the variable can be divided over them."""
+    unknown = sorted({str(axis) for axis in axes if axis is not None and axis not in AXES})
+    if unknown or len(axes) > len(spec.shape):
+        raise UsageError(
+            "A layout names an axis of the mesh, or None, for each axis of a variable. Received: "
+            f"{tuple(axes)} for variable '{spec.path}' of shape {spec.shape}. The axes of the "
+            f"mesh are {AXIS!r} (also 'batch' and 'data') and {MODEL!r}. Write as many names as "
+            "the variable has axes, or fewer."
+        )
+    names = [AXES[axis] if axis else None for axis in axes]
+    there = [name if name in topology.mesh.axis_names else None for name in names]
+    for length, name in zip(spec.shape, there, strict=False):
+        if name and length % topology.mesh.shape[name]:
+            raise UsageError(
+                "A variable is divided into equal parts. Received: a layout that divides an axis "
+                f"of {length} of variable '{spec.path}', of shape {spec.shape}, over "
+                f"{topology.mesh.shape[name]} devices. They cannot hold the same share. Choose "
+                "another axis of the variable, or None, or another size of the layer."
+            )
+    return PartitionSpec(*there)
 
 
 @final

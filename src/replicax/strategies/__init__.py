@@ -12,6 +12,7 @@ from replicax.strategies._current import in_cross_replica_context as in_cross_re
 from replicax.strategies._default import DefaultStrategy as DefaultStrategy
 from replicax.strategies._extended import StrategyExtended as StrategyExtended
 from replicax.strategies._mirrored import MirroredStrategy as MirroredStrategy
+from replicax.strategies._model_parallel import ModelParallelStrategy as ModelParallelStrategy
 from replicax.strategies._multi_worker_mirrored import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )

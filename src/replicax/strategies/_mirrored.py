@@ -10,7 +10,7 @@ import jax
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
-from replicax._mesh.store import DeviceStore, replicated
+from replicax._mesh.store import DeviceStore, replicated, zero
 from replicax.strategies._base import Strategy
 
 
@@ -23,13 +23,18 @@ class MirroredStrategy(Strategy):
     function once per device; optimizers sum the gradients over devices before they apply them.
 
     **Differs from TF:** uneven batches train to one device's weights; replicas that would
-    write different values to a variable without aggregation raise an error.
+    write different values to a variable without aggregation raise an error; optimizers and
+    variables may be divided over the devices.
 
     Args:
         devices: Devices to replicate on, such as `["GPU:0", "GPU:1"]`. Defaults to every
             local accelerator, or to every (virtual) CPU device if there is none.
         cross_device_ops: How values are combined across devices. Defaults to one all-reduce
             chosen by XLA.
+        shard_optimizer: Whether what optimizers keep, momentum and its like, is divided over
+            the devices instead of copied (ZeRO-1). The result is the same.
+        shard_parameters: Whether all large variables are divided (ZeRO-3); a step gathers those
+            of the model. Also divides what optimizers keep.
 
     Raises:
         UnknownDevice: If a device does not exist or is named twice.
@@ -45,7 +50,12 @@ class MirroredStrategy(Strategy):
         self,
         devices: Sequence[str | jax.Device] | None = None,
         cross_device_ops: CrossDeviceOps | None = None,
+        *,
+        shard_optimizer: bool = False,
+        shard_parameters: bool = False,
     ) -> None:
         topology = Topology.local(devices)
-        store = DeviceStore(replicated(topology), topology)
+        divides = shard_optimizer or shard_parameters
+        placement = zero(topology, parameters=shard_parameters) if divides else replicated(topology)
+        store = DeviceStore(placement, topology)
         super().__init__(Runtime(topology, store, cross_device_ops or CrossDeviceOps()))

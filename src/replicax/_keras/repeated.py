@@ -1,0 +1,89 @@
+"""Several steps as one program: a loop on the devices, over batches of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from replicax._core.topology import AXIS
+
+
+def are_alike(batches: Sequence[Any]) -> bool:
+    """Whether one program can loop over these batches."""
+    kinds = {
+        (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        for leaves, tree in map(jax.tree.flatten, batches)
+    }
+    return len(kinds) == 1
+
+
+def repeated(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    state: Any,
+    batches: Sequence[Any],
+    layouts: Any,
+    *,
+    join: bool,
+) -> tuple[Any, Any]:
+    """Inside a compiled program: one step for each batch.
+
+    Args:
+        step: From state and batch to logs and new state.
+        state: The state before.
+        batches: Nests of equal structure and shapes.
+        layouts: Where each array of the state lives, also between the steps.
+        join: Whether to return all logs, one after the other along the batch axis.
+
+    Returns:
+        The logs, those of the last step unless they are joined, and the new state.
+    """
+
+    def body(state: Any, batch: Any) -> tuple[Any, Any]:
+        logs, new = step(state, batch)
+        return jax.tree.map(_like, new, state, layouts), logs
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+    start = jax.tree.map(lambda value: lax.convert_element_type(value, value.dtype), state)
+    end, logs = lax.scan(body, start, stacked)
+    if join:
+        return jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), logs), end
+    return jax.tree.map(lambda rows: rows[-1], logs), end
+
+
+def _like(new: Any, old: Any, layout: Any) -> Any:
+    """A value as the next turn of the loop wants it: of the same type, in the same place."""
+    new = lax.convert_element_type(new, old.dtype)
+    several = isinstance(layout, NamedSharding) and len(layout.device_set) > 1
+    return lax.with_sharding_constraint(new, layout) if several else new
+
+
+@jax.jit
+def joined(outputs: Sequence[Any]) -> Any:
+    """The outputs of several batches, one after the other along the batch axis."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
+
+
+def gathered(state: Any, layouts: Any) -> Any:
+    """Inside a compiled program: a model's variables, whole on each replica.
+
+    Where they are divided over the replicas, XLA might divide the layers instead of the batch.
+    What an optimizer keeps stays divided.
+
+    Args:
+        state: Groups of values; the first two are the model's trainable and other variables.
+        layouts: Where each of them lives.
+    """
+    model = [jax.tree.map(_whole, state[i], layouts[i]) for i in (0, 1)]
+    return (*model, *state[2:])
+
+
+def _whole(value: Any, layout: Any) -> Any:
+    if not isinstance(layout, NamedSharding) or AXIS not in layout.spec:
+        return value
+    spec = PartitionSpec(*(None if name == AXIS else name for name in layout.spec))
+    return lax.with_sharding_constraint(value, NamedSharding(layout.mesh, spec))

@@ -1,0 +1,191 @@
+"""A model's train, test and predict functions, as Keras' loops call them.
+
+One program serves every store; batches of any size are split; steps on virtual CPU devices
+cannot dead-lock; and a failed call leaves the model as it was. What is inside a program of
+several steps is in repeated.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+
+from replicax._control.agreement import agree
+from replicax._core.device_errors import blame
+from replicax._core.placement import place, place_all
+from replicax._core.program import agree_on_program, variable_facts
+from replicax._core.progress import begin_step, dispatched, settled
+from replicax._keras import _compat
+from replicax._keras.repeated import are_alike, gathered, joined, repeated
+
+if TYPE_CHECKING:
+    from replicax._keras.distribution import StoreDistribution
+
+
+@final
+class Steps:
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        distribution: Where the model's variables and batches live.
+    """
+
+    def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
+        self._model = model
+        self._kind = kind
+        self._distribution = distribution
+        self._compiled: Any = None
+        self._agreed: set[Any] = set()
+        self._is_agreed = False
+        self._is_common = distribution.topology.num_processes > 1
+        self._in_flight: Any = None
+        self._state: Any = None
+        self._returned: Any = None
+        self._keys: Any = None
+        self._variables: Sequence[Sequence[Any]] = ()
+        self._eager = model.run_eagerly or not model.jit_compile
+        self._donates = distribution.store.is_resident and not self._eager
+
+    def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
+        if state is not self._returned:
+            state = self._taken_over(state)
+        self._state = state
+        try:
+            logs, self._state = self._execute(state, iterator)
+        except StopIteration:
+            raise  # the end of the data, which Keras expects
+        except BaseException as error:
+            blame(error)
+            # At once: Keras' own clean-up would write the state before this call, whose memory
+            # may have been reused, or one of an earlier call.
+            self.restore()
+            raise
+        self._returned = self._state
+        return logs, self._state
+
+    def _taken_over(self, state: Any) -> Any:
+        """The state at the start of a loop, or after a callback has looked at it.
+
+        A step reuses the memory of its state, which by now the user, or another variable, may
+        hold as well: what it takes over is a copy. The variables may be other ones than last
+        time, too, if a layer was frozen.
+        """
+        groups = self._groups()
+        if [list(map(id, group)) for group in groups] != self._keys:
+            self._keys = [list(map(id, group)) for group in groups]
+            self._compiled = None
+        self._variables = groups
+        if self._is_common and not self._is_agreed:
+            self._is_agreed = True
+            paths = [variable.path for group in groups for variable in group]
+            agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
+        if not self._donates:
+            return state
+        return tuple([value.copy() for value in group] for group in state)
+
+    def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
+        """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
+
+        A full number of batches of one shape is one program, a loop on the devices.
+        """
+        wanted = self._model.steps_per_execution
+        batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
+        if len(batches) == wanted and not self._eager and are_alike(batches):
+            return self._step(state, batches)
+        outputs = []
+        for batch in batches:
+            logs, state = self._step(state, [batch])
+            outputs.append(logs)
+        if self._kind != "predict" or len(outputs) == 1:
+            return outputs[-1], state
+        if self._in_flight is not None:
+            jax.block_until_ready(outputs)
+            self._in_flight = outputs = [joined(outputs)]
+            return outputs[0], state
+        return joined(outputs), state
+
+    def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
+        store, topology = self._distribution.store, self._distribution.topology
+        lent = store.lend(state)
+        if not self._eager:
+            self._compiled = self._compiled or self._compile(lent)
+            if self._is_common:
+                self._agree(lent, batches)
+        begin_step(f"{self._kind} step", common=self._is_common)
+        if self._eager:
+            # Eager operations on split arrays would be hundreds of small collectives: every
+            # device computes the whole batch, which gives the same numbers.
+            whole = place_all((lent, batches[0]), topology.replicated)
+            logs, new = self._model_step(*whole)
+            new = jax.tree.map(lambda now, then: place(now, then.sharding), new, lent)
+        else:
+            if self._in_flight is not None:
+                jax.block_until_ready(self._in_flight)
+            logs, new = self._compiled(lent, batches)
+            if self._is_common:
+                dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
+            # Logs, not state: the next step reuses the memory of the state.
+            self._in_flight = logs if topology.may_deadlock else None
+        kept = store.keep(new)
+        self._state = kept
+        return logs, kept
+
+    def _model_step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        result, new = getattr(self._model, f"{self._kind}_step")(state, batch)
+        return result, ((state[0], new) if self._kind == "predict" else new)
+
+    def _compile(self, state: Any) -> Any:
+        layouts = jax.tree.map(lambda value: value.sharding, state)
+
+        def step(state: Any, batch: Any) -> tuple[Any, Any]:
+            return self._model_step(gathered(state, layouts), self._distribution.spread(batch))
+
+        def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
+            if len(batches) == 1:
+                return step(state, batches[0])
+            return repeated(step, state, batches, layouts, join=self._kind == "predict")
+
+        topology = self._distribution.topology
+        # Of several processes each can read only what it holds the whole of.
+        logs = topology.replicated if topology.num_processes > 1 else None
+        donate = (0,) if self._donates else ()
+        self._agreed.clear()
+        return jax.jit(program, donate_argnums=donate, out_shardings=(logs, layouts))
+
+    def _agree(self, state: Any, batches: Any) -> None:
+        """Compare the program with the other workers' before a batch of new shapes."""
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batches))
+        if shapes not in self._agreed:
+            traced = self._compiled.trace(state, batches)
+            agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
+            self._agreed.add(shapes)
+
+    def restore(self) -> None:
+        """Give variables that the loop had emptied the last values it knew, after a failure."""
+        if self._state is None:
+            return
+        for variables, values in zip(self._variables, self._state, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                if _compat.is_lost(variable) and not value.is_deleted():
+                    _compat.store(variable, value)
+        _compat.drop_loop_state(self._model)
+        self._state = None
+
+    def forget(self) -> None:
+        """Let go of the state at the end of a call: the variables have it."""
+        self._state = self._returned = None
+        self._is_agreed = False
+        if self._is_common:
+            settled()
+
+    def _groups(self) -> Sequence[Sequence[Any]]:
+        model = self._model
+        groups = [model.trainable_variables, model.non_trainable_variables]
+        if self._kind == "train":
+            groups.append(model.optimizer.variables)
+        return groups if self._kind == "predict" else [*groups, model.metrics_variables]
