@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, use_abstract_mesh
 
 from replicax._core.errors import UnevenBatch, UsageError
 from replicax._core.packing import combine_packed
@@ -77,6 +78,7 @@ class SyncGroup:
         combine: How an all-reduce is carried out.
         share: This replica's weight in a mean of variables: 0 for a replica without rows.
         gathers: The sizes that gathers meet, for uneven shapes.
+        mesh: The devices, if several of them hold one replica.
     """
 
     def __init__(
@@ -86,15 +88,24 @@ class SyncGroup:
         *,
         share: float | None = None,
         gathers: GatherLog | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         self.size = size
+        self._mesh = mesh
         self.share = 1.0 / size if share is None else share
         self._combine = combine
         self._gathers = gathers
 
     def replica_id(self) -> Any:
         """The number of this replica; int32."""
-        return lax.axis_index(AXIS) if self.size > 1 else jnp.int32(0)
+        if self.size == 1:
+            return jnp.int32(0)
+        if self._mesh is None:
+            return lax.axis_index(AXIS)
+        # JAX asks for the mesh when it compiles; a function that is captured has none around it.
+        kinds = {AXIS: AxisType.Manual}
+        with use_abstract_mesh(self._mesh.abstract_mesh.update_axis_types(kinds)):
+            return lax.axis_index(AXIS)
 
     def all_reduce(self, op: ReduceOp, value: Any, options: Any = None) -> Any:
         """Combine every array of a nest over the group."""

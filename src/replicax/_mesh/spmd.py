@@ -70,38 +70,42 @@ def build(
     captured, varies, body = make(fn, arrays, topology, combine)
     adopt(captured.variables)
     written = set(captured.written)
+    layouts = _layouts(captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         rest, fresh = iter(others), iter(news)
         state = [next(fresh if i in written else rest) for i in range(len(captured.variables))]
-        return *body(state, arrays), jnp.int32(0)
+        outputs, news = body(state, arrays)
+        if layouts is not None:
+            outputs = [
+                _for_replicas(out, v, topology) for out, v in zip(outputs, varies, strict=True)
+            ]
+        return outputs, news, jnp.int32(0)
 
     compiled = jax.jit(
         step,
         donate_argnums=(0,) if donate else (),
-        out_shardings=_layouts(captured, varies, topology),
+        out_shardings=None if layouts is None else (None, layouts, None),
         compiler_options=compiler_options,
     )
     return Program(captured, varies, compiled)
 
 
-def _layouts(captured: Captured, varies: Sequence[bool], topology: Topology) -> Any:
-    """Where outputs and new values go; None, for XLA to choose, if no variable is divided."""
-    news = [_compat.layout(captured.variables[i]) for i in captured.written]
-    divided = any(layout is not None and not layout.is_fully_replicated for layout in news)
+def _layouts(captured: Captured, topology: Topology) -> list[Any] | None:
+    """Where new values go; None, for XLA to choose, if every device holds the whole of each."""
+    layouts = [_compat.layout(variable) for variable in captured.variables]
+    divided = any(layout is not None and not layout.is_fully_replicated for layout in layouts)
     if topology.model_parallel == 1 and not divided:
         return None
-    whole = topology.replicated
-    # Rows of a replica on one of its devices only could not be read as that replica's component.
-    outputs = [topology.split if v and topology.num_replicas > 1 else whole for v in varies]
-    return outputs, [layout or whole for layout in news], None
+    return [layouts[i] or topology.replicated for i in captured.written]
 
 
 def _build_spmd(
     fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     replicas = topology.num_replicas
-    group = SyncGroup(replicas, combine)
+    several = topology.model_parallel > 1
+    group = SyncGroup(replicas, combine, mesh=topology.mesh if several else None)
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
@@ -143,3 +147,10 @@ def wrap_output(value: Any, varies: bool, replicas: int) -> Any:
     if replicas == 1 or isinstance(value, PerReplica):
         return value
     return PerReplica(value) if varies else Mirrored(value, replicas)
+
+
+def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:
+    """An output, laid out so that each device of a replica has the whole of its component."""
+    rows = output.is_even if isinstance(output, PerReplica) else varies
+    layout = topology.split if rows and topology.num_replicas > 1 else topology.replicated
+    return jax.lax.with_sharding_constraint(output, layout)
