@@ -83,12 +83,19 @@ def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology)
 
 def _free(rank: int) -> list[Any]:
     """Axes that are whole on the devices of a replica, whatever the replicas divide."""
-    frame = current_frame()
-    per_replica = frame is not None and frame.replica is not None
-    first = None if per_replica else PartitionSpec.UNCONSTRAINED
+    first = PartitionSpec.UNCONSTRAINED if _group() is None else None
     return [first, *[None] * (rank - 1)] if rank else []
 
 
 def _constrained(tensor: Any, axes: Sequence[Any], topology: Topology) -> Any:
-    layout = NamedSharding(topology.mesh, PartitionSpec(*axes))
-    return jax.lax.with_sharding_constraint(tensor, layout)
+    group = _group()
+    mesh = topology.mesh if group is None else group.mesh
+    if mesh is None:  # rows that the replicas do not divide: each device computes its replica's
+        return tensor
+    return jax.lax.with_sharding_constraint(tensor, NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def _group() -> Any:
+    """Those who run in step with this replica, in `run`; else None."""
+    frame = current_frame()
+    return frame.replica.group if frame is not None and frame.replica is not None else None

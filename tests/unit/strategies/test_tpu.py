@@ -182,13 +182,8 @@ def test_a_custom_loop_gives_what_as_many_mirrored_replicas_give(strategy, squar
     eight = looped(rx.MirroredStrategy())
     assert_trees_close(looped(strategy), eight)
     two = looped(rx.MirroredStrategy(["CPU:0", "CPU:1"]))
-    split = squares.experimental_split_to_logical_devices
+    split = squares.experimental_split_to_logical_devices  # the four rows of a replica
     assert_trees_close(looped(squares, lambda x: split(x, [4, 1])), two)
-
-
-def hlo(strategy, fn, x):
-    """What the devices run, for `fn` of a global array."""
-    return jax.jit(fn).lower(x).compile().as_text()
 
 
 def test_a_split_convolution_exchanges_borders(squares):
@@ -198,34 +193,29 @@ def test_a_split_convolution_exchanges_borders(squares):
         images = squares.experimental_split_to_logical_devices(images, [1, 2, 2, 1])
         return keras.ops.conv(images, kernel, padding="same")
 
-    compiled = jax.jit(convolved).lower(IMAGES[:4]).compile()
+    # Of four images two replicas have two each, as in `fit`, and each device a quarter of them.
+    images = jax.device_put(IMAGES[:4], squares.extended.distribution.get_data_layout((4,)))
+    compiled = jax.jit(convolved).lower(images).compile()
     text = compiled.as_text()
+    assert "f32[2,4,4,4]" in text
     assert "collective-permute" in text
     assert "all-gather" not in text
-    # An eighth of the pixels on each of the eight devices, or a quarter if the batch stays whole.
-    assert "f32[4,4,4,4]" in text
-    np.testing.assert_allclose(
-        compiled(IMAGES[:4]), keras.ops.conv(IMAGES[:4], kernel, padding="same"), rtol=1e-5
-    )
+    expected = keras.ops.conv(IMAGES[:4], kernel, padding="same")
+    np.testing.assert_allclose(compiled(images), expected, rtol=1e-5)
 
 
-def test_where_tensors_are_in_run(squares):
-    seen = []
-
+def test_numbers_stay_in_run(squares):
     def step(rows):
-        for tensor in (
-            squares.experimental_split_to_logical_devices(rows, [1, 4]),
-            squares.experimental_replicate_to_logical_devices(rows),
-            squares.experimental_assign_to_logical_device(rows, 3),
-            squares.experimental_replicate_to_logical_devices(rows.sum()),
-        ):
-            seen.append(tensor)
-        return seen[-4] * 2 + seen[-3] - seen[-2]
+        halves = squares.experimental_split_to_logical_devices(rows, [1, 4])
+        whole = squares.experimental_replicate_to_logical_devices(rows)
+        on_last = squares.experimental_assign_to_logical_device(rows.sum(), 3)
+        return halves * 2 + whole, on_last
 
-    rows = np.arange(24.0, dtype="float32").reshape(6, 4)
-    for count in (6, 5):  # even, and uneven: three rows and two
-        result = squares.run(step, args=(batch_of(squares, rows[:count]),))
-        np.testing.assert_array_equal(squares.gather(result, axis=0), 2 * rows[:count])
+    numbers = np.arange(24.0, dtype="float32").reshape(6, 4)
+    for rows in (numbers, numbers[:5]):  # three rows on each replica; three and two
+        found, sums = squares.run(step, args=(batch_of(squares, rows),))
+        np.testing.assert_array_equal(squares.gather(found, axis=0), 3 * rows)
+        assert [float(one) for one in sums.values] == [rows[:3].sum(), rows[3:].sum()]
 
 
 def test_one_device_per_replica_has_nothing_to_split(strategy):
