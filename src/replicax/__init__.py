@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._plan._planning import plan as plan
+    from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
@@ -83,6 +85,8 @@ _HOMES = {
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._plan._planning": ["plan"],
+    "replicax._plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],
     "replicax.strategies": [
         "CentralStorageStrategy",

@@ -4,6 +4,8 @@
                          unset.
 `CUDA_VISIBLE_DEVICES`   set by `SlurmClusterResolver` to the GPUs of this task.
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
+`TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
+                         it asks Google's metadata server, and only one process may load it.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
@@ -16,9 +18,10 @@ What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variabl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 from replicax._core.errors import UsageError
@@ -26,6 +29,7 @@ from replicax._core.errors import UsageError
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
@@ -51,6 +55,21 @@ def prefer_jax_backend() -> None:
 def prefer_nccl_ring() -> None:
     """Let NCCL, if it is used, communicate in rings. It must happen before NCCL starts."""
     os.environ.setdefault(NCCL_ALGO, "Ring")
+
+
+@contextlib.contextmanager
+def only_compiling_for_tpus() -> Generator[None, None, None]:
+    """Let libtpu start, in a `with` block, as what needs no TPU."""
+    before = {name: os.environ.get(name) for name in LIBTPU_WITHOUT_TPU}
+    os.environ.update(dict.fromkeys(LIBTPU_WITHOUT_TPU, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def set_visible_gpus(gpus: Sequence[str]) -> None:
@@ -81,7 +100,9 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
 
 
 def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
+    """What `TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
+                             it asks Google's metadata server, and only one process may load it.
+    `RX_TLS_CERT`, `RX_TLS_KEY` and `RX_TLS_CA` say; empty where they say nothing."""
     own = os.environ if environ is None else environ
     return {name: own.get(name, "").strip() for name in RX_TLS}
 

@@ -255,6 +255,11 @@ DATA_LOOK = "_symbolic_build"
 """The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""
 
 
+def build_for(model: Any, batch: Any) -> None:
+    """Build a model, its metrics, loss and optimizer from the shapes of a batch."""
+    model._symbolic_build(data_batch=batch)
+
+
 def note_epochs(model: Any, epochs: Any) -> None:
     """Remember through what the model's loop reads its data."""
     object.__setattr__(model, "_replicax_epochs", weakref.ref(epochs))

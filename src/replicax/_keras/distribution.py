@@ -68,7 +68,7 @@ class StoreDistribution(_compat.Distribution):
         chosen = _compat.layout(variable)
         if chosen is not None:
             return chosen
-        spec = _spec(variable)
+        spec = spec_of(variable)
         check_variable(spec)
         layout = self.store.layout(spec)
         if layout is not None:
@@ -173,7 +173,7 @@ class StoreDistribution(_compat.Distribution):
                     "on that strategy's devices. Make the model, optimizer and metrics in this "
                     "strategy's scope, or load the weights into a model made there."
                 )
-            spec = _spec(variable)
+            spec = spec_of(variable)
             check_variable(spec)
             layout = self.store.layout(spec)
             if layout is not None:
@@ -216,7 +216,8 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
     return np.frombuffer(content, host.dtype).reshape(host.shape)
 
 
-def _spec(variable: Any) -> VariableSpec:
+def spec_of(variable: Any) -> VariableSpec:
+    """What a store is told about a variable."""
     slot = _compat.slot(variable)
     return VariableSpec(
         variable.path,

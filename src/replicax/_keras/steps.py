@@ -19,7 +19,8 @@ from replicax._core.placement import place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
-from replicax._keras.repeated import are_alike, gathered, joined, repeated
+from replicax._keras.repeated import are_alike, joined
+from replicax._keras.step_program import model_step, program_of_steps, step_variables
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
@@ -75,7 +76,7 @@ class Steps:
         hold as well: what it takes over is a copy. The variables may be other ones than last
         time, too, if a layer was frozen.
         """
-        groups = self._groups()
+        groups = step_variables(self._model, self._kind)
         if [list(map(id, group)) for group in groups] != self._keys:
             self._keys = [list(map(id, group)) for group in groups]
             self._compiled = None
@@ -121,7 +122,7 @@ class Steps:
             # Eager operations on split arrays would be hundreds of small collectives: every
             # device computes the whole batch, which gives the same numbers.
             whole = place_all((lent, batches[0]), topology.replicated)
-            logs, new = self._model_step(*whole)
+            logs, new = model_step(self._model, self._kind, *whole)
             new = jax.tree.map(lambda now, then: place(now, then.sharding), new, lent)
         else:
             if self._in_flight is not None:
@@ -135,27 +136,18 @@ class Steps:
         self._state = kept
         return logs, kept
 
-    def _model_step(self, state: Any, batch: Any) -> tuple[Any, Any]:
-        result, new = getattr(self._model, f"{self._kind}_step")(state, batch)
-        return result, ((state[0], new) if self._kind == "predict" else new)
-
     def _compile(self, state: Any) -> Any:
-        layouts = jax.tree.map(lambda value: value.sharding, state)
-
-        def step(state: Any, batch: Any) -> tuple[Any, Any]:
-            return self._model_step(gathered(state, layouts), self._distribution.spread(batch))
-
-        def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
-            if len(batches) == 1:
-                return step(state, batches[0])
-            return repeated(step, state, batches, layouts, join=self._kind == "predict")
-
-        topology = self._distribution.topology
-        # Of several processes each can read only what it holds the whole of.
-        logs = topology.replicated if topology.num_processes > 1 else None
-        donate = (0,) if self._donates else ()
+        distribution = self._distribution
         self._agreed.clear()
-        return jax.jit(program, donate_argnums=donate, out_shardings=(logs, layouts))
+        return program_of_steps(
+            self._model,
+            self._kind,
+            jax.tree.map(lambda value: value.sharding, state),
+            spread=distribution.spread,
+            # Of several processes each can read only what it holds the whole of.
+            logs=distribution.topology.replicated if self._is_common else None,
+            donates=self._donates,
+        )
 
     def _agree(self, state: Any, batches: Any) -> None:
         """Compare the program with the other workers' before a batch of new shapes."""
@@ -182,10 +174,3 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
-
-    def _groups(self) -> Sequence[Sequence[Any]]:
-        model = self._model
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if self._kind == "train":
-            groups.append(model.optimizer.variables)
-        return groups if self._kind == "predict" else [*groups, model.metrics_variables]

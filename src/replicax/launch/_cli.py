@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from replicax.launch._child import run_child
 from replicax.launch._devices import device_variables
+from replicax.launch._plan_arguments import (
+    add_plan,
+    plan_environment,
+    plan_request,
+    without_script_arguments,
+)
 from replicax.launch._run_arguments import add_run, positive
 
 if TYPE_CHECKING:
@@ -61,6 +67,8 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
+    if typed[:1] == ["plan"]:
+        return _plan(typed)
     request = vars(build_parser().parse_args(typed))
     command = str(request.pop("command"))
     if command == "run":
@@ -74,6 +82,15 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
     from replicax.launch._run import Request, run_command
 
     return run_command(Request(**request), typed, os.environ)
+
+
+def _plan(typed: Sequence[str]) -> int:
+    """Plan in a child process, whose JAX knows the CPU only."""
+    own, of_script = without_script_arguments(typed)
+    request = vars(build_parser().parse_args(own))
+    options = json.dumps(plan_request(request, of_script))
+    environment = plan_environment(os.environ, request, cores=os.cpu_count() or 1)
+    return run_child([sys.executable, "-m", "replicax._plan", options], environment)
 
 
 def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> dict[str, str]:
@@ -108,6 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_compare(commands)
     _add_devices(commands)
+    add_plan(commands)
     add_run(commands)
     return parser
 

@@ -1,0 +1,60 @@
+"""The steps of a Keras model as one program: `fit` runs it, `replicax plan` only compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from replicax._keras.repeated import gathered, repeated
+from replicax._keras.slots import noted
+
+
+def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
+    """One step of a model's train, test or predict loop, without side effects.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        state: The values of `step_variables`.
+        batch: The whole batch.
+
+    Returns:
+        What the step says, and the new state.
+    """
+    result, new = getattr(model, f"{kind}_step")(state, batch)
+    return result, ((state[0], new) if kind == "predict" else new)
+
+
+def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
+    """The variables whose values are the state of a step, in groups."""
+    groups = [model.trainable_variables, model.non_trainable_variables]
+    if kind == "train":
+        groups.append(noted(model.optimizer.variables))
+    return groups if kind == "predict" else [*groups, model.metrics_variables]
+
+
+def program_of_steps(
+    model: Any, kind: str, layouts: Any, *, spread: Callable[[Any], Any], logs: Any, donates: bool
+) -> Any:
+    """Steps for all devices, as `jax.jit` has them: `(state, batches) -> (logs, state)`.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        layouts: Where each value of the state is, before the steps and after them.
+        spread: Divides a batch over the replicas.
+        logs: Where the logs are; None leaves it to XLA.
+        donates: Whether the new state takes over the memory of the old one.
+    """
+
+    def step(state: Any, batch: Any) -> tuple[Any, Any]:
+        return model_step(model, kind, gathered(state, layouts), spread(batch))
+
+    def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
+        if len(batches) == 1:
+            return step(state, batches[0])
+        return repeated(step, state, batches, layouts, join=kind == "predict")
+
+    return jax.jit(program, donate_argnums=(0,) if donates else (), out_shardings=(logs, layouts))

@@ -1,0 +1,68 @@
+"""`python -m replicax._plan OPTIONS`, started by `replicax plan`, which checks the options.
+
+OPTIONS is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import replicax as rx
+from replicax._plan._load import load
+from replicax._plan._planning import plan_subject
+from replicax.report import _progress
+
+_USAGE = "usage: python -m replicax._plan OPTIONS; see replicax plan --help"
+
+
+def main(arguments: list[str]) -> int:
+    """Plan; return the exit code."""
+    if len(arguments) != 1:
+        print(_USAGE, file=sys.stderr)
+        return 2
+    try:
+        return _plan(json.loads(arguments[0]))
+    except rx.errors.ReplicaxError as error:
+        print(f"replicax plan: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, rx.errors.UsageError) else 1
+
+
+def _plan(options: dict[str, Any]) -> int:
+    for name in ("json", "plot"):
+        _check_writable(options[name])  # before minutes of work, not after
+    if options["precision"]:
+        keras.config.set_dtype_policy(options["precision"])
+    planned = load(options["target"], options["args"])
+    with _progress.for_stdout() as listener:
+        found = plan_subject(
+            planned,
+            topologies=options["topologies"],
+            strategies=options["strategies"],
+            batch_size=options["batch"],
+            find_largest=options["bisect"],
+            listener=listener,
+        )
+    print(f"\n{found.table()}", flush=True)
+    if options["json"]:
+        Path(options["json"]).write_text(found.to_json(), encoding="utf-8")
+    if options["plot"]:
+        found.plot(options["plot"])
+    return 0
+
+
+def _check_writable(file: str | None) -> None:
+    if file and not Path(file).resolve().parent.is_dir():
+        raise rx.errors.UsageError(
+            "A file is written into a folder that is there. "
+            f"Received: {file!r}, whose folder is not. It is not made by itself. "
+            "Make the folder, or write elsewhere."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

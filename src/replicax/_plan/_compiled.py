@@ -1,0 +1,172 @@
+"""The train step of a Keras model, compiled for devices that need not be here.
+
+It is the very step that `fit` runs, from `_keras/step_program.py`, with the same placement of variables and
+batch. Shapes stand for values, so nothing is copied and no memory of a device is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import UsageError
+from replicax._core.topology import Topology
+from replicax._keras import _compat
+from replicax._keras.distribution import spec_of
+from replicax._keras.hooks import install_hooks
+from replicax._keras.step_program import program_of_steps, step_variables
+from replicax._mesh.runtime import Runtime
+from replicax._mesh.store import DeviceStore, Placement
+from replicax.strategies import Strategy
+
+
+@final
+@dataclass(frozen=True)
+class Lowered:
+    """A step before it is compiled, and what one device holds of its arguments.
+
+    Args:
+        program: What `jax.jit(…).lower(…)` gave.
+        parameters: Bytes of the model's variables on one device.
+        optimizer: Bytes of the variables of optimizer and metrics on one device.
+        batch: Bytes of the batch on one device.
+    """
+
+    program: Any
+    parameters: int
+    optimizer: int
+    batch: int
+
+
+def described_strategy(topology: Topology, placement: Placement) -> Strategy:
+    """A strategy for devices that are only described: programs can be compiled, not run."""
+    return Strategy(Runtime(topology, DeviceStore(placement, topology), CrossDeviceOps()))
+
+
+def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
+    """Trace and lower the step that `fit` would run.
+
+    Args:
+        model: A compiled Keras model, made in any scope or in none. It is built if it was not.
+        batch: The whole batch: arrays, or `jax.ShapeDtypeStruct`s, as `fit` would pass them on:
+            `(x, y)` or `(x, y, sample_weight)`.
+        strategy: Where it would run; its devices may be only described.
+
+    Returns:
+        The step.
+
+    Raises:
+        UsageError: If the model is not compiled, or cannot be built from this batch.
+    """
+    batch = shapes_of(batch)
+    build(model, batch)
+    distribution = strategy.extended.distribution
+    with strategy.scope():
+        layouts = tuple(
+            [distribution.store.layout(spec_of(variable)) for variable in group]
+            for group in step_variables(model, "train")
+        )
+        state = tuple(
+            [_shape(variable, layout) for variable, layout in zip(group, where, strict=True)]
+            for group, where in zip(step_variables(model, "train"), layouts, strict=True)
+        )
+        batch = jax.tree.map(
+            lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
+        )
+        program = program_of_steps(
+            model, "train", layouts, spread=distribution.spread, logs=None, donates=True
+        )
+        lowered = program.lower(state, [batch])
+    trainable, others, optimizer, metrics = (bytes_per_device(group) for group in state)
+    return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
+
+
+def build(model: Any, batch: Any) -> None:
+    """Make every variable that the model, its metrics and its optimizer have.
+
+    Raises:
+        UsageError: If the model is not compiled, or cannot be built from this batch.
+    """
+    if getattr(model, "optimizer", None) is None:
+        raise UsageError(
+            "A plan is made of a model's training step. "
+            f"Received: {getattr(model, 'name', model)!r}, which has no optimizer. "
+            "The step needs an optimizer and a loss. Call `model.compile(…)` first."
+        )
+    install_hooks()  # they tell what an optimizer keeps for which variable
+    owner = _compat.strategy_of(model)
+    try:
+        with owner.scope() if owner is not None else contextlib.nullcontext():
+            _compat.build_for(model, batch)
+    except Exception as error:
+        kinds = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(batch))
+        raise UsageError(
+            "A plan is made from the shapes of a batch, which the model must accept. "
+            f"Received: a batch of {kinds}, with which Keras says: {error}. "
+            "The variables of the model are not known before. Pass a batch that `fit` would take, "
+            "or build the model with `keras.Input`."
+        ) from error
+
+
+def shapes_of(batch: Any) -> Any:
+    """A batch without its values: what JAX makes of each array."""
+
+    def one(leaf: Any) -> Any:
+        leaf = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
+        kind = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct(tuple(leaf.shape), kind)
+
+    return jax.tree.map(one, batch)
+
+
+def bytes_per_device(arrays: Iterable[Any]) -> int:
+    """How many bytes of these arrays one device holds: of those that are split, its part."""
+    return sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape), dtype=np.int64)) * _item_bytes(leaf)
+        for leaf in jax.tree.leaves(arrays)
+    )
+
+
+def _item_bytes(leaf: Any) -> int:
+    return np.dtype(leaf.dtype).itemsize
+
+
+def _shape(variable: Any, layout: Any) -> Any:
+    kind = _compat.stored_dtype(variable)
+    return jax.ShapeDtypeStruct(tuple(variable.shape), kind, sharding=layout)
+
+
+def _laid_out(leaf: Any, layout: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout)
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows a batch has.
+
+    Raises:
+        UsageError: If its arrays do not agree.
+    """
+    rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
+    if len(rows) != 1:
+        raise UsageError(
+            "The arrays of a batch have the same number of rows. "
+            f"Received: {', '.join(map(str, rows)) or 'no array with rows'}. "
+            "A batch is divided by its rows. Pass `(x, y)` with as many rows each."
+        )
+    return rows[0]
+
+
+def with_rows(batch: Any, rows: int) -> Any:
+    """The same batch with another number of rows."""
+    return jax.tree.map(
+        lambda leaf: (
+            jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf
+        ),
+        batch,
+    )
