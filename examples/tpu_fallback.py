@@ -2,8 +2,8 @@
 
     python examples/tpu_fallback.py
 
-On a TPU VM, with `pip install 'replicax[tpu]'`, it takes all chips, and the chips of the other hosts
-if the same command is started there. On a laptop it says that it does not, and takes the CPU.
+On a TPU VM, with `pip install 'replicax[tpu]'`, it takes all chips, and those of the other hosts if
+the same command is started there. On a laptop it says that it does not, and takes the CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 
 import replicax as rx  # isort: skip  (before Keras: it chooses the JAX backend)
 import keras
-import numpy as np
 from sklearn.datasets import load_digits
 
 
