@@ -69,7 +69,7 @@ class TPUClusterResolver(ClusterResolver):
         tpu: None, empty or `"auto"` for the TPU of this host; `"local"` for its chips alone;
             the name it must have; or the addresses of its hosts, with commas.
         zone: Not needed; it is there for the signature.
-        project: Not needed; it is there for the signature.
+        project: Not needed.
         job_name: `"worker"`: all hosts train.
         coordinator_name: Not needed: no process stands beside the hosts'.
         coordinator_address: Where the first host listens, instead of port 8482.
@@ -274,8 +274,7 @@ class TPUClusterResolver(ClusterResolver):
                 'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")).'
             )
         known = self._slice.name if self._slice else ""
-        is_name = self._tpu and self._tpu != "local" and not any(s in self._tpu for s in ",.:")
-        if is_name and known and known != self._tpu:
+        if known and self._tpu not in ("", "local", known):
             raise ClusterSpecError(
                 "A program runs on the hosts of the TPU that it uses. "
                 f"Received: tpu={self._tpu!r} on a host of {known!r}. "
