@@ -7,6 +7,7 @@ mixed precision, other inputs) are in test_fit_variants.py.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import keras
@@ -22,7 +23,7 @@ SAMPLE = np.random.default_rng(7)
 X = SAMPLE.normal(size=(101, 8, 8, 1)).astype("float32")
 Y = SAMPLE.integers(0, 10, 101)
 
-SEVERAL = ("one_device", "mirrored_2", "mirrored_3", "central_storage_4")
+SEVERAL = ("one_device", "mirrored_3", "central_storage_4")
 
 
 def conv_net(optimizer="sgd"):
@@ -76,7 +77,7 @@ def assert_same_run(strategy, batch_size, optimizer, epochs, tolerance):
         np.testing.assert_allclose(result[name], expected[name], atol=10 * tolerance * scale)
 
 
-@pytest.mark.parametrize("name", MATRIX)
+@pytest.mark.parametrize("name", ["default", "mirrored_2", "multi_worker_8", *SEVERAL])
 def test_core_twenty_steps_of_sgd_equal_one_device(name):
     # 101 rows in batches of 16: 6 full batches and one of 5; three epochs are 21 steps.
     assert_same_run(MATRIX[name](), 16, "sgd", 3, tolerance=1e-5)
@@ -87,10 +88,16 @@ def test_core_twenty_steps_of_adam_equal_one_device(name):
     assert_same_run(MATRIX[name](), 16, "adam", 3, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 10, 101, 500])
-@pytest.mark.parametrize("name", ["mirrored_3", "multi_worker_8", "central_storage_3"])
+@pytest.mark.parametrize(
+    ("name", "batch_size"),
+    [
+        *itertools.product(["mirrored_3"], [1, 2, 5, 10, 101, 500]),
+        *itertools.product(["multi_worker_8"], [5, 101]),
+        *itertools.product(["central_storage_3"], [2, 10]),
+    ],
+)
 def test_any_batch_size_equals_one_device(name, batch_size):
-    # 1 and 2 rows on 3 and 8 replicas: fewer rows than replicas, at every step.
+    # 1 and 2 rows on 3 replicas, 5 on 8: fewer rows than replicas, at every step.
     epochs = 1 if batch_size < 16 else 3
     assert_same_run(MATRIX[name](), batch_size, "sgd", epochs, tolerance=2e-5)
 

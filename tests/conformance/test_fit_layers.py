@@ -79,8 +79,10 @@ def compare(name, make, train=fit, tolerance=1e-5):
     assert weight_difference(weights, expected) <= tolerance
 
 
-@pytest.mark.parametrize("name", ["mirrored_3", "central_storage_2"])
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*((kind, "mirrored_3") for kind in LAYERS), ("frozen_batch_norm", "central_storage_2")],
+)
 def test_layer(kind, name):
     compare(name, functools.partial(model_of, LAYERS[kind]))
 

@@ -94,8 +94,16 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["mirrored_2", "central_storage_3"])
-@pytest.mark.parametrize("variant", VARIANTS)
+ELSEWHERE = ("steps_per_execution", "run_eagerly", "ema", "sample_weight", "validation_data")
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        *((variant, "mirrored_2") for variant in VARIANTS),
+        *((variant, "central_storage_3") for variant in ELSEWHERE),
+    ],
+)
 def test_variant_equals_one_device(variant, name):
     compare_dense(name, *VARIANTS[variant])
 

@@ -211,10 +211,10 @@ def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
     program.intercept("worker", 0, stands_still)
     program.schedule(10)
     program.coordinator.join()
+    wait_until(lambda: program.member("worker", 0) is not stopped)
     over.set()
     assert program.values() == [11.0, 11.0]
     assert "The worker 0 has not answered for 0.5 seconds" in caplog.text
-    assert program.member("worker", 0) is not stopped
 
 
 def test_another_run_goes_on_from_the_snapshots_of_the_first(start, tmp_path, caplog):

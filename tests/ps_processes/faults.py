@@ -129,7 +129,7 @@ def errors(coordinator):
         return next(batches)
 
     found = {}
-    bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100).map(divided))
+    bad = coordinator.create_per_worker_dataset(lambda: rx.data.Dataset.range(100).map(refused))
     for name, data, count in [
         ("raising", bad, 9),
         ("end", coordinator.create_per_worker_dataset(rx.data.Dataset.range(2)), 9),
@@ -145,9 +145,11 @@ def errors(coordinator):
     return found
 
 
-def divided(number):
+def refused(number):
     """Raises for a number that the coordinator does not look at."""
-    return 1 // (1 - number)
+    if number == 1:
+        raise ValueError("not this one")
+    return number
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-STEPS = 5000
+STEPS = 3000
 
 PROGRAM = """
 import json, statistics, sys, time

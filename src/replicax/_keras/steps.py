@@ -104,11 +104,12 @@ class Steps:
             outputs.append(logs)
         if self._kind != "predict" or len(outputs) == 1:
             return outputs[-1], state
-        if self._in_flight is not None:
-            jax.block_until_ready(outputs)
-            self._in_flight = outputs = [joined(outputs)]
-            return outputs[0], state
-        return joined(outputs), state
+        if self._in_flight is None:
+            return joined(outputs), state
+        # To join what is divided communicates, too: nothing else may run meanwhile.
+        jax.block_until_ready(outputs)
+        self._in_flight = joined(outputs)
+        return self._in_flight, state
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         store, topology = self._distribution.store, self._distribution.topology

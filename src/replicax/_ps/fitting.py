@@ -16,6 +16,31 @@ AHEAD = 2  # closures per lane: one runs, one waits
 
 
 @final
+class _Flushes:
+    """What waits for all that models have under way, with the thread that scheduled it.
+
+    A lane that traces a further program reads variables, too: it may not wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        known = threading.get_ident(), flush
+        if known not in self._known:
+            self._known.append(known)
+
+    def remove(self, flush: Callable[[], None]) -> None:
+        self._known = [known for known in self._known if known[1] != flush]
+
+    def run(self) -> None:
+        here = threading.get_ident()
+        for thread, flush in list(self._known):
+            if thread == here:
+                flush()
+
+
+@final
 class StepScheduler:
     """Schedules the steps of Keras' loops.
 
@@ -26,10 +51,8 @@ class StepScheduler:
 
     def __init__(self, coordination: Coordination, store: ServerStore) -> None:
         self._coordination, self._store = coordination, store
-        # Of all models that have something under way, with the thread that waits for it. A lane
-        # that traces a further program reads variables, too: it may not wait for itself.
-        self._flushes: list[tuple[int, Callable[[], None]]] = []
-        store.before_access = self._flush
+        self._flushes = _Flushes()
+        store.before_access = self._flushes.run  # no way from the store to the strategy
 
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         """Run `fn(*args)` on a worker."""
@@ -42,19 +65,11 @@ class StepScheduler:
 
     def before_access(self, flush: Callable[[], None]) -> None:
         """Call `flush` before this thread reads or writes a variable."""
-        known = threading.get_ident(), flush
-        if known not in self._flushes:
-            self._flushes.append(known)
+        self._flushes.add(flush)
 
     def access(self, flush: Callable[[], None]) -> None:
         """Do so no more."""
-        self._flushes = [known for known in self._flushes if known[1] != flush]
-
-    def _flush(self) -> None:
-        here = threading.get_ident()
-        for thread, flush in list(self._flushes):
-            if thread == here:
-                flush()
+        self._flushes.remove(flush)
 
     def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Let the servers run an optimizer."""

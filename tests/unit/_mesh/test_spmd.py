@@ -22,7 +22,13 @@ UNEVEN = put_pieces(TWO, [np.array([1.0, 2.0]), np.array([3.0])])
 
 
 def program(fn, arrays=(), topology=TWO, **options):
-    return build(fn, list(arrays), topology, sum_leaves, **{"donate": False, **options})
+    return build(
+        fn,
+        list(arrays),
+        topology,
+        sum_leaves,
+        **{"donate": False, "adopt": lambda variables: None, **options},
+    )
 
 
 def executed(built, arrays=(), values=(), others=()):

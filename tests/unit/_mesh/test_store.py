@@ -1,15 +1,20 @@
-"""Where variables live: the three placements, and what is lent and kept."""
+"""Where variables live: the placements, and what is lent and kept."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import keras
 import pytest
+from jax.sharding import PartitionSpec as P
 
+from replicax._core.errors import UsageError
 from replicax._core.store import VariableSpec
 from replicax._core.topology import Topology
-from replicax._mesh.store import DeviceStore, anywhere, on, replicated
+from replicax._mesh.store import SMALL, DeviceStore, anywhere, by_layout, on, replicated, zero
 
+FOUR = Topology.local([f"CPU:{i}" for i in range(4)])
+GRID = Topology.local([f"CPU:{i}" for i in range(8)], model_parallel=2)  # 4 replicas of 2
 TWO = Topology.local(["CPU:0", "CPU:1"])
 CPUS = jax.devices("cpu")
 SPEC = VariableSpec("dense/kernel", (2, 3), "float32")
@@ -67,3 +72,99 @@ def test_a_central_store_copies_to_the_replicas_and_back():
 
 def test_a_specification_is_a_value():
     assert VariableSpec("dense/kernel", (2, 3), "float32", "none", "auto") == SPEC
+
+
+def spec_of(shape, path="dense/kernel", parameter=None):
+    """A variable; with `parameter` (or "") what an optimizer keeps for it."""
+    is_slot = parameter is not None
+    return VariableSpec(path, shape, "float32", is_slot=is_slot, parameter=parameter or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((64, 32), P("replica", None)),  # the largest axis
+        ((32, 64), P(None, "replica")),
+        ((64, 64), P("replica", None)),  # the first of the largest
+        ((66, 32), P(None, "replica")),  # 4 does not divide 66
+        ((66, 33), P()),
+        ((SMALL,), P("replica")),
+        ((SMALL // 2, 2), P("replica", None)),
+        ((SMALL // 4 - 4, 4), P()),  # too small
+        ((), P()),
+    ],
+)
+def test_what_optimizers_keep_is_divided_along_its_largest_axis(shape, expected):
+    placement = zero(FOUR, parameters=False)
+    assert placement(spec_of(shape, parameter="")).spec == expected
+    assert placement(spec_of(shape)).spec == P()
+    assert zero(FOUR, parameters=True)(spec_of(shape)).spec == expected
+
+
+def test_what_is_divided_over_a_model_is_divided_once_more_over_the_replicas():
+    placement = zero(
+        GRID, parameters=False, base=by_layout(GRID, {"dense/kernel": (None, "model")})
+    )
+    kernel, slot = spec_of((64, 128)), spec_of((64, 128), "adam/m", "dense/kernel")
+    assert placement(kernel).spec == P(None, "model")
+    assert placement(slot).spec == P("replica", "model")
+
+
+def test_dividing_over_replicas_leaves_a_variable_of_no_layout_alone():
+    assert zero(FOUR, parameters=True, base=anywhere())(spec_of((64, 64))) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((64, 32), P("model", None)), ((3, 3, 16, 65), P(None, None, "model", None)),
+     ((2048,), P()), ((2, 2), P()), ((65, 65), P())],
+)  # fmt: skip
+def test_auto_divides_kernels_over_the_model(shape, expected):
+    assert by_layout(GRID, "auto")(spec_of(shape)).spec == expected
+    assert by_layout(GRID, "auto")(spec_of(shape, "adam/m", "dense/kernel")).spec == expected
+
+
+KERAS_MAP = keras.distribution.LayoutMap(None)
+KERAS_MAP["dense.*kernel"] = (None, "model")
+
+
+@pytest.mark.parametrize("layout_map", [KERAS_MAP, {"dense.*kernel": (None, "model")}])
+def test_a_map_says_where_variables_and_their_slots_live(layout_map):
+    placement = by_layout(GRID, layout_map)
+    assert placement(spec_of((4, 6), "dense_1/kernel")).spec == P(None, "model")
+    assert placement(spec_of((6,), "dense_1/bias")).spec == P()
+    assert placement(spec_of((4, 6), "adam/dense_m", "dense_1/kernel")).spec == P(None, "model")
+    assert placement(spec_of((4, 6), "adam/dense_kernel")).spec == P()
+
+
+def test_keras_names_of_axes_are_ours():
+    layout_map = {"a": ("batch", "model"), "b": ("data",), "c": ("replica",)}
+    placement = by_layout(GRID, layout_map)
+    assert placement(spec_of((4, 4), "a")).spec == P("replica", "model")
+    assert [placement(spec_of((4, 4), path)).spec for path in "bc"] == [P("replica")] * 2
+
+
+def test_an_axis_that_the_mesh_has_not_divides_nothing():
+    assert by_layout(FOUR, {"a": (None, "model")})(spec_of((3, 3), "a")).spec == P(None, None)
+
+
+def test_a_whole_path_goes_before_patterns():
+    layout_map = {"dense/.*": ("model", None), "dense/kernel": (None, "model")}
+    assert by_layout(GRID, layout_map)(spec_of((4, 4))).spec == P(None, "model")
+
+
+def test_two_patterns_for_one_variable_are_refused():
+    placement = by_layout(GRID, {"dense/.*": ("model",), ".*/kernel": (None, "model")})
+    with pytest.raises(UsageError, match="One pattern of a layout map says where a variable lives"):
+        placement(spec_of((4, 4)))
+
+
+@pytest.mark.parametrize("axes", [("rows",), (None, None, "model")])
+def test_a_layout_names_axes_that_there_are(axes):
+    with pytest.raises(UsageError, match="A layout names an axis of the mesh, or None, for each"):
+        by_layout(GRID, {".*": axes})(spec_of((4, 4)))
+
+
+def test_a_variable_is_divided_equally():
+    with pytest.raises(UsageError, match="divides an axis of 5 of variable 'dense/kernel'"):
+        by_layout(GRID, {".*": (None, "model")})(spec_of((4, 5)))
