@@ -3,7 +3,7 @@
     python examples/resnet.py --strategy mirrored
     replicax plan examples/resnet.py --tpu v5e:4x4 --strategies mirrored,zero1 --batch 1024
 
-The pictures are random, so it learns nothing. `--width 64 --size 224 --stages 4` makes a larger one.
+The pictures are random, so it learns nothing. A larger one: --width 64 --size 224 --stages 4.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ EXAMPLE_ARGUMENTS = {
         for servers in ("1", "2")
     ],
     "pure_jax.py": [["--steps", "4"]],
+    "resnet.py": [["--steps", "2"]],
     "tpu_fallback.py": [["--epochs", "1", "--batch-size", "500"]],
 }
 

@@ -46,6 +46,7 @@ LAYERS = {
     },
     PUBLIC: {
         *ENGINE,
+        "_plan",
         "_ps",
         "strategies",
         "coordinator",
@@ -60,12 +61,14 @@ LAYERS = {
     },
     "launch": {"cluster_resolver", "_core.env", "_core.errors", "_core.progress"},
     "report": {PUBLIC, "_core.events", "_core.env"},
+    "_plan": {*ENGINE, "strategies", "report", PUBLIC},
     "testing": {PUBLIC, "_core.events", "_core.env"},
 }
 # Which modules may import a library. One that is not named here may be imported nowhere.
 LIBRARIES = {
     "jax": {
         *ENGINE,
+        "_plan",
         "_ps",
         "strategies",
         "callbacks",
@@ -80,6 +83,7 @@ LIBRARIES = {
         "data",
         "layers",
         "train",
+        "_plan",
         "_ps",
         "strategies",
         "callbacks",
@@ -88,7 +92,7 @@ LIBRARIES = {
         "testing",
         "tpu",
     },
-    "keras": {"_keras", "callbacks", "layers", "report", "testing"},
+    "keras": {"_keras", "_plan", "callbacks", "layers", "report", "testing"},
     "keras.src": {"_keras._compat"},
     "jax._src": set(),
     "grain": {"data", "report", "testing"},
@@ -96,7 +100,8 @@ LIBRARIES = {
     "cloudpickle": {"data", "launch._payload", "_ps"},
     **dict.fromkeys(["absl", "google", "google_crc32c", "pyarrow", "PIL"], {"data"}),
     "ray": {"_ps"},
-    **dict.fromkeys(["matplotlib", "rich", "sklearn"], {"report"}),
+    **dict.fromkeys(["rich", "sklearn"], {"report"}),
+    "matplotlib": {"report", "_plan._plots"},
     "pytest": {"testing"},
 }
 STDLIB_ONLY = {

@@ -50,6 +50,7 @@ PROMISED = {
     "in_cross_replica_context",
     "launch",
     "nn",
+    "plan",
     "testing",
     "train",
     "value_and_grad",

@@ -6,6 +6,7 @@ OPTIONS is one JSON object.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import keras
 import replicax as rx
 from replicax._plan._load import load
 from replicax._plan._planning import plan_subject
+from replicax._plan._targets import target
 from replicax.report import _progress
 
 _USAGE = "usage: python -m replicax._plan OPTIONS; see replicax plan --help"
@@ -35,6 +37,10 @@ def main(arguments: list[str]) -> int:
 def _plan(options: dict[str, Any]) -> int:
     for name in ("json", "plot"):
         _check_writable(options[name])  # before minutes of work, not after
+    for name in options["topologies"]:
+        target(name)  # whatever is wrong with one should not be found last
+    # The compiler for TPUs prints where it was when it is told to end, by Ctrl-C for example.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if options["precision"]:
         keras.config.set_dtype_policy(options["precision"])
     planned = load(options["target"], options["args"])

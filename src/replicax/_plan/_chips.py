@@ -62,17 +62,18 @@ _V5E_POD, _V2_POD, _V3_POD = 16, 16, 32
 
 # Memory is what the compiler lets a program use, which libtpu 0.0.42 says when one is too large.
 # v2, v3: Jouppi et al., "A domain-specific supercomputer for training deep neural networks",
-#   CACM 2020, table 3: per chip 46 and 123 TFLOP/s, 700 and 900 GB/s, 4 links of 496 and 656 Gbit/s.
+#   CACM 2020, table 3: a chip has 46 and 123 TFLOP/s, 700 and 900 GB/s, 4 links of 496 and 656
+#   Gbit/s.
 # v4: Jouppi et al., "TPU v4", ISCA 2023, table 4: 275 TFLOP/s, 1200 GB/s, 6 links of 50 GB/s.
 # v5e, v5p, v6e: docs.cloud.google.com/tpu/docs/v5e, /v5p, /v6e: 197, 459 and 918 TFLOP/s; 819, 2765
 #   and 1638 GB/s; 400 GB/s of 4 links, 1200 of 6 and 800 of 4, both directions together.
 TPUS = {
-    "v2": Chip("TPU v2", 8 * GIB, 23e12, 350e9, 62e9, _V2_POD),
-    "v3": Chip("TPU v3", 16 * GIB, 61.5e12, 450e9, 82e9, _V3_POD),
-    "v4": Chip("TPU v4", 32 * GIB, 275e12, 1200e9, 50e9, _CUBE),
-    "v5e": Chip("TPU v5e", 16 * GIB, 197e12, 819e9, 50e9, _V5E_POD),
-    "v5p": Chip("TPU v5p", 95 * GIB, 459e12, 2765e9, 100e9, _CUBE),
-    "v6e": Chip("TPU v6e", 32 * GIB, 918e12, 1638e9, 100e9, _V5E_POD),
+    "v2": Chip("TPU v2", round(7.48 * GIB), 23e12, 350e9, 62e9, _V2_POD),
+    "v3": Chip("TPU v3", round(15.48 * GIB), 61.5e12, 450e9, 82e9, _V3_POD),
+    "v4": Chip("TPU v4", round(30.75 * GIB), 275e12, 1200e9, 50e9, _CUBE),
+    "v5e": Chip("TPU v5e", round(15.75 * GIB), 197e12, 819e9, 50e9, _V5E_POD),
+    "v5p": Chip("TPU v5p", round(95.74 * GIB), 459e12, 2765e9, 100e9, _CUBE),
+    "v6e": Chip("TPU v6e", round(31.25 * GIB), 918e12, 1638e9, 100e9, _V5E_POD),
 }
 
 # A100: nvidia.com/data-center/a100, 80 GB SXM: 312 TFLOP/s, 2039 GB/s, NVLink 600 GB/s both ways.

@@ -101,7 +101,7 @@ _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 
 def _result_bytes(shape: str, kind: str, *, started: bool) -> int:
-    """The size of what an operation gives; of one that starts, its text has the operands as well."""
+    """The size of what an operation gives; where one starts, its text has the operands, too."""
     sizes = [_array_bytes(*array) for array in _ARRAY.findall(_without_layouts(shape))]
     if started and kind == "all-gather":
         return sum(sizes[len(sizes) // 2 :])  # the operands, then as many results

@@ -1,7 +1,7 @@
 """The train step of a Keras model, compiled for devices that need not be here.
 
-It is the very step that `fit` runs, from `_keras/step_program.py`, with the same placement of variables and
-batch. Shapes stand for values, so nothing is copied and no memory of a device is needed.
+It is the very step that `fit` runs, from `_keras/step_program.py`, with the same placement of
+variables and batch. Shapes stand for values, so nothing is copied and no device needs memory.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
-from replicax._core.topology import Topology
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
 from replicax._keras.hooks import install_hooks
@@ -24,6 +23,9 @@ from replicax._keras.step_program import program_of_steps, step_variables
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.store import DeviceStore, Placement
 from replicax.strategies import Strategy
+
+if TYPE_CHECKING:
+    from replicax._core.topology import Topology
 
 
 @final
@@ -155,7 +157,7 @@ def rows_of(batch: Any) -> int:
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(
-            "The arrays of a batch have the same number of rows. "
+            "All arrays of a batch to plan have as many rows. "
             f"Received: {', '.join(map(str, rows)) or 'no array with rows'}. "
             "A batch is divided by its rows. Pass `(x, y)` with as many rows each."
         )

@@ -8,6 +8,8 @@ from typing import final
 
 # Good enough: the largest batch is known up to a sixteenth.
 _PRECISION = 16
+# From a small batch one cannot see how memory grows: caches of the chip hold all of it.
+_FURTHEST = 1024
 
 
 @final
@@ -18,10 +20,12 @@ class Largest:
     Args:
         fits: The largest batch that was tried and fits; 0 if none did.
         too_large: The smallest that was tried and does not fit; None if all did.
+        is_known: Whether a batch larger by a sixteenth would not fit, as far as can be seen.
     """
 
     fits: int
     too_large: int | None
+    is_known: bool
 
 
 def largest(
@@ -40,42 +44,53 @@ def largest(
         multiple: Batches are multiples of this, the number of replicas.
         tries: How often `needs` may be called.
     """
-    sizes: dict[int, int] = {}  # of batches that fit
-    low, high = 0, None
-    rows = _rounded(start, multiple)
+    sizes: dict[int, int] = {}
+    low, high, rows = 0, None, _rounded(start, multiple)
     for _ in range(tries):
         size = needs(rows)
-        if size is not None and size <= capacity:
+        if size is not None:
             sizes[rows] = size
+        if size is not None and size <= capacity:
             low = max(low, rows)
         else:
             high = rows if high is None else min(high, rows)
-        if high is not None and high - low <= max(multiple, low // _PRECISION):
-            break
-        rows = _next(sizes, low, high, capacity, multiple)
-    return Largest(low, high)
+        guess = _on_line(sizes, capacity)
+        if _is_known(low, high, guess, multiple):
+            return Largest(low, high, is_known=True)
+        rows = _next(guess, low, high, multiple)
+    return Largest(low, high, is_known=False)
 
 
-def _next(sizes: dict[int, int], low: int, high: int | None, capacity: int, multiple: int) -> int:
-    """The batch to try: where the line says, but not far out, and always inside what is open."""
-    guess = _on_line(sizes, capacity)
+def _is_known(low: int, high: int | None, guess: int | None, multiple: int) -> bool:
+    close = max(multiple, low // _PRECISION)
+    if high is not None and high - low <= close:
+        return True
+    return low > 0 and guess is not None and abs(guess - low) <= close
+
+
+def _next(guess: int | None, low: int, high: int | None, multiple: int) -> int:
+    """The batch to try: a little below where the line says, but inside what is open."""
+    aimed = None if guess is None else guess - guess // (2 * _PRECISION)
     if high is None:
-        upper = 64 * low
-        return max(_rounded(min(guess or 2 * low, upper), multiple), low + multiple)
-    middle = (low + high) // 2
-    if guess is None or not low < guess < high:
-        guess = middle
-    rows = _rounded(guess, multiple)
-    return min(max(rows, low + multiple), high - multiple)
+        wanted = aimed if aimed is not None and aimed > low else 2 * low
+        return max(_rounded(min(wanted, _FURTHEST * low), multiple), low + multiple)
+    if aimed is None or not low < aimed < high:
+        aimed = (low + high) // 2
+    return min(max(_rounded(aimed, multiple), low + multiple), max(high - multiple, multiple))
 
 
 def _on_line(sizes: dict[int, int], capacity: int) -> int | None:
-    """Where the line through the two largest batches that fit meets the capacity."""
-    if len(sizes) < 2:
+    """Where the memory is full on the line through the two tries that came nearest to that.
+
+    With one try, on the line from nothing.
+    """
+    nearest = sorted(sizes.items(), key=lambda tried: abs(tried[1] - capacity))[:2]
+    if not nearest:
         return None
-    (first, lower), (second, upper) = sorted(sizes.items())[-2:]
-    slope = (upper - lower) / (second - first)
-    return None if slope <= 0 else int(second + (capacity - upper) / slope)
+    (first, lower), (second, upper) = sorted([*nearest, (0, 0)])[-2:]
+    if upper <= lower:
+        return None
+    return int(second + (capacity - upper) * (second - first) / (upper - lower))
 
 
 def _rounded(rows: int, multiple: int) -> int:

@@ -162,11 +162,11 @@ class _Planner:
         return read
 
     def _largest(self, rows: int, first: Reading | TooLarge, capacity: int) -> Largest:
-        known = {rows: _needs(first)}
+        known = {rows: _needs(first, capacity)}
 
         def needs(wanted: int) -> int | None:
             if wanted not in known:
-                known[wanted] = _needs(self._read(wanted))
+                known[wanted] = _needs(self._read(wanted), capacity)
             return known[wanted]
 
         replicas = self._strategy.num_replicas_in_sync
@@ -186,8 +186,10 @@ class _Planner:
         )
 
 
-def _needs(read: Reading | TooLarge) -> int | None:
-    return read.memory.total if isinstance(read, Reading) else None
+def _needs(read: Reading | TooLarge, capacity: int) -> int | None:
+    if isinstance(read, Reading):
+        return read.memory.total
+    return None if read.needed is None else max(read.needed, capacity + 1)
 
 
 def _fits(read: Reading | TooLarge, capacity: int | None) -> bool | None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 
 from replicax._plan._collectives import Collective, collectives
-from replicax._plan._compiled import Lowered
+
+if TYPE_CHECKING:
+    from replicax._plan._compiled import Lowered
 
 
 @final

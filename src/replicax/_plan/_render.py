@@ -14,7 +14,7 @@ from replicax.report import _table
 if TYPE_CHECKING:
     from replicax._plan._result import Plan, Row
 
-_HEADERS = (
+_MEMORY = (
     "topology",
     "strategy",
     "global\nbatch",
@@ -23,11 +23,18 @@ _HEADERS = (
     "batch",
     "tempo-\nraries",
     "rest",
-    "total /\ndevice",
+    "total",
     "fits",
     "largest\nbatch",
-    "GFLOPs /\ndevice",
-    "sent /\ndevice",
+)
+_TIME = (
+    "topology",
+    "strategy",
+    "GFLOPs",
+    "sent",
+    "arithmetic\n(ms)",
+    "memory\n(ms)",
+    "communi-\ncation (ms)",
     "step\n(ms)",
     "MFU",
     "limited by",
@@ -37,11 +44,13 @@ _UNKNOWN = "-"
 
 
 def to_text(plan: Plan) -> str:
-    """The table with what its columns mean and what its estimates assume, for a terminal."""
-    parts = [_title(plan), _table.aligned(_HEADERS, _rows(plan), left=_WORDS)]
+    """Two tables, what their columns mean, and what the estimates assume; for a terminal."""
+    memory = _table.aligned(_MEMORY, list(map(_memory, plan.rows)), left=_WORDS)
+    time = _table.aligned(_TIME, list(map(_time, plan.rows)), left=_WORDS)
+    parts = [_title(plan), f"memory of a device\n{memory}", f"a step, on each device\n{time}"]
     wire = [f"{row.topology} {row.strategy}: {_wire(row)}" for row in plan.rows if row.wire]
     if wire:
-        parts.append("\n".join(map(_wrapped, ["sent by a device in a step", *wire])))
+        parts.append("\n".join(map(_wrapped, ["sent by each device in a step", *wire])))
     parts.append("\n".join(map(_wrapped, _caption(plan))))
     return "\n\n".join(parts)
 
@@ -73,32 +82,40 @@ def _title(plan: Plan) -> str:
     return f"Planned, not measured: a training step of {plan.name} ({plan.parameters:,} parameters)"
 
 
-def _rows(plan: Plan) -> list[list[str]]:
-    return [_row(row) for row in plan.rows]
-
-
-def _row(row: Row) -> list[str]:
+def _memory(row: Row) -> list[str]:
     memory = row.memory
-    parts = (
+    total = memory.total if memory else row.needed
+    cells = (
         [memory.parameters, memory.optimizer, memory.batch, memory.temporaries, memory.rest]
         if memory
-        else []
+        else [None] * 5
     )
-    total = memory.total if memory else row.needed
-    found = row.estimate
     return [
         row.topology,
         row.strategy,
         str(row.batch),
-        *(map(size, parts) if parts else [_UNKNOWN] * 5),
-        size(total) if total is not None else _UNKNOWN,
+        *(_UNKNOWN if cell is None else size(cell) for cell in [*cells, total]),
         fits(row),
         largest(row),
-        f"{row.flops / 1e9:.3g}" if memory else _UNKNOWN,
-        size(sum(row.wire.values())) if memory else _UNKNOWN,
-        f"{found.seconds * 1e3:.3g}" if found else _UNKNOWN,
-        f"{found.mfu:.0%}" if found else _UNKNOWN,
-        found.limited_by if found else _UNKNOWN,
+    ]
+
+
+def _time(row: Row) -> list[str]:
+    found = row.estimate
+    counted = (
+        [f"{row.flops / 1e9:.3g}", size(sum(row.wire.values()))] if row.memory else [_UNKNOWN] * 2
+    )
+    if found is None:
+        return [row.topology, row.strategy, *counted, *[_UNKNOWN] * 6]
+    communication = found.communication + found.overlapped
+    seconds = [found.arithmetic, found.memory, communication, found.seconds]
+    return [
+        row.topology,
+        row.strategy,
+        *counted,
+        *(f"{1e3 * one:.3g}" for one in seconds),
+        f"{found.mfu:.0%}",
+        found.limited_by,
     ]
 
 
@@ -116,7 +133,7 @@ def largest(row: Row) -> str:
         return _UNKNOWN
     if not found.fits:
         return f"< {found.too_large}"
-    return str(found.fits) if found.too_large else f">= {found.fits}"
+    return str(found.fits) if found.is_known else f">= {found.fits}"
 
 
 def _wire(row: Row) -> str:
@@ -125,15 +142,19 @@ def _wire(row: Row) -> str:
 
 def _caption(plan: Plan) -> list[str]:
     capacities = dict.fromkeys(
-        f"{row.topology}: a device has {size(row.capacity)}" for row in plan.rows if row.capacity
+        f"{row.topology}: {row.chip.name if row.chip else 'a device'} has {size(row.capacity)}"
+        for row in plan.rows
+        if row.capacity
     )
-    return [*capacities, *_MEANINGS, *ASSUMPTIONS]
+    estimated = any(row.estimate for row in plan.rows)
+    unknown = () if estimated else ("times: nobody says what such a device can do, so none",)
+    return [*capacities, *_MEANINGS, *(ASSUMPTIONS if estimated else unknown)]
 
 
 _MEANINGS = (
-    "temporaries: activations, gradients and all else that the step makes on its way; rest: "
-    "padding, outputs, code",
-    "largest batch: the largest that was tried and fits; it is known up to a sixteenth",
+    "temporaries: activations, gradients and all else that the step makes on its way",
+    "rest: padding, outputs, code",
+    "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
 )
 
 

@@ -1,16 +1,17 @@
-"""A plan, as data: one row for each topology and strategy. Text and pictures are in `_render.py`."""
+"""A plan, as data: one row for each topology and strategy. Its text is in `_render.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from replicax._plan._chips import Chip
-from replicax._plan._collectives import Collective
-from replicax._plan._largest import Largest
-from replicax._plan._reading import Memory
-from replicax._plan._roofline import Estimate
+if TYPE_CHECKING:
+    from replicax._plan._chips import Chip
+    from replicax._plan._collectives import Collective
+    from replicax._plan._largest import Largest
+    from replicax._plan._reading import Memory
+    from replicax._plan._roofline import Estimate
 
 
 @final

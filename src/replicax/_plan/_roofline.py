@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 ASSUMPTIONS = (
     "estimates, not measurements: every part of a chip at the peak that its maker names",
-    "step = the longest of arithmetic, memory traffic and the communication that the program starts "
-    "ahead, plus all other communication",
-    "arithmetic and memory traffic as XLA counts them in the compiled program: a loop counts once, "
-    "and each fused operation reads its operands from the chip's memory and writes back its result",
+    "step = the longest of arithmetic, memory and communication started ahead, plus the rest of it",
+    "arithmetic and memory: as XLA counts them in the compiled program; a loop counts once",
+    "memory: each fused operation reads what it needs from the chip's memory, writes its results",
     "arithmetic at the peak for bfloat16, which TPUs use for float32 multiplications, too",
-    "communication by the arithmetic of rings, along all axes of the slice at once; a collective of "
-    "some of the devices runs along one axis",
+    "communication: by the arithmetic of rings, along all axes of the slice at once",
+    "communication among some of the devices: along one axis",
     "MFU = FLOPs of the program / (step time x peak)",
 )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
 from replicax._core.topology import Topology
 from replicax._mesh.store import Placement, by_layout, replicated, zero
 from replicax._plan._compiled import described_strategy
-from replicax._plan._targets import Target
+
+if TYPE_CHECKING:
+    from replicax._plan._targets import Target
 
 
 def _on(topology: Topology, placement: Placement | None = None) -> Any:

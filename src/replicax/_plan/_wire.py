@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from replicax._plan._collectives import Collective
+if TYPE_CHECKING:
+    from replicax._plan._collectives import Collective
 
 
 def wire_bytes(collective: Collective) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax._keras.repeated import are_alike
+from replicax._keras.step_program import step_variables
 
 X = np.random.default_rng(0).normal(size=(40, 64)).astype("float32")
 Y = X[:, :1]
@@ -90,7 +91,7 @@ def bytes_of_step(strategy):
     model = net(strategy)
     model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
     steps = model.train_function
-    state = tuple([v.value for v in group] for group in steps._groups())
+    state = tuple([v.value for v in group] for group in step_variables(model, "train"))
     batch = next(strategy.extended.distribution.place([(X[:8], Y[:8])], ahead=0))
     memory = steps._compiled.lower(state, [batch]).compile().memory_analysis()
     return memory.argument_size_in_bytes, memory.output_size_in_bytes

@@ -1,0 +1,66 @@
+"""The arguments of `replicax plan`, and the process that they are handed to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from replicax.launch import _cli
+from replicax.launch._plan_arguments import plan_environment
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Catch what `main` would start: a list of (options, environment)."""
+    calls = []
+
+    def catch(arguments, environment):
+        assert arguments[1:3] == ["-m", "replicax._plan"]
+        calls.append((json.loads(arguments[3]), environment))
+        return 3
+
+    monkeypatch.setattr(_cli, "run_child", catch)
+    return calls
+
+
+def test_the_example_of_the_issue(started):
+    typed = "plan train.py --tpu v5e:4x4 --tpu v5p:2x2x2 --strategies mirrored,zero1 --batch 1024"
+    assert _cli.main(typed.split()) == 3
+    ((options, environment),) = started
+    assert options["target"] == "train.py"
+    assert options["topologies"] == ["v5e:4x4", "v5p:2x2x2"]
+    assert options["strategies"] == ["mirrored", "zero1"]
+    assert (options["batch"], options["bisect"], options["args"]) == (1024, True, [])
+    assert (environment["JAX_PLATFORMS"], environment["KERAS_BACKEND"]) == ("cpu", "jax")
+
+
+def test_arguments_of_the_script_stand_behind_two_dashes(started):
+    _cli.main(["plan", "train.py", "--no-bisect", "--", "--batch", "7", "--", "x"])
+    ((options, _),) = started
+    assert options["args"] == ["--batch", "7", "--", "x"]
+    assert (options["batch"], options["bisect"]) == (None, False)
+    assert options["topologies"] == ["v5e:2x4"]
+
+
+def test_a_cpu_gets_its_devices(started):
+    _cli.main(["plan", "model.keras", "--cpu", "12"])
+    ((options, environment),) = started
+    assert options["topologies"] == ["cpu:12"]
+    assert (environment["JAX_NUM_CPU_DEVICES"], environment["NPROC"]) == ("12", "24")
+
+
+def test_devices_that_were_asked_for_stay():
+    environ = {"JAX_NUM_CPU_DEVICES": "6", "PATH": "/bin"}
+    found = plan_environment(environ, {"cpu": 2, "gpu": None}, cores=1)
+    assert (found["JAX_NUM_CPU_DEVICES"], found["PATH"]) == ("6", "/bin")
+    assert plan_environment({}, {"cpu": None, "gpu": 2}, cores=1)["JAX_PLATFORMS"] == "cuda,cpu"
+
+
+def test_strategies_are_checked_before_anything_starts(started, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        _cli.main(["plan", "train.py", "--strategies", "mirrored,zero2"])
+    assert exit_.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Must be names that a plan knows, with commas between them. Received: 'zero2'" in said
+    assert started == []
