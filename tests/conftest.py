@@ -13,6 +13,12 @@ os.environ["NPROC"] = "8"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from replicax._core.env import without_idle_libtpu
+from replicax.cluster_resolver._tpu_slice import chips_on_bus
+
+# libtpu is installed to compile with; no process of the tests shall look for a TPU with it.
+os.environ.update(without_idle_libtpu(os.environ, chips_on_bus()))
+
 import jax
 import keras
 import numpy as np

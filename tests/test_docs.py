@@ -38,6 +38,7 @@ EXAMPLE_ARGUMENTS = {
     ],
     "pure_jax.py": [["--steps", "4"]],
     "resnet.py": [["--steps", "2"]],
+    "tpu_fallback.py": [["--epochs", "1", "--batch-size", "500"]],
 }
 
 RUN_SNIPPETS = """

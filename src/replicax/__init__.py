@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     import replicax as distribute  # noqa: F401
     from replicax import callbacks as callbacks
     from replicax import cluster_resolver as cluster_resolver
+    from replicax import config as config
     from replicax import coordinator as coordinator
     from replicax import data as data
     from replicax import experimental as experimental
     from replicax import launch as launch
     from replicax import layers as layers
     from replicax import testing as testing
+    from replicax import tpu as tpu
     from replicax import train as train
     from replicax._core import errors as errors
     from replicax._core import nn as nn
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from replicax.strategies import ParameterServerStrategy as ParameterServerStrategy
     from replicax.strategies import Strategy as Strategy
     from replicax.strategies import StrategyExtended as StrategyExtended
+    from replicax.strategies import TPUStrategy as TPUStrategy
     from replicax.strategies import experimental_set_strategy as experimental_set_strategy
     from replicax.strategies import get_replica_context as get_replica_context
     from replicax.strategies import get_strategy as get_strategy
@@ -94,6 +97,7 @@ _HOMES = {
         "ParameterServerStrategy",
         "Strategy",
         "StrategyExtended",
+        "TPUStrategy",
         "experimental_set_strategy",
         "get_replica_context",
         "get_strategy",
@@ -105,6 +109,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = {
     "callbacks": "replicax.callbacks",
     "cluster_resolver": "replicax.cluster_resolver",
+    "config": "replicax.config",
     "coordinator": "replicax.coordinator",
     "data": "replicax.data",
     "distribute": "replicax",  # so that `tf.distribute.…` becomes `rx.distribute.…`, if one likes
@@ -114,6 +119,7 @@ _MODULES = {
     "layers": "replicax.layers",
     "nn": "replicax._core.nn",
     "testing": "replicax.testing",
+    "tpu": "replicax.tpu",
     "train": "replicax.train",
 }
 

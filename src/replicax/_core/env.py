@@ -6,6 +6,8 @@
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
 `TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
                          it asks Google's metadata server, and only one process may load it.
+`TPU_LIBRARY_PATH`       set by `replicax compare` and `replicax devices`, on a machine without a
+                         TPU, so that JAX does not load libtpu.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
@@ -29,6 +31,7 @@ from replicax._core.errors import UsageError
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+TPU_LIBRARY_PATH = "TPU_LIBRARY_PATH"
 LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
@@ -60,16 +63,41 @@ def prefer_nccl_ring() -> None:
 @contextlib.contextmanager
 def only_compiling_for_tpus() -> Generator[None, None, None]:
     """Let libtpu start, in a `with` block, as what needs no TPU."""
-    before = {name: os.environ.get(name) for name in LIBTPU_WITHOUT_TPU}
-    os.environ.update(dict.fromkeys(LIBTPU_WITHOUT_TPU, "1"))
+    changes: dict[str, str | None] = dict.fromkeys(LIBTPU_WITHOUT_TPU, "1")
+    if ".so" not in os.environ.get(TPU_LIBRARY_PATH, ""):  # see `without_idle_libtpu`
+        changes[TPU_LIBRARY_PATH] = None
+    before = {name: os.environ.get(name) for name in changes}
+    _set(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str]:
+    """What keeps JAX from loading libtpu on a machine without a TPU, for a process that starts.
+
+    libtpu is installed there to compile for TPUs. JAX tries it in every process all the same, which
+    takes a tenth of a second, warns in five lines, and takes a lock that other processes meet. JAX
+    passes over what is no library.
+
+    Args:
+        environ: The environment of the process.
+        chips: How many chips of a TPU the machine has.
+
+    Returns:
+        The variables to add; none where there is a TPU, or JAX is told what to use.
+    """
+    told = chips or "JAX_PLATFORMS" in environ or TPU_LIBRARY_PATH in environ
+    return {} if told else {TPU_LIBRARY_PATH: __file__}
+
+
+def _set(changes: Mapping[str, str | None]) -> None:
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def set_visible_gpus(gpus: Sequence[str]) -> None:

@@ -103,9 +103,15 @@ class SyncGroup:
         if self._mesh is None:
             return lax.axis_index(AXIS)
         # JAX asks for the mesh when it compiles; a function that is captured has none around it.
-        kinds = {AXIS: AxisType.Manual}
-        with use_abstract_mesh(self._mesh.abstract_mesh.update_axis_types(kinds)):
+        with use_abstract_mesh(self.mesh):
             return lax.axis_index(AXIS)
+
+    @property
+    def mesh(self) -> Any:
+        """The mesh as a replica function sees it; None where it has nothing to divide."""
+        if self._mesh is None or self.size == 1:
+            return self._mesh
+        return self._mesh.abstract_mesh.update_axis_types({AXIS: AxisType.Manual})
 
     def all_reduce(self, op: ReduceOp, value: Any, options: Any = None) -> Any:
         """Combine every array of a nest over the group."""

@@ -21,7 +21,7 @@ from replicax._core.env import prefer_nccl_ring
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, UsageError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
-from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect, jax_process, task_of
+from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 Announce = Callable[[dict[str, Any] | None], dict[str, Any]]
 
@@ -73,11 +73,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
 
 def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
     """As which process of a JAX cluster this one trains; None if it works alone."""
-    spec = resolver.cluster_spec() if resolver is not None else None
-    if resolver is None or spec is None or not spec.jobs:
-        return None
-    task = task_of(resolver)
-    return jax_process(spec, task) if task.job in ("chief", "worker") else None
+    return None if resolver is None else resolver.jax_process()
 
 
 def _check_implementation(options: CommunicationOptions) -> None:

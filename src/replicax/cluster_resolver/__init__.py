@@ -33,3 +33,5 @@ from replicax.cluster_resolver._tf_config import TFConfig as TFConfig
 from replicax.cluster_resolver._tf_config_resolver import (
     TFConfigClusterResolver as TFConfigClusterResolver,
 )
+from replicax.cluster_resolver._tpu import TPUClusterResolver as TPUClusterResolver
+from replicax.cluster_resolver._tpu import TPUSystemMetadata as TPUSystemMetadata

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 
 from replicax._core.errors import ClusterSpecError
+from replicax.cluster_resolver._roles import JaxProcess, jax_process
 from replicax.cluster_resolver._spec import ClusterSpec, Task
 
 
@@ -76,6 +77,18 @@ class ClusterResolver(abc.ABC):
             Such as `{"GPU": 2}`; empty if the description does not say it.
         """
         return {}
+
+    def jax_process(self) -> JaxProcess | None:
+        """As which process of a JAX cluster this one trains; None if it works alone.
+
+        Raises:
+            ClusterSpecError: If nothing says which task this process is.
+        """
+        spec = self.cluster_spec()
+        if not spec.jobs:
+            return None
+        task = task_of(self)
+        return jax_process(spec, task) if task.job in ("chief", "worker") else None
 
     @property
     def environment(self) -> str | None:

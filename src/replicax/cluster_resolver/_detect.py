@@ -22,6 +22,13 @@ from replicax.cluster_resolver._slurm import (
 )
 from replicax.cluster_resolver._tf_config import TF_CONFIG
 from replicax.cluster_resolver._tf_config_resolver import TFConfigClusterResolver
+from replicax.cluster_resolver._tpu import TPUClusterResolver
+from replicax.cluster_resolver._tpu_slice import (
+    NUM_SLICES,
+    PROCESS_ADDRESSES,
+    WORKER_HOSTNAMES,
+    chips_on_bus,
+)
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver._base import ClusterResolver
@@ -33,8 +40,9 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
     """Choose the resolver for the cluster that the environment describes.
 
     `TF_CONFIG` comes first, because somebody wrote it. Then a Slurm step, an MPI launcher, a
-    SageMaker training job, and a pod of an Indexed Job of Kubernetes. Nothing is asked over the
-    network, and a description is not checked: the resolver does both when it is asked.
+    SageMaker training job, the hosts of a TPU that variables list, and a pod of an Indexed Job of
+    Kubernetes; last, a machine with chips of a TPU. The resolver asks over the network, and checks
+    the description, when it is asked; that of a TPU at once.
 
     Args:
         environ: The variables to read; by default those of the process.
@@ -54,7 +62,10 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
         (_is_slurm_step, lambda: SlurmClusterResolver(environ=environ)),
         (_is_mpi, lambda: MPIClusterResolver(environ=environ)),
         (_is_sagemaker, lambda: SageMakerClusterResolver(environ=environ)),
+        # Before Kubernetes: with several slices each is a Job of its own.
+        (_is_tpu_pod, lambda: TPUClusterResolver(environ=environ)),
         (_is_kubernetes_job, lambda: KubernetesClusterResolver(environ=environ)),
+        (lambda _: environ is None and chips_on_bus() > 0, TPUClusterResolver),
     ]
     return next((make() for fits, make in kinds if fits(variables)), None)
 
@@ -84,6 +95,11 @@ def _is_mpi(environ: _Environ) -> bool:
 
 def _is_sagemaker(environ: _Environ) -> bool:
     return HOSTS in environ and CURRENT_HOST in environ
+
+
+def _is_tpu_pod(environ: _Environ) -> bool:
+    hosts = environ.get(PROCESS_ADDRESSES) or environ.get(WORKER_HOSTNAMES, "")
+    return "," in hosts or (bool(hosts) and environ.get(NUM_SLICES, "1") != "1")
 
 
 def _is_kubernetes_job(environ: _Environ) -> bool:

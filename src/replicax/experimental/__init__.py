@@ -9,4 +9,5 @@ from replicax.experimental._preemption import (
     PreemptionCheckpointHandler as PreemptionCheckpointHandler,
 )
 from replicax.experimental._termination import TerminationConfig as TerminationConfig
+from replicax.experimental._tpu import TPUStrategy as TPUStrategy
 from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy

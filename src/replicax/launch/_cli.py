@@ -13,6 +13,8 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from replicax._core.env import without_idle_libtpu
+from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._child import run_child
 from replicax.launch._devices import device_variables
 from replicax.launch._plan_arguments import (
@@ -102,7 +104,8 @@ def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> di
 
     Returns:
         `environ` with Keras on JAX, `replicas` virtual CPU devices, and a thread pool with room
-        for all: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
+        for all: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without
+        a TPU, libtpu is kept out.
     """
     devices = replicas or _DEFAULT_CPU_REPLICAS
     return {
@@ -110,6 +113,7 @@ def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> di
         "KERAS_BACKEND": "jax",
         **device_variables(devices, os.cpu_count() or 1),
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        **without_idle_libtpu(environ, chips_on_bus()),
     }
 
 

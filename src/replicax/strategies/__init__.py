@@ -20,3 +20,4 @@ from replicax.strategies._one_device import OneDeviceStrategy as OneDeviceStrate
 from replicax.strategies._parameter_server import (
     ParameterServerStrategy as ParameterServerStrategy,
 )
+from replicax.strategies._tpu import TPUStrategy as TPUStrategy

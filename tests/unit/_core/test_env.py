@@ -10,11 +10,13 @@ import pytest
 from replicax._core.env import (
     KERAS_BACKEND,
     environment_for_child,
+    only_compiling_for_tpus,
     prefer_jax_backend,
     prefer_nccl_ring,
     ray_asks_for_token,
     set_visible_gpus,
     watchdog_seconds,
+    without_idle_libtpu,
 )
 from replicax._core.errors import UsageError
 
@@ -84,3 +86,23 @@ def test_a_child_inherits_from_this_process(monkeypatch):
 )
 def test_whether_ray_shows_a_token(environ, asks):
     assert ray_asks_for_token(environ) is asks
+
+
+def test_libtpu_is_kept_out_where_there_is_no_tpu():
+    (file,) = without_idle_libtpu({}, chips=0).values()
+    assert os.path.isfile(file)  # else JAX warns of a path that is not there
+    assert without_idle_libtpu({}, chips=4) == {}
+    assert without_idle_libtpu({"JAX_PLATFORMS": "tpu"}, chips=0) == {}
+    assert without_idle_libtpu({"TPU_LIBRARY_PATH": "mine.so"}, chips=0) == {}
+
+
+@pytest.mark.parametrize("library", [None, __file__, "/opt/libtpu.so"])
+def test_who_only_compiles_loads_libtpu(monkeypatch, library):
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    if library:
+        monkeypatch.setenv("TPU_LIBRARY_PATH", library)
+    before = dict(os.environ)
+    with only_compiling_for_tpus():
+        assert os.environ["TPU_SKIP_MDS_QUERY"] == "1"
+        assert os.environ.get("TPU_LIBRARY_PATH") == (library if library != __file__ else None)
+    assert dict(os.environ) == before

@@ -1,0 +1,300 @@
+"""The hosts of a TPU: one, a pod slice of many, or several slices; on Google Cloud or in GKE."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, final
+
+from replicax._core.errors import ClusterSpecError
+from replicax.cluster_resolver._base import ClusterResolver
+from replicax.cluster_resolver._fetch import Fetch, fetch_json
+from replicax.cluster_resolver._spec import ClusterSpec
+from replicax.cluster_resolver._tpu_slice import (
+    PCI_DEVICES,
+    PROCESS_ADDRESSES,
+    WORKER_HOSTNAMES,
+    TpuSlice,
+    ask_metadata,
+    at_addresses,
+    chips_on_bus,
+    slice_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from replicax.cluster_resolver._roles import JaxProcess
+
+_FALLBACKS = ("gpu", "cpu")
+
+
+class TPUSystemMetadata(NamedTuple):
+    """What is known about a TPU, from `TPUClusterResolver.get_tpu_system_metadata`.
+
+    Args:
+        num_cores: The devices of all hosts.
+        num_hosts: The hosts.
+        num_of_cores_per_host: The devices of each.
+        topology: What `initialize_tpu_system` gave, once it was called.
+        devices: The names of all devices.
+
+    Example:
+        >>> from replicax.cluster_resolver import TPUSystemMetadata
+        >>> TPUSystemMetadata(4, 1, 4, None, ()).num_hosts
+        1
+    """
+
+    num_cores: int
+    num_hosts: int
+    num_of_cores_per_host: int
+    topology: object
+    devices: tuple[str, ...]
+
+
+@final
+class TPUClusterResolver(ClusterResolver):
+    """The hosts of the TPU that this machine is a part of, each a worker.
+
+    A TPU is found in the variables that GKE sets (`TPU_WORKER_HOSTNAMES`, `TPU_WORKER_ID`, and
+    `MEGASCALE_…` for several slices), on the metadata server of a TPU VM, or on the PCI bus.
+
+    **Differs from TF:** the program runs on the hosts of the TPU, on every one of them, as JAX's
+    programs do; no service is asked for a TPU elsewhere. So `credentials`, `service`,
+    `discovery_url` and `coordinator_name` say nothing, and a name is only checked. With
+    `fallback`, a program for a TPU runs where there is none.
+
+    Args:
+        tpu: None, empty or `"auto"` for the TPU of this host; `"local"` for its chips alone;
+            the name it must have; or the addresses of its hosts, with commas.
+        zone: Not needed; it is there for the signature.
+        project: Not needed.
+        job_name: `"worker"`: all hosts train.
+        coordinator_name: Not needed: no process stands beside the hosts'.
+        coordinator_address: Where the first host listens, instead of port 8482.
+        credentials: Not needed.
+        service: Not needed.
+        discovery_url: Not needed.
+        fallback: Where to run if there is no TPU, in this order: `"gpu"`, `"cpu"`.
+        environ: The variables to read; by default those of the process.
+        fetch: What asks the metadata server; by default over HTTP with a time-out of 5 seconds.
+        pci_devices: The folder of the PCI bus.
+
+    Raises:
+        ClusterSpecError: If there is no TPU and no fallback, or the arguments do not fit.
+
+    Example:
+        >>> from replicax.cluster_resolver import TPUClusterResolver
+        >>> environ = {"TPU_WORKER_HOSTNAMES": "host0,host1", "TPU_WORKER_ID": "1"}
+        >>> resolver = TPUClusterResolver(environ=environ)
+        >>> resolver.cluster_spec(), resolver.task_id
+        (ClusterSpec({'worker': ['host0:8482', 'host1:8482']}), 1)
+    """
+
+    _rpc_layer = "grpc"
+
+    def __init__(
+        self,
+        tpu: str | None = None,
+        zone: str | None = None,
+        project: str | None = None,
+        job_name: str = "worker",
+        coordinator_name: str | None = None,
+        coordinator_address: str | None = None,
+        credentials: object = "default",
+        service: object = None,
+        discovery_url: str | None = None,
+        *,
+        fallback: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        fetch: Fetch = fetch_json,
+        pci_devices: Path = PCI_DEVICES,
+    ) -> None:
+        del zone, project, coordinator_name, credentials, service, discovery_url
+        self._tpu = "" if tpu in (None, "auto") else str(tpu)
+        self._job = job_name
+        self._coordinator_address = coordinator_address
+        self._environ = environ
+        self._fetch = fetch
+        self._pci_devices = pci_devices
+        self._looked: list[str] = []
+        self._topology: object = None
+        self.fallback = _checked(fallback)
+        self._check()
+
+    @staticmethod
+    def connect(
+        tpu: str | None = None, zone: str | None = None, project: str | None = None
+    ) -> TPUClusterResolver:
+        """Find the TPU, join its other hosts and look at its devices.
+
+        Args:
+            tpu: As for the class.
+            zone: As for the class.
+            project: As for the class.
+
+        Returns:
+            The resolver.
+
+        Raises:
+            ClusterSpecError: If there is no TPU.
+        """
+        resolver = TPUClusterResolver(tpu, zone, project)
+        # Not at the top, and by name: it needs JAX, which this package must not import.
+        importlib.import_module("replicax.tpu.experimental").initialize_tpu_system(resolver)
+        return resolver
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a TPU; else the first of `fallback` that this machine has is used."""
+        return self._slice is not None
+
+    @property
+    def looked_for(self) -> str:
+        """Where a TPU was looked for, and what was found there: one line for each place."""
+        _ = self._slice
+        return "\n".join(f"    {line}" for line in self._looked)
+
+    def cluster_spec(self) -> ClusterSpec:
+        """The addresses of the hosts; empty if nothing names them, or without a TPU.
+
+        With several slices, those that this host knows: its own slice's, and the first of all.
+        """
+        known = self._slice.addresses() if self._slice else {}
+        if known and self._coordinator_address:
+            known[0] = self._coordinator_address.removeprefix("grpc://")
+        if not known:
+            return ClusterSpec({})
+        all_known = list(known) == list(range(len(known)))
+        return ClusterSpec({self._job: list(known.values()) if all_known else known})
+
+    def jax_process(self) -> JaxProcess | None:
+        """As which process of a JAX cluster this host trains; None if it is alone."""
+        spec = self.cluster_spec()
+        if self._slice is None or not spec:
+            return None
+        return self._slice.process(spec.task_address(self._job, 0), self.task_id or 0)
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """The address of a host, by default this one; empty if nothing names it."""
+        return super().master(task_type, task_id, rpc_layer) if self.cluster_spec() else ""
+
+    def get_master(self) -> str:
+        """The address of this host."""
+        return self.master()
+
+    def get_job_name(self) -> str:
+        """The job of the hosts."""
+        return self._job
+
+    def get_coordination_service_leader(self) -> str:
+        """The first host, where all meet."""
+        return f"/job:{self._job}/task:0"
+
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: object = None,
+    ) -> Mapping[str, int]:
+        """The devices of a host, such as `{"TPU": 4}`; empty if nothing says how many.
+
+        A device of JAX is a chip, on v2, v3 and TPU7x one of its two cores.
+        """
+        devices = self._slice.devices if self._slice else 0
+        return {"TPU": devices} if devices else {}
+
+    def get_tpu_system_metadata(self) -> TPUSystemMetadata:
+        """How many hosts and devices there are, as they are described; JAX is not started."""
+        hosts = self._slice.num_hosts if self._slice else 0
+        each = self.num_accelerators().get("TPU", 0)
+        names = tuple(
+            f"/job:{self._job}/task:{host}/device:TPU:{device}"
+            for host in range(hosts)
+            for device in range(each)
+        )
+        return TPUSystemMetadata(len(names), hosts, each, self._topology, names)
+
+    def set_tpu_topology(self, topology: object) -> None:
+        """Remember what `initialize_tpu_system` has found."""
+        self._topology = topology
+
+    def _found_task(self) -> tuple[str | None, int | None]:
+        return self._job, self._slice.number if self._slice else 0
+
+    @functools.cached_property
+    def _slice(self) -> TpuSlice | None:
+        """The TPU, or None. It is looked for once: a host stays what it is."""
+        variables, note = self._variables(), self._looked.append
+        if any(sign in self._tpu for sign in ",.:"):
+            return at_addresses(self._tpu, variables)
+        chips = chips_on_bus(self._pci_devices)
+        if self._tpu != "local":
+            for name in (PROCESS_ADDRESSES, WORKER_HOSTNAMES):
+                if variables.get(name):
+                    return slice_of(variables, chips)
+                note(f"{name}: not set")
+            if "TPU_SKIP_MDS_QUERY" in variables:
+                note("metadata server: not asked, because TPU_SKIP_MDS_QUERY is set")
+            elif not chips and "GCE_METADATA_HOST" not in variables:
+                note("metadata server http://metadata.google.internal: not asked without a chip")
+            else:
+                told, line = ask_metadata(variables, self._fetch)
+                note(line)
+                if told:
+                    return slice_of({**told, **variables}, chips)
+        note(f"chips of a TPU in {self._pci_devices}: {chips or 'none'}")
+        platforms = variables.get("JAX_PLATFORMS", "")
+        note(f"JAX_PLATFORMS: {platforms or 'not set'}")
+        version = "installed" if importlib.util.find_spec("libtpu") else "not installed"
+        note(f"libtpu: {version}")
+        note('jax.devices("tpu"): not asked; without one of these JAX has none')
+        wanted = "tpu" in platforms.split(",") or "JAX_FORCE_TPU_INIT" in variables
+        return TpuSlice(chips=chips) if chips or wanted else None
+
+    def _check(self) -> None:
+        if self._job != "worker":
+            raise ClusterSpecError(
+                "The hosts of a TPU are the workers of a cluster. "
+                f"Received: job_name={self._job!r}. Every host runs the program and trains. "
+                'Leave job_name out, or write "worker".'
+            )
+        if self._slice is None and not self.fallback:
+            raise ClusterSpecError(
+                "A program for a TPU runs on the hosts of one. "
+                f"Received: a machine where none was found. Looked for:\n{self.looked_for}\n"
+                "Nothing can be trained on a TPU here. Start the program on a TPU VM, with "
+                "`pip install 'replicax[tpu]'`, or let it run without one: "
+                'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")).'
+            )
+        known = self._slice.name if self._slice else ""
+        if known and self._tpu not in ("", "local", known):
+            raise ClusterSpecError(
+                "A program runs on the hosts of the TPU that it uses. "
+                f"Received: tpu={self._tpu!r} on a host of {known!r}. "
+                "Another TPU cannot be reached from here. Start the program on all hosts of the "
+                "one you mean, or leave the name out."
+            )
+
+
+def _checked(fallback: Sequence[str]) -> tuple[str, ...]:
+    """The kinds of devices to fall back to.
+
+    Raises:
+        ClusterSpecError: If one is neither a GPU nor a CPU.
+    """
+    kinds = (fallback,) if isinstance(fallback, str) else tuple(fallback)
+    unknown = [kind for kind in kinds if kind not in _FALLBACKS]
+    if unknown:
+        raise ClusterSpecError(
+            "Without a TPU a program falls back to GPUs or CPUs. "
+            f"Received: fallback={fallback!r}. There is no kind of devices {unknown[0]!r}. "
+            'Write fallback=("gpu", "cpu"), or one of them.'
+        )
+    return kinds

@@ -1,0 +1,241 @@
+"""What the host of a TPU knows about it: from variables, the metadata server, the PCI bus.
+
+Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
+both find the same hosts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from replicax._core.errors import ClusterError, ClusterSpecError
+from replicax.cluster_resolver._fetch import Fetch, Request
+from replicax.cluster_resolver._roles import JaxProcess
+from replicax.cluster_resolver._variables import number_of, text_of
+
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
+WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
+NUM_SLICES = "MEGASCALE_NUM_SLICES"
+
+_WORKER_ID = "TPU_WORKER_ID"
+_NAME = "TPU_NAME"
+_TYPE = "TPU_ACCELERATOR_TYPE"
+_BOUNDS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
+_SET_BY = "GKE in the pods of a TPU node pool, or by hand"
+_PORT = 8482  # where JAX, too, lets the processes of a TPU meet
+_GOOGLE = "0x1ae0"
+# The devices of Google on a PCI bus that are TPUs, from v2 to TPU7x.
+_CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
+# The generations whose chips are two devices to JAX; on all others a chip is one.
+_TWO_DEVICES = ("v2", "v3", "tpu7x")
+
+
+@final
+@dataclass(frozen=True)
+class TpuSlice:
+    """A TPU as one of its hosts sees it.
+
+    Args:
+        hosts: Where the hosts of this slice listen, by number; empty if nothing names them.
+        worker: The number of this host in its slice.
+        slices: How many slices train together.
+        slice_id: The number of this one.
+        coordinator: The host that is the first of all slices.
+        chips: How many chips this host has; 0 if nothing says it.
+        kind: The type of the TPU, such as `v5litepod-16`; empty if nothing says it.
+        name: Its name; empty if nothing says it.
+    """
+
+    hosts: tuple[str, ...] = ()
+    worker: int = 0
+    slices: int = 1
+    slice_id: int = 0
+    coordinator: str = ""
+    chips: int = 0
+    kind: str = ""
+    name: str = ""
+
+    @property
+    def num_hosts(self) -> int:
+        """The hosts of all slices."""
+        return max(1, len(self.hosts)) * self.slices
+
+    @property
+    def number(self) -> int:
+        """The number of this host among those of all slices."""
+        return self.slice_id * max(1, len(self.hosts)) + self.worker
+
+    @property
+    def devices(self) -> int:
+        """How many devices JAX has on this host, as far as it can be said."""
+        return self.chips * (2 if self.kind.startswith(_TWO_DEVICES) else 1)
+
+    def addresses(self) -> dict[int, str]:
+        """Where the hosts listen, by number; of other slices only the first host is known."""
+        first = self.slice_id * len(self.hosts)
+        known = {first + number: host for number, host in enumerate(self.hosts)}
+        return {0: self.coordinator, **known} if self.coordinator else known
+
+    def process(self, coordinator: str, number: int) -> JaxProcess:
+        """As which process of a JAX cluster this host trains."""
+        return JaxProcess(coordinator, self.num_hosts, number)
+
+
+def slice_of(variables: Mapping[str, str], chips: int) -> TpuSlice:
+    """The TPU that variables describe.
+
+    Args:
+        variables: The environment variables, or what stands for them elsewhere.
+        chips: How many chips the host has, if the variables do not say it.
+
+    Raises:
+        ClusterSpecError: If they contradict each other.
+    """
+    name = PROCESS_ADDRESSES if variables.get(PROCESS_ADDRESSES) else WORKER_HOSTNAMES
+    hosts = _with_ports([_host_of(text) for text in variables[name].split(",")])
+    slices = number_of(variables, NUM_SLICES, set_by=_SET_BY) if variables.get(NUM_SLICES) else 1
+    coordinator, slice_id = "", 0
+    if slices > 1:
+        slice_id = number_of(variables, "MEGASCALE_SLICE_ID", set_by=_SET_BY)
+        place = text_of(variables, "MEGASCALE_COORDINATOR_ADDRESS", set_by=_SET_BY)
+        coordinator = f"{_host_of(place)}:{_PORT}"
+    worker = _worker_of(variables) if len(hosts) > 1 else 0
+    _check_number(worker, len(hosts), name, slice_id, slices)
+    return TpuSlice(
+        hosts,
+        worker,
+        slices,
+        slice_id,
+        coordinator,
+        _chips_of(variables) or chips,
+        variables.get(_TYPE, ""),
+        variables.get(_NAME, ""),
+    )
+
+
+def at_addresses(text: str, variables: Mapping[str, str]) -> TpuSlice:
+    """The TPU whose hosts have these addresses: `grpc://host:port`, or several with commas."""
+    places = [place.strip().removeprefix("grpc://") for place in text.split(",")]
+    hosts = _with_ports([_host_of(place) for place in places])
+    given = tuple(
+        place if _has_port(place) else host for place, host in zip(places, hosts, strict=True)
+    )
+    worker = _worker_of(variables) if len(given) > 1 else 0
+    _check_number(worker, len(given), "the argument tpu", 0, 1)
+    return TpuSlice(given, worker, chips=_chips_of(variables), kind=variables.get(_TYPE, ""))
+
+
+def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
+    """What the metadata server of a TPU VM says, under the names of the variables.
+
+    Args:
+        ask: Gets one attribute of the instance.
+
+    Raises:
+        ClusterError: If it does not answer, or the machine is no TPU VM.
+    """
+    known = {
+        _WORKER_ID: str(ask("agent-worker-number")).strip(),
+        WORKER_HOSTNAMES: str(ask("worker-network-endpoints")).strip(),
+    }
+    names = {
+        "ACCELERATOR_TYPE": _TYPE,
+        "NODE_ID": _NAME,
+        "CHIPS_PER_HOST_BOUNDS": "TPU_CHIPS_PER_HOST_BOUNDS",
+    }
+    for line in str(ask("tpu-env")).splitlines():
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if colon and (key in names or key.startswith("MEGASCALE_")):
+            known[names.get(key, key)] = value.strip().strip("'\"")
+    return known
+
+
+def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Callable[[str], Any]]:
+    """The address of the metadata server, and what gets an attribute from it."""
+    host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
+    place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
+    return place, lambda key: fetch(Request(f"{place}/{key}", {"Metadata-Flavor": "Google"}))
+
+
+def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
+    """What the metadata server says, or nothing; and what became of the question, in words."""
+    place, ask = metadata_asker(variables, fetch)
+    try:
+        return from_metadata(ask), f"{place}: answered"
+    except ClusterError as error:
+        received = str(error).partition("Received: ")[2].partition(". ")[0]
+        return {}, f"{place}: {received}"
+
+
+def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
+    """How many chips of a TPU this machine has. JAX counts them in the same way."""
+    return sum(_read(device / "vendor") == _GOOGLE and _is_chip(device) for device in _all(devices))
+
+
+def _check_number(worker: int, hosts: int, listed_in: str, slice_id: int, slices: int) -> None:
+    if worker >= hosts or slice_id >= slices:
+        raise ClusterSpecError(
+            "A host of a TPU is one of those that are listed. "
+            f"Received: worker {worker} of {hosts} in {listed_in}, slice {slice_id} of {slices}. "
+            "The others would wait for it, or it for them. "
+            "Leave the variables as Google Cloud sets them, or correct them."
+        )
+
+
+def _is_chip(device: Path) -> bool:
+    return _read(device / "device") in _CHIPS
+
+
+def _all(devices: Path) -> list[Path]:
+    try:
+        return sorted(devices.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _chips_of(variables: Mapping[str, str]) -> int:
+    """The chips of a host, from its bounds, such as `2,2,1`."""
+    bounds = next((variables[name] for name in _BOUNDS if variables.get(name)), "")
+    sizes = bounds.split(",")
+    return math.prod(map(int, sizes)) if all(size.isdecimal() for size in sizes) else 0
+
+
+def _worker_of(variables: Mapping[str, str]) -> int:
+    ours = "CLOUD_TPU_TASK_ID"  # of several processes on one host
+    name = ours if variables.get(ours) and variables.get(PROCESS_ADDRESSES) else _WORKER_ID
+    return number_of(variables, name, set_by=_SET_BY)
+
+
+def _host_of(text: str) -> str:
+    """The host in `host`, `host:port`, `name:port:address` or an IPv6 address."""
+    text = text.strip()
+    if text.startswith("["):
+        return text.partition("]")[0] + "]"
+    parts = text.split(":")
+    if len(parts) > 3:
+        return f"[{text}]"
+    return parts[2] if len(parts) == 3 else parts[0]
+
+
+def _has_port(place: str) -> bool:
+    return place.rpartition(":")[2].isdecimal() and place.startswith(_host_of(place) + ":")
+
+
+def _with_ports(hosts: list[str]) -> tuple[str, ...]:
+    """An address for each process; those of one host differ in the port."""
+    return tuple(
+        f"{host}:{_PORT + hosts[:number].count(host)}" for number, host in enumerate(hosts)
+    )

@@ -1,0 +1,88 @@
+"""Joining a cluster before anything is made, as programs for `tf.distribute` do."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from replicax._core.errors import ClusterSpecError
+from replicax._core.options import CommunicationOptions
+from replicax._mesh.processes import start
+from replicax.cluster_resolver import ClusterResolver, ClusterSpec, SimpleClusterResolver
+
+
+def experimental_connect_to_cluster(
+    cluster_spec_or_resolver: ClusterResolver | ClusterSpec,
+    job_name: str = "localhost",
+    task_index: int = 0,
+    protocol: str | None = None,
+) -> None:
+    """Join the cluster that a resolver describes; a strategy made of it afterwards is in it.
+
+    **Differs from TF:** the program runs on every host of the cluster. There is no process that
+    drives the others from outside.
+
+    Args:
+        cluster_spec_or_resolver: The resolver, or a `ClusterSpec` with the two that follow.
+        job_name: The job of this process, for a `ClusterSpec`.
+        task_index: Its number in the job, for a `ClusterSpec`.
+        protocol: Not needed; it is there for the signature.
+
+    Raises:
+        ClusterSpecError: If the description cannot be used.
+        BackendAlreadyInitialized: If there are several hosts, and JAX was used before.
+
+    Example:
+        >>> import replicax as rx
+        >>> resolver = rx.cluster_resolver.TPUClusterResolver(tpu="auto", fallback=("cpu",))
+        >>> rx.config.experimental_connect_to_cluster(resolver)
+    """
+    del protocol
+    given = cluster_spec_or_resolver
+    if isinstance(given, ClusterSpec):
+        given = SimpleClusterResolver(given, task_type=job_name, task_id=task_index)
+    start(given, CommunicationOptions())
+
+
+def experimental_connect_to_host(
+    remote_host: str | Sequence[str] | None = None, job_name: str = "worker"
+) -> None:
+    """Join the hosts with these addresses, of which this machine is one.
+
+    **Differs from TF:** every host runs the program; none is driven from outside.
+
+    Args:
+        remote_host: The addresses, such as `["host0:2222", "host1:2222"]`.
+        job_name: Their job: `"worker"`.
+
+    Raises:
+        ClusterSpecError: If this machine has not exactly one of the addresses.
+        BackendAlreadyInitialized: If there are several hosts, and JAX was used before.
+
+    Example:
+        >>> import replicax as rx
+        >>> rx.config.experimental_connect_to_host("localhost:2222")
+    """
+    text = (remote_host or ()) if not isinstance(remote_host, str) else (remote_host,)
+    hosts = [host.removeprefix("grpc://") for host in text]
+    own = _own_names()
+    mine = [number for number, host in enumerate(hosts) if host.rpartition(":")[0] in own]
+    if len(mine) != 1:
+        raise ClusterSpecError(
+            "A program connects to hosts of which this machine is one. "
+            f"Received: {hosts}, of which {len(mine)} are this machine, {socket.gethostname()!r}. "
+            "Every host runs the program and has to know its number. Pass the address of each "
+            "host once, or a resolver to experimental_connect_to_cluster."
+        )
+    resolver = SimpleClusterResolver({job_name: hosts}, task_type=job_name, task_id=mine[0])
+    start(resolver, CommunicationOptions())
+
+
+def _own_names() -> set[str]:
+    """The names and addresses by which this machine may be called."""
+    name = socket.gethostname()
+    try:
+        addresses = {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    except OSError:
+        addresses = set[str]()
+    return {"localhost", "127.0.0.1", "[::1]", name, name.partition(".")[0], *addresses}

@@ -1,0 +1,203 @@
+"""Which devices of a TPU form which replica: `DeviceAssignment`, by TensorFlow's names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.errors import UnknownDevice, UsageError
+from replicax.tpu._topology import RANK, Topology
+
+
+@final
+class DeviceAssignment:
+    """For each replica, the devices that compute it: a model too large for one is on several.
+
+    `TPUStrategy(resolver, assignment)` has these replicas, and an axis `model` as long as a
+    replica has devices. Then `experimental_split_to_logical_devices` divides a tensor over them.
+
+    **Differs from TF:** all devices of a replica belong to one host.
+
+    Args:
+        topology: Where the devices are.
+        core_assignment: The coordinates of each device of each replica: an array of shape
+            (replicas, devices of a replica, 4).
+
+    Raises:
+        UsageError: If a device is not in the topology, or in two replicas.
+
+    Example:
+        >>> from replicax.tpu.experimental import DeviceAssignment, Topology
+        >>> places = [[[x, y, 0, 0] for y in range(2) for x in range(2)]]
+        >>> topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=places)
+        >>> pairs = DeviceAssignment.build(topology, [2, 1, 1, 1], num_replicas=2)
+        >>> pairs.num_cores_per_replica, pairs.coordinates(1, 0)
+        (2, (0, 1, 0, 0))
+    """
+
+    def __init__(self, topology: Topology, core_assignment: Any) -> None:
+        self._topology = topology
+        self._assignment = np.asarray(core_assignment, np.int32)
+        shape = self._assignment.shape
+        places = [tuple(place) for place in self._assignment.reshape(-1, shape[-1]).tolist()]
+        if len(shape) != 3 or shape[2] != RANK or not places or len(set(places)) < len(places):
+            raise UsageError(
+                "An assignment gives each device to one replica. "
+                f"Received: core_assignment of shape {shape}, with "
+                f"{len(places) - len(set(places))} coordinates twice. A device computes one "
+                "replica. Pass different coordinates, in an array of shape (replicas, devices of "
+                "a replica, 4)."
+            )
+        for place in places:
+            topology.task_ordinal_at_coordinates(place)
+
+    @staticmethod
+    def build(
+        topology: Topology,
+        computation_shape: Sequence[int] | None = None,
+        computation_stride: Sequence[int] | None = None,
+        num_replicas: int = 1,
+    ) -> DeviceAssignment:
+        """Fill the mesh with replicas of one shape.
+
+        Replicas follow each other first along the cores of a chip, then along x, y and z, and the
+        devices within one in the order of their coordinates. **Differs from TF:** fewer replicas
+        than fit are the first ones, not those that are nearest to a cube.
+
+        Args:
+            topology: Where the devices are.
+            computation_shape: How many devices of a replica there are along each axis. Defaults
+                to one device.
+            computation_stride: How far apart they are. Defaults to 1: neighbours.
+            num_replicas: How many replicas.
+
+        Raises:
+            UsageError: If the shape is none, or so many replicas do not fit.
+        """
+        shape = np.array([1] * RANK if computation_shape is None else computation_shape)
+        stride = np.array([1] * RANK if computation_stride is None else computation_stride)
+        mesh = topology.mesh_shape
+        valid = shape.shape == stride.shape == (RANK,) and (shape > 0).all() and (stride > 0).all()
+        blocks = mesh // (shape * stride) if valid else np.zeros(RANK, int)
+        fitting = math.prod((blocks * stride).tolist()) if valid else 0
+        if not 1 <= num_replicas <= fitting:
+            raise UsageError(
+                "The replicas of an assignment fit into the mesh of the topology beside each "
+                f"other. Received: num_replicas={num_replicas}, of the shape {shape.tolist()} with "
+                f"stride {stride.tolist()}, in a mesh of {mesh.tolist()}: {fitting} fit. "
+                "A device computes one replica. Use a smaller shape of four numbers from 1, or "
+                "fewer replicas."
+            )
+        counts = blocks * stride
+        within = np.array(list(itertools.product(*map(range, shape)))) * stride
+        starts = []
+        # Backwards, because `product` counts the last axis fastest, and here it is the core, x, …
+        for z, y, x, core in itertools.product(*(range(counts[axis]) for axis in (2, 1, 0, 3))):
+            at = np.array([x, y, z, core])
+            starts.append(at // stride * shape * stride + at % stride)
+        return DeviceAssignment(topology, [start + within for start in starts[:num_replicas]])
+
+    @property
+    def topology(self) -> Topology:
+        """Where the devices are."""
+        return self._topology
+
+    @property
+    def core_assignment(self) -> np.ndarray:
+        """The coordinates: an array of shape (replicas, devices of a replica, 4)."""
+        return self._assignment
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas there are."""
+        return self._assignment.shape[0]
+
+    @property
+    def num_cores_per_replica(self) -> int:
+        """How many devices compute one replica."""
+        return self._assignment.shape[1]
+
+    def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
+        """Where a device of a replica is."""
+        return tuple(self._assignment[replica, logical_core].tolist())
+
+    def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
+        """The replicas whose device of this number belongs to this host.
+
+        Raises:
+            UsageError: If there is none.
+        """
+        task_of = self._topology.task_ordinal_at_coordinates
+        found = [
+            replica
+            for replica in range(self.num_replicas)
+            if 0 <= logical_core < self.num_cores_per_replica
+            if task_of(self.coordinates(replica, logical_core)) == task_id
+        ]
+        if not found:
+            raise UsageError(
+                "A host is looked up for a logical device that it has. "
+                f"Received: task {task_id}, logical device {logical_core}, of "
+                f"{self._topology.num_tasks} hosts and {self.num_cores_per_replica} devices of a "
+                "replica. No replica has such a device there. Count both from 0."
+            )
+        return found
+
+    def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
+        """The number that a device of a replica has on its host."""
+        place = self.coordinates(replica, logical_core)
+        return self._topology.tpu_device_ordinal_at_coordinates(place)
+
+    def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """The name of the host of a device of a replica."""
+        place = self.coordinates(replica, logical_core)
+        return self._topology.cpu_device_name_at_coordinates(place, job)
+
+    def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """The name of a device of a replica."""
+        place = self.coordinates(replica, logical_core)
+        return self._topology.tpu_device_name_at_coordinates(place, job)
+
+
+def assigned_devices(assignment: DeviceAssignment, devices: Sequence[jax.Device]) -> list[Any]:
+    """The devices of the replicas of an assignment, those of the first host first.
+
+    Args:
+        assignment: Which coordinates form which replica.
+        devices: The devices that this program has.
+
+    Raises:
+        UnknownDevice: If the program does not have one of the assignment's.
+        UsageError: If a replica is on several hosts, or a host has none.
+    """
+    live, replicas = Topology.of(devices), list[list[Any]]()
+    for places in assignment.core_assignment:
+        mine = [assignment.topology.device_at_coordinates(place) for place in places]
+        if mine[0] is None:  # the topology was made of numbers
+            mine = [live.device_at_coordinates(place) for place in places]
+        replicas.append(mine)
+    strange = [device for replica in replicas for device in replica if device not in devices]
+    if strange:
+        raise UnknownDevice(
+            "A strategy computes on the devices that this program has. "
+            f"Received: an assignment to {strange[0]!r} ({strange[0].device_kind}), beside "
+            f"{len(devices)} devices of the kind {devices[0].device_kind}. A TPU that is only "
+            "described can be compiled for, with `replicax plan`, but nothing runs there. Build "
+            "the assignment from what `initialize_tpu_system(resolver)` returns."
+        )
+    hosts = [sorted({device.process_index for device in replica}) for replica in replicas]
+    covered = {host for replica in hosts for host in replica}
+    if any(len(replica) > 1 for replica in hosts) or len(covered) < live.num_tasks:
+        raise UsageError(
+            "A replica is on the devices of one host, and every host has one. Received: replicas "
+            f"on the hosts {hosts}, of {live.num_tasks} hosts. The batches of a replica come from "
+            "one process, and every process takes part. Choose a computation_shape that divides "
+            "the chips of a host, and as many replicas as fit."
+        )
+    order = sorted(range(len(replicas)), key=lambda replica: hosts[replica])
+    return [device for replica in order for device in replicas[replica]]

@@ -1,0 +1,97 @@
+"""Where the devices of a TPU are: made of numbers, of described devices, of virtual CPU devices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from replicax import errors
+from replicax.tpu.experimental import Topology
+
+# A v2-16: two hosts of a 2 × 2 mesh each, side by side along x, with two cores on a chip.
+V2_16 = [
+    [[2 * host + x, y, 0, core] for y in range(2) for x in range(2) for core in range(2)]
+    for host in range(2)
+]
+
+
+def described(host, number, coords, core=0, **more):
+    return SimpleNamespace(process_index=host, id=number, coords=coords, core_on_chip=core, **more)
+
+
+def test_a_mesh_and_its_devices():
+    topology = Topology(mesh_shape=[4, 2, 1, 2], device_coordinates=V2_16)
+    assert (topology.num_tasks, topology.num_tpus_per_task, topology.mesh_rank) == (2, 8, 4)
+    assert topology.mesh_shape.tolist() == [4, 2, 1, 2]
+    assert topology.missing_devices.size == 0
+    # The chip at (3, 1) is the last of the second host; its cores are devices 6 and 7 there.
+    place = [3, 1, 0, 1]
+    assert topology.task_ordinal_at_coordinates(place) == 1
+    assert topology.tpu_device_ordinal_at_coordinates(place) == 7
+    assert topology.tpu_device_name_at_coordinates(place) == "/task:1/device:TPU:7"
+    assert topology.cpu_device_name_at_coordinates(place, "worker") == (
+        "/job:worker/task:1/device:CPU:0"
+    )
+    assert topology.device_at_coordinates(place) is None
+
+
+def test_it_travels_as_text():
+    topology = Topology(mesh_shape=[4, 2, 1, 2], device_coordinates=V2_16)
+    again = Topology(serialized=topology.serialized())
+    assert again.mesh_shape.tolist() == [4, 2, 1, 2]
+    assert again.device_coordinates.tolist() == V2_16
+
+
+def test_a_chip_may_be_missing():
+    topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 1, 0, 0]]])
+    assert topology.missing_devices.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    with pytest.raises(errors.UsageError, match="No device is there"):
+        topology.tpu_device_ordinal_at_coordinates([0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("place", [[0, 0, 0], [2, 0, 0, 0], [-1, 0, 0, 0]])
+def test_coordinates_outside_of_the_mesh(place):
+    topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0] * 4, [1, 0, 0, 0]]])
+    with pytest.raises(errors.UsageError, match="coordinates of a device are x, y, z"):
+        topology.task_ordinal_at_coordinates(place)
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "coordinates"),
+    [([2, 2], [[[0] * 4]]), ([1, 1, 1, 1], [[0] * 4]), ([1, 1, 1, 1], [[[0, 1, 0, 0]]])],
+)
+def test_numbers_that_are_no_topology(mesh_shape, coordinates):
+    with pytest.raises(errors.UsageError, match="A topology is a mesh of x, y, z and cores"):
+        Topology(mesh_shape=mesh_shape, device_coordinates=coordinates)
+
+
+def test_of_devices():
+    # The part of a slice that begins at (2, 2).
+    devices = [described(number // 2, number, [2 + number, 2, 0]) for number in range(4)]
+    topology = Topology.of(devices[::-1])
+    assert topology.mesh_shape.tolist() == [4, 1, 1, 1]
+    assert topology.device_coordinates[:, :, 0].tolist() == [[0, 1], [2, 3]]
+    assert topology.device_at_coordinates([3, 0, 0, 0]) is devices[3]
+
+
+def test_slices_lie_behind_each_other():
+    devices = [described(host, host, [0, 0, 0], slice_index=host) for host in range(2)]
+    assert Topology.of(devices).device_coordinates.tolist() == [[[0, 0, 0, 0]], [[0, 0, 1, 0]]]
+
+
+def test_hosts_with_different_numbers_of_devices():
+    devices = [described(host, number, [number, 0, 0]) for number, host in enumerate([0, 0, 1])]
+    with pytest.raises(errors.UsageError, match="Every host of a TPU has as many devices"):
+        Topology.of(devices)
+
+
+@pytest.mark.parametrize(("count", "mesh"), [(8, [2, 4]), (4, [2, 2]), (3, [1, 3]), (1, [1, 1])])
+def test_devices_that_are_no_tpu_lie_as_those_of_a_v5e(count, mesh):
+    topology = Topology.of(jax.devices()[:count])
+    assert topology.mesh_shape.tolist() == [*mesh, 1, 1]
+    numbers = np.arange(count)
+    assert topology.device_coordinates[0, :, 0].tolist() == (numbers % mesh[0]).tolist()
+    assert topology.device_coordinates[0, :, 1].tolist() == (numbers // mesh[0]).tolist()
