@@ -139,7 +139,8 @@ def main() -> None:
     )
     print(
         "| model | strategy | state: planned | measured | batch: planned | temporaries: planned "
-        "| GFLOPs: planned | by hand | step: measured (ms) |\n|---|---|--:|--:|--:|--:|--:|--:|--:|"
+        "| GFLOPs: planned | by hand | step: estimated (ms) | measured (ms) |\n"
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     )
     for make in MODELS:
         for name, options in STRATEGIES.items():
@@ -159,6 +160,7 @@ def main() -> None:
                 f"| {make.__name__} | {name} | {state:,} | {watch.bytes:,} | "
                 f"{memory.batch:,} | {memory.temporaries:,} | "
                 f"{row.flops / 1e9:.3f} | {by_hand / 1e9:.3f} | "
+                f"{1e3 * row.estimate.seconds:.1f} | "
                 f"{1e3 * statistics.median(watch.seconds):.1f} |",
                 flush=True,
             )

@@ -19,8 +19,8 @@ class Chip:
 
     Args:
         name: Such as `TPU v5e`.
-        memory_bytes: What a program may use of its memory.
-        flops_per_second: Its peak, for multiplications of bfloat16.
+        memory_bytes: What a program may use of its memory; None if it has none of its own.
+        flops_per_second: Its peak, for multiplications of bfloat16; of a CPU, of float32.
         memory_bytes_per_second: How fast it reads its memory.
         link_bytes_per_second: How much one link to a neighbour carries in one direction.
         ring_from: From this length on, an axis of the slice is closed to a ring. Shorter ones are
@@ -28,7 +28,7 @@ class Chip:
     """
 
     name: str
-    memory_bytes: int
+    memory_bytes: int | None
     flops_per_second: float
     memory_bytes_per_second: float
     link_bytes_per_second: float

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ASSUMPTIONS = (
     "estimates, not measurements: every part of a chip at the peak that its maker names",
+    "a CPU: at the best that it did when the plan was made, divided by its virtual devices",
     "step = the longest of arithmetic, memory and communication started ahead, plus the rest of it",
     "arithmetic and memory: as XLA counts them in the compiled program; a loop counts once",
     "memory: each fused operation reads what it needs from the chip's memory, writes its results",

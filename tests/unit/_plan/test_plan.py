@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -135,11 +136,20 @@ def test_the_plan_for_a_cpu_is_what_fit_holds_there():
         assert row.memory.optimizer == held(counted)
 
 
-def test_a_cpu_has_no_roofline():
+def test_a_cpu_is_measured():
     found = rx.plan(cnn(), topologies=["cpu:2"], batch_size=ROWS)
     (row,) = found.rows
-    assert (row.fits, row.estimate, row.capacity) == (None, None, None)
-    assert "nobody says what such a device can do" in found.table()
+    assert (row.fits, row.capacity) == (None, None)  # its devices share the machine's memory
+    assert 1e7 < row.chip.flops_per_second < 1e14
+    assert row.estimate.arithmetic == row.flops / row.chip.flops_per_second
+    assert row.estimate.communication > 0
+    assert "a CPU: at the best that it did when the plan was made" in found.table()
+
+
+def test_of_an_unknown_chip_there_are_no_times(tpus):
+    unknown = [dataclasses.replace(row, chip=None, estimate=None) for row in tpus.rows]
+    text = dataclasses.replace(tpus, rows=tuple(unknown)).table()
+    assert "nobody says what such a device can do" in text
 
 
 def test_planning_leaves_the_model_to_its_strategy():
