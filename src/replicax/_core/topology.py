@@ -73,24 +73,10 @@ class Topology:
         return cls.of(chosen, model_parallel)
 
     @classmethod
-    def cluster(cls, *, model_parallel: int = 1) -> Topology:
-        """One replica per device of every process that has joined, in the order of the workers.
-
-        Args:
-            model_parallel: How many devices, of one worker, hold one replica together.
-
-        Raises:
-            UsageError: If a replica's devices would be those of several workers.
-        """
-        if len(jax.local_devices()) % model_parallel:
-            raise UsageError(
-                "A replica is on the devices of one worker. Received: "
-                f"model_parallel={model_parallel} for {len(jax.local_devices())} devices on each "
-                "worker. The batches of a replica come from one process. Use one of "
-                f"{_divisors(len(jax.local_devices()))}."
-            )
+    def cluster(cls) -> Topology:
+        """One replica per device of every process that has joined, in the order of the workers."""
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-        whole = cls.of(devices, model_parallel)
+        whole = cls.of(devices)
         return replace(whole, process_index=jax.process_index(), num_processes=jax.process_count())
 
     @classmethod

@@ -124,7 +124,7 @@ def _join_jax(process: JaxProcess, line: Line) -> None:
         if "before" not in str(error):
             raise
         raise BackendAlreadyInitialized(
-            "MultiWorkerMirroredStrategy must be created before JAX is used in this process. "
+            "A strategy of several workers must be created before JAX is used in this process. "
             "Received: a JAX backend that is already initialised. JAX can join a cluster only at "
             "start-up. Create the strategy at the top of the program, or start it with "
             "`replicax run train.py`, which joins the cluster before your code runs."

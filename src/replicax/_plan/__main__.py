@@ -38,7 +38,8 @@ def _plan(options: dict[str, Any]) -> int:
     for name in ("json", "plot"):
         _check_writable(options[name])  # before minutes of work, not after
     for name in options["topologies"]:
-        target(name)  # whatever is wrong with one should not be found last
+        if not name.startswith(("cpu:", "gpu:")):  # these start JAX, which the script may set up
+            target(name)  # whatever is wrong with one should not be found last
     # The compiler for TPUs prints where it was when it is told to end, by Ctrl-C for example.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if options["precision"]:

@@ -45,7 +45,7 @@ class Chip:
         """
         if self.ring_from is None:
             return self.link_bytes_per_second
-        long = [axis for axis in axes if axis > 1]
+        long = [axis for axis in axes if axis > 1] or [2]  # the two devices of one chip
         rings = _are_rings(long, self.ring_from)
         return self.link_bytes_per_second * sum(2 if ring else 1 for ring in rings)
 

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from replicax._core.errors import UsageError
+from replicax._keras.hooks import install_hooks
 from replicax._plan._script import from_script
 from replicax._plan._subject import ModelStep, subject
 
@@ -51,6 +52,7 @@ def _saved(path: str) -> Any:
             "A saved model is a file that `model.save` wrote. "
             f"Received: {path!r}, which is not there. Nothing can be loaded. Check the path."
         )
+    install_hooks()  # they note, when an optimizer is built, which slot is for which variable
     return keras.models.load_model(path)
 
 

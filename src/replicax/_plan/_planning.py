@@ -15,6 +15,7 @@ from replicax._plan._result import Plan, Row
 from replicax._plan._roofline import Estimate, estimate
 from replicax._plan._subject import Subject, subject
 from replicax._plan._targets import Target, target
+from replicax._plan._this_cpu import this_cpu
 from replicax._plan._wire import wire_bytes_by_kind
 from replicax.report._progress import Silent
 
@@ -123,7 +124,10 @@ class _Planner:
         self._name = name
         self._strategy = strategy
         self._listener = listener
-        self._devices = len(strategy.extended.distribution.topology.devices)
+        topology = strategy.extended.distribution.topology
+        self._devices = len(topology.devices)
+        # One device alone has the whole CPU; so it is measured for as many as compute.
+        self._chip = this_cpu(self._devices) if topology.platform == "cpu" else one.chip
 
     def row(self, rows: int, *, find_largest: bool) -> Row:
         """Compile for a batch of so many rows, and perhaps for others."""
@@ -141,7 +145,7 @@ class _Planner:
             devices=self._devices,
             replicas=replicas,
             batch=rows,
-            chip=self._target.chip,
+            chip=self._chip,
             capacity=capacity,
             fits=_fits(read, capacity),
             needed=read.needed if isinstance(read, TooLarge) else None,
@@ -174,7 +178,7 @@ class _Planner:
         return largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
 
     def _estimate(self, read: Reading | None) -> Estimate | None:
-        chip = self._target.chip
+        chip = self._chip
         if read is None or chip is None:
             return None
         return estimate(

@@ -10,8 +10,6 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._plan._compiled import shapes_of
@@ -118,12 +116,18 @@ def _first_batch(given: dict[str, Any], method: str) -> Any:
     x = given.get("x")
     if method == "train_on_batch":
         parts = (x, given.get("y"), given.get("sample_weight"))
-        return tuple(part for part in parts if part is not None)
+        return _without_last_nones(parts)
     options = {name: given[name] for name in _OF_DATA if given.get(name) is not None}
     adapter = _compat.data_adapters.get_data_adapter(x, **options)
     batch = next(iter(adapter.get_jax_iterator()))
     parts = batch if isinstance(batch, tuple | list) else (batch,)
-    return jax.tree.map(lambda leaf: leaf, tuple(part for part in parts if part is not None))
+    return _without_last_nones(parts)
+
+
+def _without_last_nones(parts: Sequence[Any]) -> tuple[Any, ...]:
+    """What stands at its place means something else than one place before."""
+    count = max((i for i, part in enumerate(parts, 1) if part is not None), default=0)
+    return tuple(parts[:count])
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from replicax._core.env import only_compiling_for_tpus
 from replicax._core.errors import UsageError
 from replicax._plan._chips import TPUS, Chip, gpu
 from replicax._plan._quiet import quiet
-from replicax._plan._this_cpu import this_cpu
 
 KNOWN = ", ".join([*(f"{name}:…" for name in TPUS), "cpu:8", "gpu:1"])
 _SPEC = re.compile(r"^([a-z0-9]+):(\d+(?:x\d+)*)$")
@@ -117,7 +116,7 @@ def _local(platform: str, count: int) -> Target:
                 else "Plan on a machine with such GPUs, or for a TPU."
             )
         )
-    chip = gpu(devices[0].device_kind) if platform == "gpu" else this_cpu(count)
+    chip = gpu(devices[0].device_kind) if platform == "gpu" else None
     return Target(f"{platform}:{count}", tuple(devices[:count]), chip)
 
 

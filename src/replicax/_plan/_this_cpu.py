@@ -22,6 +22,7 @@ from replicax._plan._chips import Chip
 
 _TRIES = 5
 _SIDE = 1024  # of a square matrix
+_MOST_THREADS = 16  # more do not read faster
 _COPIED = 2**25  # bytes that a thread copies; more than a cache holds
 _REDUCED = 2**20  # elements of float32 on each device
 
@@ -52,7 +53,7 @@ def _arithmetic() -> float:
 
 def _memory() -> float:
     """Bytes that all cores read and write per second."""
-    threads = os.cpu_count() or 1
+    threads = min(os.cpu_count() or 1, _MOST_THREADS)
     source = np.ones(_COPIED, np.uint8)
     places = [np.empty_like(source) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:

@@ -60,16 +60,16 @@ class Client:
             ServerGone: If it cannot be reached, or the connection breaks.
             UnavailableError: If it has lost what it had.
         """
-        return self.begin(server, op, head, buffers)()
+        self._check_open(server)
+        with self._watched(server):
+            # Not by `begin`: an interrupt between its two parts would leave the link busy.
+            return self._link(server).call(op, head or {}, buffers)
 
     def begin(
         self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
     ) -> Callable[[], Message]:
         """Ask a server something, and do not wait. What is returned waits; it must be called."""
-        if self._lost:
-            self.check(server)
-        if self._closed:
-            raise _closed(server)
+        self._check_open(server)
         with self._watched(server):
             end = self._link(server).begin(op, head or {}, buffers)
 
@@ -78,6 +78,12 @@ class Client:
                 return end()
 
         return ended
+
+    def _check_open(self, server: int) -> None:
+        if self._lost:
+            self.check(server)
+        if self._closed:
+            raise _closed(server)
 
     @contextmanager
     def _watched(self, server: int) -> Iterator[None]:

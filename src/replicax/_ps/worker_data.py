@@ -124,7 +124,8 @@ class Readers:
                 with self._lock:
                     reading = self._reading[sources[number][0]]
                 with reading:
-                    taken.append(self._next(number, *sources[number]))
+                    if len(taken) <= number:  # a broken connection may bring a closure twice
+                        taken.append(self._next(number, *sources[number]))
             if not _fits(taken[number], shapes):
                 raise NeedsProgram(number, [[list(x.shape), str(x.dtype)] for x in taken[number]])
             leaves += taken[number]

@@ -16,6 +16,8 @@ def experimental_connect_to_cluster(
     job_name: str = "localhost",
     task_index: int = 0,
     protocol: str | None = None,
+    make_master_device_default: bool = True,
+    cluster_device_filters: object = None,
 ) -> None:
     """Join the cluster that a resolver describes; a strategy made of it afterwards is in it.
 
@@ -26,7 +28,9 @@ def experimental_connect_to_cluster(
         cluster_spec_or_resolver: The resolver, or a `ClusterSpec` with the two that follow.
         job_name: The job of this process, for a `ClusterSpec`.
         task_index: Its number in the job, for a `ClusterSpec`.
-        protocol: Not needed; it is there for the signature.
+        protocol: Not needed, as the two that follow; they are there for the signature.
+        make_master_device_default: Not needed.
+        cluster_device_filters: Not needed.
 
     Raises:
         ClusterSpecError: If the description cannot be used.
@@ -37,10 +41,12 @@ def experimental_connect_to_cluster(
         >>> resolver = rx.cluster_resolver.TPUClusterResolver(tpu="auto", fallback=("cpu",))
         >>> rx.config.experimental_connect_to_cluster(resolver)
     """
-    del protocol
+    del protocol, make_master_device_default, cluster_device_filters
     given = cluster_spec_or_resolver
     if isinstance(given, ClusterSpec):
         given = SimpleClusterResolver(given, task_type=job_name, task_id=task_index)
+    if "ps" in given.cluster_spec().jobs:
+        return  # its workers do not compute together; the strategy connects
     start(given, CommunicationOptions())
 
 
@@ -66,7 +72,7 @@ def experimental_connect_to_host(
     text = (remote_host or ()) if not isinstance(remote_host, str) else (remote_host,)
     hosts = [host.removeprefix("grpc://") for host in text]
     own = _own_names()
-    mine = [number for number, host in enumerate(hosts) if host.rpartition(":")[0] in own]
+    mine = [number for number, host in enumerate(hosts) if (host.rpartition(":")[0] or host) in own]
     if len(mine) != 1:
         raise ClusterSpecError(
             "A program connects to hosts of which this machine is one. "

@@ -31,6 +31,12 @@ def test_a_cluster_with_a_task_is_joined(joined):
     assert joined[0].jax_process() == ("a:1", 2, 1)
 
 
+def test_parameter_servers_are_connected_to_by_their_strategy(joined):
+    spec = ClusterSpec({"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]})
+    rx.config.experimental_connect_to_cluster(spec, "chief", 0)
+    assert joined == []
+
+
 def test_this_machine_among_hosts(joined):
     here = f"{socket.gethostname()}:1"
     rx.config.experimental_connect_to_host(["grpc://a:1", here])
