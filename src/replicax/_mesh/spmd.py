@@ -46,6 +46,7 @@ def build(
     *,
     donate: bool,
     adopt: Callable[[Sequence[Any]], None],
+    layout: Callable[[Any], Any] = _compat.layout,
     compiler_options: dict[str, Any] | None = None,
 ) -> Program:
     """Trace, settle and compile a replica function.
@@ -57,6 +58,7 @@ def build(
         combine: How an all-reduce is carried out.
         donate: Whether the memory of written variables may be reused.
         adopt: Called with the variables before they are asked where they live.
+        layout: Where a variable lives.
         compiler_options: XLA options for this program.
 
     Returns:
@@ -70,7 +72,7 @@ def build(
     captured, varies, body = make(fn, arrays, topology, combine)
     adopt(captured.variables)
     written = set(captured.written)
-    layouts = _layouts(captured, topology)
+    layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         rest, fresh = iter(others), iter(news)
@@ -91,9 +93,8 @@ def build(
     return Program(captured, varies, compiled)
 
 
-def _layouts(captured: Captured, topology: Topology) -> list[Any] | None:
+def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
     """Where new values go; None, for XLA to choose, if every device holds the whole of each."""
-    layouts = [_compat.layout(variable) for variable in captured.variables]
     divided = any(layout is not None and not layout.is_fully_replicated for layout in layouts)
     if topology.model_parallel == 1 and not divided:
         return None

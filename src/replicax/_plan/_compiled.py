@@ -7,20 +7,23 @@ variables and batch. Shapes stand for values, so nothing is copied and no device
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import numpy as np
 
+from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
+from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
 from replicax._keras.hooks import install_hooks
 from replicax._keras.step_program import program_of_steps, step_variables
 from replicax._mesh.runtime import Runtime
+from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.store import DeviceStore, Placement
 from replicax.strategies import Strategy
 
@@ -87,6 +90,73 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         lowered = program.lower(state, [batch])
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in state)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
+
+
+def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -> Lowered:
+    """Trace and lower `strategy.run(fn, args=batch)`.
+
+    Args:
+        fn: Called with one replica's part of the batch.
+        batch: The whole batch: a tuple of arguments, whose arrays or `jax.ShapeDtypeStruct`s the
+            replicas share by rows.
+        strategy: Where it would run; its devices may be only described.
+
+    Returns:
+        The step.
+
+    Raises:
+        UsageError: If the replicas do not divide the batch.
+    """
+    distribution = strategy.extended.distribution
+    topology = distribution.topology
+    arrays, tree = jax.tree.flatten(shapes_of(batch))
+    parts = [_part(leaf, topology) for leaf in arrays]
+
+    def replica_fn(group: Any, leaves: Sequence[Any]) -> Any:
+        with entered(Frame(strategy, ReplicaContext(strategy, group))):
+            return fn(*tree.unflatten(leaves))
+
+    def layout(variable: Any) -> Any:
+        return distribution.store.layout(spec_of(variable))
+
+    with strategy.scope():
+        program = build_replica_program(
+            replica_fn,
+            parts,
+            topology,
+            CrossDeviceOps().combine,
+            donate=True,
+            adopt=lambda variables: None,  # they stay where they are: only their shapes count
+            layout=layout,
+        )
+        captured = program.captured
+        state = [_shape(variable, layout(variable)) for variable in captured.variables]
+        written = set(captured.written)
+        news = [state[i] for i in captured.written]
+        others = [one for i, one in enumerate(state) if i not in written]
+        lowered = program.compiled.lower(news, others, parts)
+    kept = [_compat.slot(variable) is not None for variable in captured.variables]
+    optimizer = [one for one, is_slot in zip(state, kept, strict=True) if is_slot]
+    return Lowered(
+        lowered,
+        bytes_per_device(state) - bytes_per_device(optimizer),
+        bytes_per_device(optimizer),
+        bytes_per_device(parts),
+    )
+
+
+def _part(leaf: Any, topology: Topology) -> Any:
+    replicas = topology.num_replicas
+    if replicas == 1:
+        return _laid_out(leaf, topology.replicated)
+    if not leaf.shape or leaf.shape[0] % replicas:
+        raise UsageError(
+            "A replica function is planned for a batch that the replicas divide. "
+            f"Received: an array of shape {leaf.shape} for {replicas} replicas. "
+            "What does not divide runs by other programs. Choose another number of rows."
+        )
+    shape = (replicas, leaf.shape[0] // replicas, *leaf.shape[1:])
+    return PerReplica(jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=topology.split))
 
 
 def build(model: Any, batch: Any) -> None:

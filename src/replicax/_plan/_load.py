@@ -12,7 +12,7 @@ import keras
 from replicax._core.errors import UsageError
 from replicax._keras.hooks import install_hooks
 from replicax._plan._script import from_script
-from replicax._plan._subject import ModelStep, subject
+from replicax._plan._subject import Subject, subject
 
 APPLICATIONS, HUB = "keras.applications", "keras_hub"
 _FORMS = (
@@ -21,7 +21,7 @@ _FORMS = (
 )
 
 
-def load(named: str, arguments: Sequence[str] = ()) -> ModelStep:
+def load(named: str, arguments: Sequence[str] = ()) -> Subject:
     """Find what is to be planned.
 
     Args:

@@ -27,7 +27,7 @@ TRIES = 6
 
 
 def plan(
-    model: Any,
+    model_or_step: Any,
     batch: Any = None,
     *,
     topologies: Sequence[str] = ("v5e:2x4",),
@@ -42,9 +42,11 @@ def plan(
     is Google's, which needs no TPU. Nothing is run, and no values are used.
 
     Args:
-        model: A compiled Keras model.
+        model_or_step: A compiled Keras model; or a step of a custom loop, a function for
+            `strategy.run`, which is traced outside every scope first.
         batch: A batch as `fit` takes it, `(x, y)` or `(x, y, sample_weight)`: arrays or
             `jax.ShapeDtypeStruct`s. By default what the model's inputs, outputs and loss suggest.
+            For a step the tuple of its arguments, for all replicas together.
         topologies: Slices of TPUs in chips, such as `v5e:4x4` and `v4:2x2x2`, or devices of this
             machine, such as `cpu:8`.
         strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
@@ -71,7 +73,7 @@ def plan(
         40
     """
     return plan_subject(
-        subject(model, batch),
+        subject(model_or_step, batch),
         topologies=topologies,
         strategies=strategies,
         batch_size=batch_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -10,7 +11,15 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._plan._compiled import Lowered, build, lower_train_step, shapes_of
+from replicax._keras.capture import capture
+from replicax._keras.hooks import install_hooks
+from replicax._plan._compiled import (
+    Lowered,
+    build,
+    lower_replica_step,
+    lower_train_step,
+    shapes_of,
+)
 
 
 class Subject(Protocol):
@@ -56,21 +65,52 @@ class ModelStep:
         return lower_train_step(self.model, batch, strategy)
 
 
-def subject(model: Any, batch: Any = None) -> ModelStep:
-    """Prepare a model for being planned.
+@final
+@dataclass(frozen=True)
+class ReplicaStep:
+    """A function for `strategy.run`."""
+
+    function: Callable[..., Any]
+    batch: Any
+    parameters: int
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
+        """The function, traced once: what it makes of variables is made here, in no scope."""
+        leaves, tree = jax.tree.flatten(batch)
+        install_hooks()  # they tell what an optimizer keeps for which variable
+        captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
+        learnt = [variable for variable in captured.variables if variable.trainable]
+        return cls(function, batch, sum(int(np.prod(v.shape)) for v in learnt))
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        return lower_replica_step(self.function, batch, strategy)
+
+
+def subject(model: Any, batch: Any = None) -> Subject:
+    """Prepare a model, or a function for `strategy.run`, for being planned.
 
     Args:
-        model: A compiled Keras model.
+        model: A compiled Keras model, or the function.
         batch: A batch as `fit` takes it; by default one that the model's inputs and loss suggest.
+            Of a function the tuple of its arguments.
 
     Raises:
         UsageError: If the model is not compiled, or says nothing about its batches.
     """
-    if not isinstance(model, _compat.Trainer):
+    is_model = isinstance(model, _compat.Trainer)
+    if callable(model) and not is_model and isinstance(batch, tuple):
+        return ReplicaStep.of(model, shapes_of(batch))
+    if not is_model:
         raise UsageError(
-            "A plan is made of a compiled Keras model. "
-            f"Received: {type(model).__name__}. Its training step is what is compiled. "
-            "Pass the model, or on the command line a script that calls `fit`."
+            "A plan is made of a compiled Keras model, or of a function and the tuple of its "
+            f"arguments. Received: {type(model).__name__} and {type(batch).__name__}. A training "
+            "step is what is compiled. Pass the model, or on the command line a script that calls "
+            "`fit`."
         )
     shapes = shapes_of(batch) if batch is not None else suggested_batch(model)
     build(model, shapes)

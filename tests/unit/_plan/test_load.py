@@ -201,5 +201,5 @@ def test_a_model_that_is_not_compiled():
 
 
 def test_what_is_no_model():
-    with pytest.raises(rx.errors.UsageError, match="A plan is made of a compiled Keras model"):
+    with pytest.raises(rx.errors.UsageError, match="or of a function and the tuple of its"):
         rx.plan(lambda x: x, topologies=["cpu:1"])

@@ -288,3 +288,42 @@ def test_bytes_of_what_is_split():
     split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     arrays = [jax.ShapeDtypeStruct((8, 3), "bfloat16", sharding=split)]
     assert bytes_per_device(arrays) == 2 * 3 * 2
+
+
+def steps():
+    """A model of 64 x 256 + 256 + 256 x 8 + 8 weights, and a step of a custom loop."""
+    layers = [keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(8)]
+    model, optimizer = keras.Sequential(layers), keras.optimizers.Adam(1e-3)
+
+    def step(x, y):
+        def loss():
+            return keras.losses.MeanSquaredError()(y, model(x, training=True))
+
+        value, grads = rx.value_and_grad(loss, model)()
+        optimizer.apply(grads, model.trainable_variables)
+        return value
+
+    return model, step
+
+
+def test_a_step_of_a_custom_loop_can_be_planned():
+    model, step = steps()
+    batch = np.zeros((32, 64), "float32"), np.zeros((32, 8), "float32")
+    found = rx.plan(step, batch, topologies=["v5e:2x4"], strategies=["mirrored", "zero3"])
+    assert (found.name, found.parameters) == ("step", 64 * 256 + 256 + 256 * 8 + 8)
+    mirrored, zero3 = found.rows
+    numbers = 8  # of the optimizer: two counters, which are whole everywhere
+    assert mirrored.memory.parameters == 4 * found.parameters + numbers
+    assert mirrored.memory.optimizer == 2 * 4 * found.parameters
+    assert mirrored.memory.batch == 32 * (64 + 8) * 4 / 8
+    assert zero3.memory.parameters == 4 * (64 * 256 + 256 * 8) // 8 + 4 * (256 + 8) + numbers
+    assert {one.kind for one in mirrored.collectives} == {"all-reduce"}
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert np.isfinite(strategy.run(step, args=batch).values[0])  # it is as it was, and runs
+
+
+def test_the_replicas_divide_the_batch_of_a_step():
+    _, step = steps()
+    batch = np.zeros((30, 64), "float32"), np.zeros((30, 8), "float32")
+    with pytest.raises(rx.errors.UsageError, match="planned for a batch that the replicas divide"):
+        rx.plan(step, batch, topologies=["cpu:4"])
