@@ -134,7 +134,8 @@ def test_the_chief_is_killed(end_of):
 
 def test_one_fails(end_of):
     ended = end_of("raise", 1)
-    assert ended.code == 1
+    # JAX ends a process that leaves its cluster by SIGABRT, if it is faster than the interpreter.
+    assert ended.code in (1, 128 + signal.SIGABRT)
     said = assert_lost(ended, 0, 1, "failed with an unhandled exception")
     assert "      ValueError: this worker cannot go on" in said
     assert ended.said(1).count("ValueError: this worker cannot go on") == 1
