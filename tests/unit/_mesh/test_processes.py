@@ -150,7 +150,7 @@ def test_jax_must_not_be_used_before(cluster):
     chief, other = cluster(program, [0, 1], 2)
     text = "must be created before JAX is used in this process"
     assert other[0] == 1
-    assert f"BackendAlreadyInitialized: MultiWorkerMirroredStrategy {text}" in other[1]
+    assert f"BackendAlreadyInitialized: A strategy of several workers {text}" in other[1]
     assert chief[0] == EXIT_CODE
     assert "Received: worker 1 failed with an unhandled exception" in chief[1]
     assert chief[1].count("WorkerLost") == 1
