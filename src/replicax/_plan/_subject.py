@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -59,7 +59,7 @@ class ModelStep:
 
     @property
     def parameters(self) -> int:
-        return sum(int(np.prod(v.shape)) for v in self.model.trainable_variables)
+        return _numbers_in(self.model.trainable_variables)
 
     def lower(self, batch: Any, strategy: Any) -> Lowered:
         return lower_train_step(self.model, batch, strategy)
@@ -81,7 +81,7 @@ class ReplicaStep:
         install_hooks()  # they tell what an optimizer keeps for which variable
         captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
         learnt = [variable for variable in captured.variables if variable.trainable]
-        return cls(function, batch, sum(int(np.prod(v.shape)) for v in learnt))
+        return cls(function, batch, _numbers_in(learnt))
 
     @property
     def name(self) -> str:
@@ -89,6 +89,10 @@ class ReplicaStep:
 
     def lower(self, batch: Any, strategy: Any) -> Lowered:
         return lower_replica_step(self.function, batch, strategy)
+
+
+def _numbers_in(variables: Iterable[Any]) -> int:
+    return sum(int(np.prod(variable.shape)) for variable in variables)
 
 
 def subject(model: Any, batch: Any = None) -> Subject:
