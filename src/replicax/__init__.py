@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from replicax import launch as launch
     from replicax import layers as layers
     from replicax import testing as testing
+    from replicax import tf as tf
     from replicax import tpu as tpu
     from replicax import train as train
     from replicax._core import errors as errors
@@ -119,6 +120,7 @@ _MODULES = {
     "layers": "replicax.layers",
     "nn": "replicax._core.nn",
     "testing": "replicax.testing",
+    "tf": "replicax.tf",
     "tpu": "replicax.tpu",
     "train": "replicax.train",
 }

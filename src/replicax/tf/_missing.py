@@ -1,0 +1,33 @@
+"""TensorFlow's names that are not here, and what to use; `replicax migrate` reads it, too."""
+
+from __future__ import annotations
+
+# The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
+INSTEAD = {
+    "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
+}
+
+
+def instead(path: str) -> str | None:
+    """What to use for a TensorFlow name: by the longest prefix that the list has."""
+    parts = path.split(".")
+    for length in range(len(parts), 1, -1):
+        found = INSTEAD.get(".".join(parts[:length]))
+        if found:
+            return found
+    return None
+
+
+def missing_name(namespace: str, name: str) -> AttributeError:
+    """The error for a name that is not here.
+
+    Args:
+        namespace: What it was asked of, e.g. "tf.data".
+        name: The name.
+    """
+    hint = instead(f"{namespace}.{name}")
+    return AttributeError(
+        f"A name of `replicax.tf` is one that its documentation lists. Received: "
+        f"{namespace}.{name}. {hint or 'It is not part of Replicax.'} "
+        "See docs/tf.md for the names there are; keras.ops and jax.numpy have the rest."
+    )

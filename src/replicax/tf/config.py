@@ -1,0 +1,3 @@
+"""`tf.config`: devices and how they are shared."""
+
+from __future__ import annotations

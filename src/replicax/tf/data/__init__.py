@@ -1,0 +1,3 @@
+"""`tf.data`: the pipelines of `replicax.data`."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.debugging`: checks."""
+
+from __future__ import annotations

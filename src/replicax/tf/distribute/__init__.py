@@ -1,0 +1,3 @@
+"""`tf.distribute`: the strategies of Replicax."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.dtypes`: data types and casts."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.errors`: the errors that programs catch."""
+
+from __future__ import annotations

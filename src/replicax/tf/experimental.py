@@ -1,0 +1,3 @@
+"""`tf.experimental`."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.image`: what input pipelines use."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.io`: files and records."""
+
+from __future__ import annotations

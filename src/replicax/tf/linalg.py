@@ -1,0 +1,3 @@
+"""`tf.linalg`: basics."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.math`."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.nn`: losses over replicas, activations, embeddings."""
+
+from __future__ import annotations

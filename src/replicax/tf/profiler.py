@@ -1,0 +1,3 @@
+"""`tf.profiler`."""
+
+from __future__ import annotations

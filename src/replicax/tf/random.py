@@ -1,0 +1,3 @@
+"""`tf.random`."""
+
+from __future__ import annotations

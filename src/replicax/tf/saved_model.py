@@ -1,0 +1,3 @@
+"""`tf.saved_model`: models for inference."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.strings`: what pipelines of texts use."""
+
+from __future__ import annotations

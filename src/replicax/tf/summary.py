@@ -1,0 +1,3 @@
+"""`tf.summary`: figures for TensorBoard."""
+
+from __future__ import annotations

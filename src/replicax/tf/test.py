@@ -1,0 +1,3 @@
+"""`tf.test`."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""`tf.tpu`."""
+
+from __future__ import annotations

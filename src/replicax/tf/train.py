@@ -1,0 +1,3 @@
+"""`tf.train`: checkpoints."""
+
+from __future__ import annotations
