@@ -123,7 +123,8 @@ ABSENT = {
     "tf.train.SequenceExample": "Records of sequences: use `Dataset.save`, or Parquet.",
     "tf.train.ServerDef": "Pass a `tf.train.ClusterSpec` to `tf.distribute.Server`.",
     "tf.train.TrackableView": "Use `checkpoint.restore(path).unused`.",
-    "tf.train.experimental": "A checkpoint is one folder, written by the chief.",
+    "tf.train.experimental": "A checkpoint is one folder, written by the chief; an object with "
+    "`get_state` and `set_state` is saved as it is.",
     "tf.types": "Arrays are `jax.Array`; annotate with that.",
     "tf.variable_creator_scope": "Variables are placed by the strategy of the scope they are made "
     "in.",
