@@ -54,7 +54,7 @@ def _number(value: Any) -> Any:
 
 @final
 class Range(np.ndarray):
-    """The array of a `tf.range`: a NumPy array whose loops are watched while a function is traced."""
+    """The array of a `tf.range`: loops over it are watched while a function is traced."""
 
     def numpy(self) -> np.ndarray:
         """The plain array."""

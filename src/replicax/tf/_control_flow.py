@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from replicax._core.errors import UsageError
-from replicax._keras import control_flow
+from replicax._keras import control_flow, loops
 from replicax._keras.ranges import number_range
 from replicax._keras.tensor_array import TensorArray as TensorArray
 
@@ -106,14 +106,14 @@ def map_fn(
     fn_output_signature: Any = None,
 ) -> Any:
     """`fn(element)` along the first axis, one after the other; the results, stacked."""
-    return control_flow.map_fn(fn, elems)
+    return loops.map_fn(fn, elems)
 
 
 def vectorized_map(
     fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> Any:
     """`fn(element)` along the first axis, all at once (`jax.vmap`); the results, stacked."""
-    return control_flow.vectorized_map(fn, elems)
+    return loops.vectorized_map(fn, elems)
 
 
 def scan(
@@ -128,7 +128,7 @@ def scan(
     name: str | None = None,
 ) -> Any:
     """`fn(state, element)` along the first axis; all the states, stacked."""
-    return control_flow.scan(fn, elems, initializer, reverse=reverse)
+    return loops.scan(fn, elems, initializer, reverse=reverse)
 
 
 def foldl(
@@ -141,7 +141,7 @@ def foldl(
     name: str | None = None,
 ) -> Any:
     """`fn(state, element)` from the first element to the last; the last state."""
-    return control_flow.fold(fn, elems, initializer)
+    return loops.fold(fn, elems, initializer)
 
 
 def foldr(
@@ -154,7 +154,7 @@ def foldr(
     name: str | None = None,
 ) -> Any:
     """`fn(state, element)` from the last element to the first; the last state."""
-    return control_flow.fold(fn, elems, initializer, reverse=True)
+    return loops.fold(fn, elems, initializer, reverse=True)
 
 
 def range(

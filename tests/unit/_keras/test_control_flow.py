@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras.control_flow import (
-    cond,
-    fold,
-    map_fn,
-    scan,
-    switch_case,
-    vectorized_map,
-    while_loop,
-)
+from replicax._keras.control_flow import cond, switch_case, while_loop
+from replicax._keras.loops import fold, map_fn, scan, vectorized_map
 from replicax._keras.tensor_array import TensorArray
 
 from helpers import batch_of, few_strategies, local
