@@ -47,7 +47,7 @@ class Touched:
         with CaptureScope() as scope:
             scope.lend(zip([*mine, *self._others], [*written, *others], strict=True))
             result = arrays_of(fn(*args))
-            news = [scope.get_currentvalue_of(variable) for variable in mine]
+            news = [scope.get_current_value(variable) for variable in mine]
         return result, news
 
     def assign(self, news: Sequence[Any]) -> None:
