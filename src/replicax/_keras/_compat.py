@@ -444,3 +444,8 @@ def outside_scopes() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers in a layer or model, at any depth."""
+    return list(layer._flatten_layers(include_self=False))
