@@ -54,6 +54,7 @@ from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
+from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
@@ -449,3 +450,12 @@ def outside_scopes() -> Iterator[None]:
 def layers_in(layer: Any) -> list[Any]:
     """The layers in a layer or model, at any depth."""
     return list(layer._flatten_layers(include_self=False))
+
+
+def call_specs(model: Any) -> list[Any]:
+    """The shapes and types of what a model is called with: a nest for each argument.
+
+    Raises:
+        ValueError: If it was not built, or not called.
+    """
+    return list(get_input_signature(model))

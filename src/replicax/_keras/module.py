@@ -19,7 +19,7 @@ class Module:
     """A base class for what holds variables, such as a model of one's own.
 
     Variables, modules, and Keras layers, models, metrics and optimizers are found in attributes,
-    and in the lists, tuples and dicts there. `rx.train.Checkpoint` and `rx.saved_model.save` take
+    and in the lists, tuples and dicts there. `rx.train.Checkpoint` and `tf.saved_model.save` take
     modules, too.
 
     **Differs from TF:** `submodules` has Keras layers and models as well.
