@@ -61,8 +61,10 @@ class TensorArray:
         self._size = 0 if size is None else int(size)
         self._grows = bool(dynamic_size)
         shape = None if element_shape is None else tuple(element_shape)
-        known = shape is not None and None not in shape
-        self._buffer = jnp.zeros((self._size, *shape), dtype) if known else None
+        if shape is None or None in shape:
+            self._buffer = None
+        else:
+            self._buffer = jnp.zeros((self._size, *shape), dtype)
 
     @property
     def dtype(self) -> Any:
