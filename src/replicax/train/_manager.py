@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import os
@@ -152,6 +153,9 @@ class CheckpointManager:
 def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None) -> str | None:
     """The path of the whole checkpoint with the highest number in a folder, or None.
 
+    In a folder without `Checkpoint`s it is the newest file of weights (`….weights.h5`), for
+    `model.load_weights`.
+
     Args:
         directory: The folder.
         name: What comes before the number; by default anything.
@@ -162,7 +166,15 @@ def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None
         True
     """
     found = _numbered(os.fspath(directory), name)
-    return found[-1][1] if found else None
+    return found[-1][1] if found else _newest_weights(os.fspath(directory), name)
+
+
+def _newest_weights(directory: str, name: str | None) -> str | None:
+    """The file that `model.save_weights`, or `ModelCheckpoint`, wrote last."""
+    files = glob.glob(
+        os.path.join(glob.escape(directory), f"{glob.escape(name or '')}*.weights.h5")
+    )
+    return max(files, key=lambda file: (os.stat(file).st_mtime_ns, file), default=None)
 
 
 def _numbered(directory: str, name: str | None) -> list[tuple[int, str]]:
