@@ -5,7 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
-    + UnsupportedIndex · IndexOutOfBounds
+    + UnsupportedIndex · IndexOutOfBounds · TapeMisuse
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -81,6 +81,10 @@ class UnsupportedVersion(UsageError, RuntimeError):
 
 class LeakedTracer(UsageError, TypeError):
     """Raised when compiled code needs the concrete value of a traced array."""
+
+
+class TapeMisuse(UsageError, RuntimeError):
+    """Raised when a `GradientTape` is used where or when it cannot record or differentiate."""
 
 
 class UnsupportedIndex(UsageError, TypeError):

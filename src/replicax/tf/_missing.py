@@ -4,6 +4,11 @@ from __future__ import annotations
 
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
+    "tf.gradients": "It differentiates graphs: use `tf.GradientTape` or `rx.value_and_grad`.",
+    "tf.hessians": "Nest two `tf.GradientTape`s, or use `jax.hessian`.",
+    "tf.grad_pass_through": "Use `tf.custom_gradient`.",
+    "tf.autodiff.ForwardAccumulator": "Use `jax.jvp`.",
+    "tf.IndexedSlices": "Gradients are dense; of `rx.layers.ShardedEmbedding` rows travel alone.",
     "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
 }
 
