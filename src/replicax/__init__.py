@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
+    from replicax._keras.custom_gradient import custom_gradient as custom_gradient
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._keras.tape import GradientTape as GradientTape
     from replicax._plan._planning import plan as plan
     from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
@@ -85,9 +87,11 @@ _HOMES = {
     "replicax._input.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
+    "replicax._keras.custom_gradient": ["custom_gradient"],
     "replicax._keras.finite": ["assert_finite"],
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
+    "replicax._keras.tape": ["GradientTape"],
     "replicax._plan._planning": ["plan"],
     "replicax._plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],

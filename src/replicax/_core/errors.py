@@ -5,7 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
-    + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch
+    + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch · TapeMisuse
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -85,6 +85,10 @@ class LeakedTracer(UsageError, TypeError):
 
 class SignatureMismatch(UsageError, TypeError):
     """Raised when an argument of a compiled function does not fit its input signature."""
+
+
+class TapeMisuse(UsageError, RuntimeError):
+    """Raised when a `GradientTape` is used where or when it cannot record or differentiate."""
 
 
 class UnsupportedIndex(UsageError, TypeError):

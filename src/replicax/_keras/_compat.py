@@ -97,9 +97,42 @@ def read(variable: KerasVariable) -> Any:
     if scope is not None:
         value = scope.get_current_value(variable)
         if value is not None:
-            return value
+            return _heard(variable, value)
     own = variable._value  # once: a variable on a parameter server fetches it
-    return own if own is not None else variable.value
+    return _heard(variable, own if own is not None else _plain_value.__get__(variable))
+
+
+_plain_value = KerasVariable.value
+_hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
+
+
+@contextlib.contextmanager
+def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+    """Hear of each read of a variable in a `with` block, and say what is read.
+
+    Args:
+        hear: From a variable and its value to the value that the reader gets.
+    """
+    KerasVariable.value = _value  # pyright: ignore[reportAttributeAccessIssue]
+    token = _hearers.set((*_hearers.get(), hear))
+    try:
+        yield
+    finally:
+        _hearers.reset(token)
+
+
+@property
+def _value(self: KerasVariable) -> Any:
+    """`KerasVariable.value`, where reads may be heard of."""
+    if not _hearers.get():
+        return _plain_value.__get__(self)
+    return self._maybe_autocast(read(self))
+
+
+def _heard(variable: KerasVariable, value: Any) -> Any:
+    for hear in _hearers.get():
+        value = hear(variable, value)
+    return value
 
 
 def write(variable: KerasVariable, value: Any) -> None:
