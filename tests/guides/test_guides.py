@@ -164,7 +164,7 @@ def test_parameter_server_training(tmp_path):
 
 
 def test_tpu_guide_without_a_tpu_runs_where_it_is_told_to(tmp_path):
-    found, output = ran("tpu.py", tmp_path, REPLICAX_TPU_FALLBACK="cpu")
+    found, output = ran("tpu.py", tmp_path, RX_TPU_FALLBACK="cpu")
     assert found["replicas"] == 2
     # [[1 2 3] [4 5 6]] times [[1 2] [3 4] [5 6]], by hand.
     assert found["products"] == [[[22.0, 28.0], [49.0, 64.0]]] * 2

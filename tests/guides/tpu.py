@@ -1,6 +1,6 @@
 """As the guide "Use TPUs": fit, several steps per call, and a loop of its own.
 
-Without a TPU it runs on what the environment variable REPLICAX_TPU_FALLBACK names, or stops.
+Without a TPU it runs on what the environment variable RX_TPU_FALLBACK names, or stops.
 """
 
 import replicax.tf as tf
