@@ -5,7 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
-    + UnsupportedIndex · IndexOutOfBounds
+    + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -81,6 +81,10 @@ class UnsupportedVersion(UsageError, RuntimeError):
 
 class LeakedTracer(UsageError, TypeError):
     """Raised when compiled code needs the concrete value of a traced array."""
+
+
+class SignatureMismatch(UsageError, TypeError):
+    """Raised when an argument of a compiled function does not fit its input signature."""
 
 
 class UnsupportedIndex(UsageError, TypeError):
@@ -247,7 +251,7 @@ class ClosureInputError(CoordinatorError, RuntimeError):
 
 
 class OutOfRangeError(CoordinatorError, IndexError):
-    """Raised when a closure asks a worker's data set for more than it has."""
+    """Raised when compiled code, such as a closure, asks a data set for more than it has."""
 
 
 def describe_exit(returncode: int) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext, UsageError
+from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
 from replicax.data._position import noted, refuse_if_read, resumed
@@ -62,6 +63,7 @@ class DistributedIterator:
 
     def _begin(self, epoch: int, position: Any) -> None:
         self._epoch, self._is_read = epoch, False
+        self._waiting: list[tuple[Any, Any]] = []
         feed = Feed(self._dataset.shares, (epoch,))
         if position is not None:
             feed.set_state(position)
@@ -73,6 +75,7 @@ class DistributedIterator:
         self._steps = self._dataset.steps()
 
     def __iter__(self) -> DistributedIterator:
+        refuse_to_loop("loops over a distributed data set")
         return self
 
     def __next__(self) -> Any:
@@ -90,7 +93,21 @@ class DistributedIterator:
                 "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
             )
         refuse_if_read(self._is_read)
+        reader = current_reader()
+        if reader is not None:
+            return reader.take(self)
+        if self._waiting:
+            return self._waiting.pop()[0]
         return self._dataset.settled(self._steps, self._make())
+
+    def put_back(self, batch: Any, state: Any) -> None:
+        """Give back a batch that was taken last: the next one to be taken is this one again.
+
+        Args:
+            batch: The batch.
+            state: What `get_state` was before it was taken.
+        """
+        self._waiting.append((batch, state))
 
     def _make(self) -> Any:
         """What this worker brings to the next step; None after its last rows."""
@@ -119,6 +136,7 @@ class DistributedIterator:
 
     def get_next_as_optional(self) -> Optional:
         """The next batch if there is one, without an exception at the end."""
+        refuse_to_loop("asks an iterator whether there is a next batch")
         for batch in self:
             return Optional(batch, present=True)
         return Optional(None, present=False)
@@ -131,6 +149,8 @@ class DistributedIterator:
             that of this worker; keep those of all to go on with another number of workers.
         """
         refuse_if_read(self._is_read)
+        if self._waiting:
+            return self._waiting[-1][1]
         if self._ahead is None:
             self._position = self._feed.get_state()
         position = self._position

@@ -400,3 +400,47 @@ def stored(variable: KerasVariable) -> Any:
 def store(variable: KerasVariable, value: Any) -> None:
     """Give the variable a value of its own, whatever scope is active."""
     variable._value = value
+
+
+def unbuilt(owner: Any) -> list[Any]:
+    """What of a model, layer or optimizer is not built, and will make variables when it is."""
+    if isinstance(owner, BaseOptimizer):
+        return [] if owner.built else [owner]
+    if isinstance(owner, keras.Layer):
+        return [layer for layer in owner._flatten_layers() if not layer.built]
+    return []
+
+
+def after_build(owner: Any, call: Callable[[], None]) -> None:
+    """Have a function called when a layer or an optimizer was built, in a trace perhaps."""
+    original = owner.build
+
+    @functools.wraps(original)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        call()
+        return result
+
+    object.__setattr__(owner, "build", build)
+
+
+def awaits_value(variable: KerasVariable) -> bool:
+    """Whether a variable gets its first value when the stateless scope ends."""
+    return variable._value is None and variable._initializer is not None
+
+
+def start_from(variable: KerasVariable, value: Any) -> None:
+    """Let a variable that awaits its first value get this one."""
+    variable._initializer = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Iterator[None]:
+    """Let a `with` block change variables themselves, in the middle of a trace, too."""
+    scope = get_stateless_scope()
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        with jax.ensure_compile_time_eval():
+            yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", scope)

@@ -15,6 +15,7 @@ from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
+from replicax._keras.feeding import Refusal
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -110,7 +111,7 @@ def _build_spmd(
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
-    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env)
+    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal())
     varies, how = analyse(captured, shares)
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:

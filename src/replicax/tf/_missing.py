@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from replicax.tf._absent import ABSENT
+
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
-    "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
+    **ABSENT,
 }
 
 
 def instead(path: str) -> str | None:
     """What to use for a TensorFlow name: by the longest prefix that the list has."""
     parts = path.split(".")
-    for length in range(len(parts), 1, -1):
+    for length in range(len(parts), 0, -1):
         found = INSTEAD.get(".".join(parts[:length]))
         if found:
             return found
