@@ -13,6 +13,7 @@ A comment behind a `print` is its output, and is compared.
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
