@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from replicax._core.options import InputOptions as InputOptions
     from replicax._core.options import InputReplicationMode as InputReplicationMode
     from replicax._core.options import RunOptions as RunOptions
+    from replicax._core.printing import print as print
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._input.context import InputContext as InputContext
@@ -77,6 +78,7 @@ _HOMES = {
         "ReductionToOneDevice",
     ],
     "replicax._core.options": ["InputOptions", "InputReplicationMode", "RunOptions"],
+    "replicax._core.printing": ["print"],
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],

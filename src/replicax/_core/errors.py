@@ -14,7 +14,7 @@ ReplicaxError
     + ProcessFailed(rank, returncode, tail) · ProcessesTimedOut
     + WorkersDiffer(what, differing, table) · WorkerLost(workers)
   x CoordinatorError
-    + UnavailableError(task) · CancelledError · ClosureInputError · OutOfRangeError
+    + UnavailableError(task) · CancelledError · ClosureInputError · OutOfRangeError · EndOfData
 """
 
 from __future__ import annotations
@@ -252,6 +252,10 @@ class ClosureInputError(CoordinatorError, RuntimeError):
 
 class OutOfRangeError(CoordinatorError, IndexError):
     """Raised when compiled code, such as a closure, asks a data set for more than it has."""
+
+
+class EndOfData(OutOfRangeError, StopIteration):
+    """Raised by an iterator's `get_next` at the end of its data; `next` raises `StopIteration`."""
 
 
 def describe_exit(returncode: int) -> str:

@@ -345,6 +345,11 @@ def bind_strategy(model: Any, strategy: Any) -> None:
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
+def global_random_seed() -> int | None:
+    """What `keras.utils.set_random_seed` was given last."""
+    return global_state.get_global_attribute("global_random_seed")
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace `owner.name` by `wrapper(original)`, once."""
     original = getattr(owner, name)

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from replicax._keras.function import function as function
+
+__all__ = ["function"]
