@@ -17,7 +17,8 @@
 `RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
                          set by `replicax run`.
 
-What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers.
+What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers,
+`RX_TPU_FALLBACK`.
 """
 
 from __future__ import annotations
