@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from replicax.tf._printing import *
     from replicax.tf._tensors import *
 
+# The TensorFlow whose names these are; programs print it, and compare with it.
+__version__ = "2.21.0"
+
 # The namespaces, each a module of this package.
 _MODULES = (
     "config",
