@@ -11,7 +11,7 @@ from replicax._core.errors import NotInCrossReplicaContext, UsageError
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
-from replicax.data._position import noted, refuse_if_read, resumed
+from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
@@ -85,13 +85,7 @@ class DistributedIterator:
             StopIteration: At the end of the data set.
             NotInCrossReplicaContext: Inside `run`.
         """
-        frame = current_frame()
-        if frame is not None and frame.replica is not None:
-            raise NotInCrossReplicaContext(
-                "next(iterator) should be called from outside of replica_fn. Received: a call "
-                "inside `strategy.run`. A batch is taken for all replicas at once. Take it "
-                "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
-            )
+        _check_outside()
         refuse_if_read(self._is_read)
         reader = current_reader()
         if reader is not None:
@@ -131,11 +125,12 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next batch; the same as `next(iterator)`."""
-        return next(self)
+        """The next batch; at the end it raises an `OutOfRangeError`, as TensorFlow's iterators do."""
+        return next_or_error(self)
 
     def get_next_as_optional(self) -> Optional:
         """The next batch if there is one, without an exception at the end."""
+        _check_outside()
         refuse_to_loop("asks an iterator whether there is a next batch")
         for batch in self:
             return Optional(batch, present=True)
@@ -200,3 +195,13 @@ class DistributedIterator:
         states = [state] if isinstance(state, dict) else list(state)
         position = self._dataset.position_from(states)
         self._begin(resumed(self._dataset.sources, states[0]), position)
+
+
+def _check_outside() -> None:
+    frame = current_frame()
+    if frame is not None and frame.replica is not None:
+        raise NotInCrossReplicaContext(
+            "next(iterator) should be called from outside of replica_fn. Received: a call "
+            "inside `strategy.run`. A batch is taken for all replicas at once. Take it "
+            "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
+        )

@@ -37,10 +37,16 @@ class TraceAgain(Exception):
 
 @final
 class CaptureScope(keras.StatelessScope):
-    """Notes which variables are read and written, and gives lent values for reads."""
+    """Notes which variables are read and written, and gives lent values for reads.
 
-    def __init__(self, recorder: Any = None) -> None:
+    Args:
+        recorder: What a closure is recorded by: see recording.py.
+        finds: Whether variables that are read and not lent will be, in a later trace.
+    """
+
+    def __init__(self, recorder: Any = None, *, finds: bool = False) -> None:
         super().__init__(collect_losses=True)
+        self.finds = finds
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
@@ -136,7 +142,7 @@ def capture(
         before = _compat.pending_variables()
         error: Exception | None = None
         result = None
-        with CaptureScope(recorder) as scope, read_by(reader):
+        with CaptureScope(recorder, finds=True) as scope, read_by(reader):
             try:
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env)
             except Exception as caught:

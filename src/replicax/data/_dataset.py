@@ -20,7 +20,7 @@ from replicax.data._mapping import Mapping
 from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import read_ahead
 from replicax.data._options import Options
-from replicax.data._position import noted, refuse_if_read, resumed
+from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
 from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
@@ -248,8 +248,8 @@ class DatasetIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next element; the same as `next(iterator)`."""
-        return next(self)
+        """The next element; at the end it raises an `OutOfRangeError`, as TensorFlow's iterators do."""
+        return next_or_error(self)
 
     def get_state(self) -> dict[str, Any]:
         """The position in the data set, to be kept and given to `set_state`.

@@ -129,7 +129,6 @@ ABSENT = {
     "tf.variable_creator_scope": "Variables are placed by the strategy of the scope they are made "
     "in.",
     "tf.variable_scope": "Use layers, or `tf.name_scope`.",
-    "tf.version": "Use `tf.__version__`, or Replicax's own.",
     "tf.xla": "`tf.function` compiles with XLA always.",
     "tf_agents": "It needs TensorFlow; on JAX there are rlax and others.",
     "tf_keras": "Use Keras 3: `import replicax.tf as tf`, and `tf.keras`.",
