@@ -82,6 +82,8 @@ ABSENT = {
     "tf.init_scope": "Make variables before the compiled function; leave it out.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",
     "tf.io.write_graph": "Programs have no graph.",
+    "tf.keras.backend.experimental": "Random numbers are JAX's always; leave it out.",
+    "tf.keras.dtensor": "Use `rx.ModelParallelStrategy`.",
     "tf.layers": "Use `tf.keras.layers`.",
     "tf.lite": "Convert a model that is saved by `model.export(path)`, with LiteRT's own tools.",
     "tf.load_op_library": "Operations of your own: `jax.ffi`, or Pallas kernels.",
