@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def __getattr__(name: str) -> Any:
         home = _home_of(name)
         found = getattr(importlib.import_module(home), name)
     globals()[name] = found
+    prepare_arrays()
     return found
 
 
