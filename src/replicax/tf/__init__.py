@@ -14,6 +14,7 @@ from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
+    from replicax.tf import compat as compat
     from replicax.tf import config as config
     from replicax.tf import data as data
     from replicax.tf import debugging as debugging
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 # The namespaces, each a module of this package.
 _MODULES = (
+    "compat",
     "config",
     "data",
     "debugging",

@@ -45,10 +45,6 @@ ABSENT = {
     "tf.bitwise": "Use `jax.numpy.bitwise_and` and its sisters, or the operators &, |, ^, ~.",
     "tf.case": "Use `tf.cond`, or `jax.lax.switch`.",
     "tf.compat": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first.",
-    "tf.compat.as_bytes": "Use `text.encode()`.",
-    "tf.compat.as_str": "Use `data.decode()`.",
-    "tf.compat.as_str_any": "Use `str(data)`.",
-    "tf.compat.as_text": "Use `data.decode()`.",
     "tf.compat.v1": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first: no "
     "sessions, no placeholders.",
     "tf.contrib": "It ended with TensorFlow 1.",
