@@ -6,7 +6,7 @@ import logging as _logging
 from types import SimpleNamespace
 from typing import Any, final
 
-from replicax.tf._missing import missing_name
+from replicax.tf._lazy import lazily
 
 __all__ = [
     "ConfigProto",
@@ -56,6 +56,10 @@ def set_random_seed(seed: int) -> None:
     random.set_seed(seed)
 
 
+_logger = _logging.getLogger("tensorflow")
+
+
+@final
 class logging:
     """Python's logger "tensorflow", under the names of TensorFlow 1."""
 
@@ -66,25 +70,21 @@ class logging:
         _logging.ERROR,
         _logging.FATAL,
     )
-    _logger = _logging.getLogger("tensorflow")
     debug, info, warn, warning = _logger.debug, _logger.info, _logger.warning, _logger.warning
     error, fatal = _logger.error, _logger.critical
 
     @staticmethod
     def set_verbosity(level: int) -> None:
         """Show messages from this level on."""
-        logging._logger.setLevel(level)
+        _logger.setLevel(level)
 
     @staticmethod
     def get_verbosity() -> int:
         """The level from which on messages are shown."""
-        return logging._logger.getEffectiveLevel()
+        return _logger.getEffectiveLevel()
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    raise missing_name("tf.compat.v1", name)
+__getattr__, _ = lazily("tf.compat.v1", {})
 
 
 def __dir__() -> list[str]:
