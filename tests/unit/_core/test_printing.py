@@ -16,7 +16,7 @@ from replicax.tf._printing import print as tf_print
 
 from helpers import run_python
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024 - what users have
+Pair = namedtuple("Pair", "a b")
 
 
 def printed(*inputs, **options):

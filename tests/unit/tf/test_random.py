@@ -52,8 +52,8 @@ def test_moments(name, where):
 
 def test_bounds():
     uniform, truncated = STATEFUL["uniform"](), STATEFUL["truncated"]()
-    assert 2 <= uniform.min() and uniform.max() < 4
-    assert -3 <= truncated.min() and truncated.max() <= 5
+    assert uniform.min() >= 2 and uniform.max() < 4
+    assert truncated.min() >= -3 and truncated.max() <= 5
     assert set(np.asarray(STATEFUL["integers"]()).tolist()) == set(range(10))
     assert set(on_host(STATEFUL["integers"]).tolist()) == set(range(10))
 
@@ -88,7 +88,10 @@ def test_the_global_seed_begins_all_sequences_anew():
 
 def test_shuffle_keeps_the_rows():
     rows = np.arange(20).reshape(10, 2)
-    for shuffled in (tf.random.shuffle(jnp.asarray(rows)), on_host(lambda: tf.random.shuffle(rows))):
+    for shuffled in (
+        tf.random.shuffle(jnp.asarray(rows)),
+        on_host(lambda: tf.random.shuffle(rows)),
+    ):
         assert not np.array_equal(shuffled, rows)
         assert sorted(map(tuple, np.asarray(shuffled))) == sorted(map(tuple, rows))
 
@@ -133,7 +136,9 @@ def test_fit_draws_anew_at_each_step():
 def test_stateless_draws_follow_from_the_seed():
     one = tf.random.stateless_normal([4], seed=[1, 2])
     assert np.array_equal(one, tf.random.stateless_normal([4], seed=(1, 2)))
-    assert np.array_equal(one, jax.jit(lambda s: tf.random.stateless_normal([4], s))(jnp.array([1, 2])))
+    assert np.array_equal(
+        one, jax.jit(lambda s: tf.random.stateless_normal([4], s))(jnp.array([1, 2]))
+    )
     assert not np.array_equal(one, tf.random.stateless_normal([4], seed=[2, 1]))
     assert tf.random.stateless_uniform([2], seed=[-1, 2**40]).shape == (2,)
     host = on_host(lambda: tf.random.stateless_uniform([4], seed=[1, -2], maxval=9, dtype="int32"))

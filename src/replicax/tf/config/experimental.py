@@ -20,10 +20,10 @@ from replicax.tf.config._devices import get_memory_info as get_memory_info
 from replicax.tf.config._devices import get_visible_devices as get_visible_devices
 from replicax.tf.config._devices import list_logical_devices as list_logical_devices
 from replicax.tf.config._devices import list_physical_devices as list_physical_devices
-from replicax.tf.config._devices import set_memory_growth as set_memory_growth
 from replicax.tf.config._devices import (
     set_logical_device_configuration as set_virtual_device_configuration,
 )
+from replicax.tf.config._devices import set_memory_growth as set_memory_growth
 from replicax.tf.config._devices import set_visible_devices as set_visible_devices
 
 __all__ = [

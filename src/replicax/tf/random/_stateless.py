@@ -19,7 +19,9 @@ def _drawn(fn: Callable[..., Any], seed: Any, *arguments: Any) -> Any:
     values = [seed, *(seed if isinstance(seed, list | tuple) else ()), *arguments]
     if is_inside() and not any(isinstance(value, Tracer) for value in values):
         words = np.asarray(seed).astype(np.int64).view(np.uint64)
-        return fn(HostDraw(np.random.Generator(np.random.Philox(list(map(int, words))))), *arguments)
+        return fn(
+            HostDraw(np.random.Generator(np.random.Philox(list(map(int, words))))), *arguments
+        )
     return fn(JaxDraw(as_key(seed)), *arguments)
 
 
