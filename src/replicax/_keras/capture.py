@@ -18,7 +18,8 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.errors import LeakedTracer
+from replicax._core.errors import LeakedTracer, UsageError
+from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
 
 MAX_TRACES = 6
@@ -36,10 +37,16 @@ class TraceAgain(Exception):
 
 @final
 class CaptureScope(keras.StatelessScope):
-    """Notes which variables are read and written, and gives lent values for reads."""
+    """Notes which variables are read and written, and gives lent values for reads.
 
-    def __init__(self, recorder: Any = None) -> None:
+    Args:
+        recorder: What a closure is recorded by: see recording.py.
+        finds: Whether variables that are read and not lent will be, in a later trace.
+    """
+
+    def __init__(self, recorder: Any = None, *, finds: bool = False) -> None:
         super().__init__(collect_losses=True)
+        self.finds = finds
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
@@ -112,6 +119,7 @@ def capture(
     axis_env: Sequence[tuple[str, int]] | None = None,
     known: Sequence[Any] = (),
     recorder: Any = None,
+    reader: Reader | None = None,
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
@@ -121,6 +129,7 @@ def capture(
         axis_env: Names and sizes of the mapped axes that `fn` may use collectives over.
         known: Variables to take as inputs in any case.
         recorder: What a closure is recorded by: see recording.py.
+        reader: Answers if data is asked for.
 
     Returns:
         The pure function.
@@ -133,7 +142,7 @@ def capture(
         before = _compat.pending_variables()
         error: Exception | None = None
         result = None
-        with CaptureScope(recorder) as scope:
+        with CaptureScope(recorder, finds=True) as scope, read_by(reader):
             try:
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env)
             except Exception as caught:
@@ -151,7 +160,12 @@ def capture(
         if complete and result is not None:
             return result
         variables.update(found)
-    raise RuntimeError("A function must touch the same variables each time it is traced.")
+    raise UsageError(
+        "A function makes its variables once, when it is first called. Received: one that creates "
+        f"variables on a non-first call: in each of {MAX_TRACES} traces it touched others. "
+        "There would be new ones in every step, and none would be kept. Make variables, layers and "
+        "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
+    )
 
 
 def _trace(

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from replicax.tf import errors as errors
     from replicax.tf import experimental as experimental
     from replicax.tf import image as image
+    from replicax.tf import initializers as initializers
     from replicax.tf import io as io
     from replicax.tf import keras as keras
     from replicax.tf import linalg as linalg
+    from replicax.tf import losses as losses
     from replicax.tf import math as math
+    from replicax.tf import metrics as metrics
     from replicax.tf import nest as nest
     from replicax.tf import nn as nn
+    from replicax.tf import optimizers as optimizers
     from replicax.tf import profiler as profiler
     from replicax.tf import random as random
     from replicax.tf import saved_model as saved_model
@@ -62,12 +66,16 @@ _MODULES = (
     "errors",
     "experimental",
     "image",
+    "initializers",
     "io",
     "keras",
     "linalg",
+    "losses",
     "math",
     "nest",
+    "metrics",
     "nn",
+    "optimizers",
     "profiler",
     "random",
     "saved_model",

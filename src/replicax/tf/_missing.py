@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
+from replicax.tf._absent import ABSENT
+
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
-    "tf.RaggedTensor": "Rows of different lengths: pad them with keras.utils.pad_sequences or "
-    "`dataset.padded_batch`, and mask with tf.sequence_mask.",
-    "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
-    "tf.SparseTensor": "XLA computes with whole arrays: use them, jax.experimental.sparse.BCOO, or "
-    "for ids of a look-up a padded array with tf.nn.embedding_lookup_sparse.",
-    "tf.bitwise": "Use the operators &, |, ^ and ~, or jax.numpy.bitwise_and and its like.",
-    "tf.dtypes.resource": "Only TensorFlow's graphs have such elements.",
-    "tf.dtypes.variant": "Only TensorFlow's graphs have such elements.",
-    "tf.dynamic_partition": "The shapes of its parts depend on values: use a mask with tf.where.",
-    "tf.dynamic_stitch": "Use tf.scatter_nd or tf.tensor_scatter_nd_update.",
-    "tf.math.betainc": "Use jax.scipy.special.betainc.",
-    "tf.math.bessel_i0": "Use jax.scipy.special.i0.",
-    "tf.math.igamma": "Use jax.scipy.special.gammainc.",
-    "tf.math.igammac": "Use jax.scipy.special.gammaincc.",
-    "tf.math.polygamma": "Use jax.scipy.special.polygamma.",
-    "tf.math.polyval": "Use jax.numpy.polyval.",
-    "tf.math.zeta": "Use jax.scipy.special.zeta.",
-    "tf.nn.ctc_loss": "Use keras.losses.CTC or keras.ops.ctc_loss.",
-    "tf.nn.depth_to_space": "Use tf.reshape and tf.transpose.",
-    "tf.nn.nce_loss": "Sampled losses are not there: use the full softmax, "
-    "tf.nn.sparse_softmax_cross_entropy_with_logits.",
-    "tf.nn.sampled_softmax_loss": "Sampled losses are not there: use the full softmax, "
-    "tf.nn.sparse_softmax_cross_entropy_with_logits.",
-    "tf.ragged": "Rows of different lengths: pad them with keras.utils.pad_sequences or "
-    "`dataset.padded_batch`, and mask with tf.sequence_mask.",
-    "tf.sets": "Use Python's sets, or numpy.intersect1d and its like, in `dataset.map`.",
-    "tf.signal": "Use jax.numpy.fft and jax.scipy.signal, or keras.ops.stft.",
-    "tf.sparse": "XLA computes with whole arrays: use them, or jax.experimental.sparse.BCOO.",
+    **ABSENT,
 }
 
 
 def instead(path: str) -> str | None:
     """What to use for a TensorFlow name: by the longest prefix that the list has."""
     parts = path.split(".")
-    for length in range(len(parts), 1, -1):
+    for length in range(len(parts), 0, -1):
         found = INSTEAD.get(".".join(parts[:length]))
         if found:
             return found

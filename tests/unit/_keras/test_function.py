@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._core.eager import run_functions_eagerly
 from replicax._core.values import Mirrored, PerReplica
 
 
@@ -121,13 +122,21 @@ def test_it_decorates():
     assert float(with_brackets(jnp.float32(1))) == 2.0
 
 
-def test_without_compilation_it_is_the_function():
-    def fn(x):
-        return float(x)
+def test_without_xla_it_is_compiled_as_well():
+    # `jit_compile=False` means "without XLA" in TensorFlow, not "run eagerly".
+    with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):
+        rx.function(jit_compile=False)(float)(jnp.float32(2.0))
 
-    assert rx.function(fn, jit_compile=False) is fn
-    decorated = rx.function(jit_compile=False)(fn)
-    assert decorated(jnp.float32(2.0)) == 2.0
+
+def test_functions_run_eagerly_if_that_is_wanted():
+    fn = rx.function(lambda x: float(x))
+    run_functions_eagerly(True)
+    try:
+        assert fn(jnp.float32(2.0)) == 2.0
+    finally:
+        run_functions_eagerly(False)
+    with pytest.raises(rx.errors.LeakedTracer):
+        fn(jnp.float32(2.0))
 
 
 class Counter:
