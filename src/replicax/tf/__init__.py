@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from replicax.tf import losses as losses
     from replicax.tf import math as math
     from replicax.tf import metrics as metrics
+    from replicax.tf import nest as nest
     from replicax.tf import nn as nn
     from replicax.tf import optimizers as optimizers
     from replicax.tf import profiler as profiler
@@ -38,13 +39,22 @@ if TYPE_CHECKING:
     from replicax.tf import test as test
     from replicax.tf import tpu as tpu
     from replicax.tf import train as train
+    from replicax.tf import version as version
     from replicax.tf._arrays import *
     from replicax.tf._control_flow import *
     from replicax.tf._dtypes import *
+    from replicax.tf._elementwise import *
     from replicax.tf._functions import *
+    from replicax.tf._indexing import *
+    from replicax.tf._making import *
     from replicax.tf._numbers import *
+    from replicax.tf._ordering import *
+    from replicax.tf._placement import *
     from replicax.tf._printing import *
+    from replicax.tf._reductions import *
     from replicax.tf._tensors import *
+
+    __version__: str
 
 # The namespaces, each a module of this package.
 _MODULES = (
@@ -63,6 +73,7 @@ _MODULES = (
     "losses",
     "math",
     "metrics",
+    "nest",
     "nn",
     "optimizers",
     "profiler",
@@ -73,15 +84,22 @@ _MODULES = (
     "test",
     "tpu",
     "train",
+    "version",
 )
 # Where the other names are looked for, in this order: cheap ones first, so that a dtype does not
 # load JAX. Each module lists its names in `__all__`.
 _SOURCES = (
     "replicax.tf._dtypes",
     "replicax.tf._functions",
+    "replicax.tf._placement",
     "replicax.tf._tensors",
     "replicax.tf._arrays",
+    "replicax.tf._elementwise",
+    "replicax.tf._indexing",
+    "replicax.tf._making",
     "replicax.tf._numbers",
+    "replicax.tf._ordering",
+    "replicax.tf._reductions",
     "replicax.tf._control_flow",
     "replicax.tf._printing",
 )
@@ -90,6 +108,8 @@ _SOURCES = (
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         found: Any = importlib.import_module(f"replicax.tf.{name}")
+    elif name == "__version__":
+        found = importlib.import_module("replicax.tf.version").VERSION
     elif name.startswith("__"):
         raise AttributeError(name)
     else:
