@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.seams import put_in_if_keras_is_there

@@ -1,4 +1,4 @@
-"""What a loop over a data set gets: NumPy arrays, and with `replicax.tf` such that have `numpy()`."""
+"""What a loop over a data set gets: NumPy arrays; with `replicax.tf`, such that have `numpy()`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from replicax._core import seams
 from replicax.data._host import HostTensor
 
 _NESTS = frozenset({tuple, dict, list})
-_is_asked_for = False
-
-
-def yield_host_tensors() -> None:
-    """From now on, loops over data sets get arrays, numbers and texts with `numpy()`."""
-    global _is_asked_for
-    _is_asked_for = True
 
 
 def yielded(element: Any) -> Any:
     """An element as a loop gets it."""
-    if not _is_asked_for:
+    if not seams.yields_tensors:
         return element
     # The usual cases, without a walk over the nest.
     kind = type(element)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax._core import seams
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ _SOURCES = (
     "replicax.tf._control_flow",
     "replicax.tf._printing",
 )
+
+# Its programs ask the elements of data sets for `numpy()`.
+seams.yields_tensors = True
 
 
 def __getattr__(name: str) -> Any:

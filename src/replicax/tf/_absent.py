@@ -90,7 +90,6 @@ ABSENT = {
     "`Dataset.map`.",
     "tf.make_ndarray": "Arrays are NumPy's already.",
     "tf.make_tensor_proto": "Use `numpy.save`.",
-    "tf.metrics": "Use `tf.keras.metrics`.",
     "tf.mlir": "Use `jax.jit(fn).lower(*args).as_text()`.",
     "tf.nondifferentiable_batch_function": "Batch with `rx.data.Dataset.batch`.",
     "tf.parallel_stack": "Use `tf.stack`.",

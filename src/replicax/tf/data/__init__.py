@@ -1,50 +1,41 @@
-"""`tf.data`: the pipelines of `replicax.data`.
+"""`tf.data`: the pipelines of `replicax.data`, the same objects as there.
 
-The same objects as there. Since programs that ask here want tensors, a loop over any data set then
-gets arrays with `numpy()` (`replicax.data._yielded`); functions of `map` get plain arrays.
+Where `replicax.tf` is imported, a loop over any data set gets arrays, numbers and texts that have
+`numpy()`; functions of `map` and `as_numpy_iterator` get plain ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from replicax.tf._forward import forward
+from replicax.tf._lazy import lazily
 
 if TYPE_CHECKING:
-    from replicax.data import *
-    from replicax.data import ArraySpec as DatasetSpec
+    from replicax.data import AUTOTUNE as AUTOTUNE
+    from replicax.data import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+    from replicax.data import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+    from replicax.data import ArraySpec as DatasetSpec  # noqa: F401
     from replicax.data import Dataset as Dataset
-    from replicax.data import DatasetIterator as Iterator
+    from replicax.data import DatasetIterator as Iterator  # noqa: F401
+    from replicax.data import Options as Options
+    from replicax.data import TextLineDataset as TextLineDataset
+    from replicax.data import TFRecordDataset as TFRecordDataset
+    from replicax.data import ThreadingOptions as ThreadingOptions
     from replicax.tf.data import experimental as experimental
 
-# Of `rx.data`, what TensorFlow has elsewhere or not at all is not handed on.
-_NAMES = (
-    "AUTOTUNE",
-    "Dataset",
-    "INFINITE_CARDINALITY",
-    "Options",
-    "TFRecordDataset",
-    "TextLineDataset",
-    "ThreadingOptions",
-    "UNKNOWN_CARDINALITY",
-)
+_HOMES = {
+    "AUTOTUNE": "replicax.data",
+    "Dataset": "replicax.data",
+    "DatasetSpec": "replicax.data:ArraySpec",
+    "INFINITE_CARDINALITY": "replicax.data",
+    "Iterator": "replicax.data:DatasetIterator",
+    "IteratorSpec": "replicax.data:ArraySpec",
+    "Options": "replicax.data",
+    "TFRecordDataset": "replicax.data",
+    "TextLineDataset": "replicax.data",
+    "ThreadingOptions": "replicax.data",
+    "UNKNOWN_CARDINALITY": "replicax.data",
+    "experimental": "replicax.tf.data.experimental",
+}
 
-_get, _ = forward(
-    __name__,
-    "replicax.tf.data._names",
-    modules=("experimental",),
-    ours=dict.fromkeys(_NAMES, "replicax.data"),
-)
-
-
-def __getattr__(name: str) -> Any:
-    found = _get(name)
-    if not name.startswith("_"):
-        from replicax.data._yielded import yield_host_tensors
-
-        yield_host_tensors()
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*_NAMES, "DatasetSpec", "Iterator", "IteratorSpec", "experimental"})
+__getattr__, __dir__ = lazily("tf.data", _HOMES)
