@@ -63,7 +63,7 @@ LAYERS = {
     "launch": {"cluster_resolver", "_core.env", "_core.errors", "_core.progress"},
     "report": {PUBLIC, "_core.events", "_core.env"},
     "_plan": {*ENGINE, "strategies", "report", PUBLIC},
-    "tf": {*ENGINE, "_ps", "strategies", "launch._inside", PUBLIC},
+    "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
     "_migrate": {"_core.errors", "_core.env", "tf._missing", PUBLIC},
     "testing": {PUBLIC, "_core.events", "_core.env"},
 }

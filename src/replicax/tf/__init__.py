@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from replicax.launch._inside import after_import
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
@@ -104,9 +103,6 @@ _SOURCES = (
     "replicax.tf._control_flow",
     "replicax.tf._printing",
 )
-
-# Whatever way an array comes to the program, it has the methods of a tensor.
-after_import("jax", lambda: importlib.import_module("replicax.tf._methods").give_methods())
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,12 @@
 """Tensors: `constant`, `convert_to_tensor`, `Tensor`, `TensorSpec`, `TensorShape`.
 
-A tensor is a `jax.Array`, with the methods of `_methods.py`.
+A tensor is a `jax.Array`. On import, arrays get the method `numpy()`, and `get_shape()`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import jax
 import jax.numpy as jnp
@@ -174,3 +174,31 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
             "program said so with `ensure_shape`. Look at where the array comes from."
         )
     return x
+
+
+def _numpy(self: Any) -> Any:
+    """The values in host memory; of one element, the number."""
+    held = np.array(self)
+    return held if held.ndim else held[()]
+
+
+def _get_shape(self: Any) -> TensorShape:
+    """The shape, as a `TensorShape`."""
+    return TensorShape(self.shape)
+
+
+def _no_numpy(self: Any) -> NoReturn:
+    raise UsageError(
+        f"`numpy()` is for values that are known. Received: {self}, which is computed by compiled "
+        "code. It has no value while the code is compiled. Return it and call `numpy()` on the "
+        "result, or use `tf.print`."
+    )
+
+
+def _give_methods() -> None:
+    for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
+        setattr(kind, "numpy", method)  # noqa: B010
+        setattr(kind, "get_shape", _get_shape)  # noqa: B010
+
+
+_give_methods()
