@@ -55,6 +55,7 @@ from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
+from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.models.functional import Functional  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
@@ -523,3 +524,17 @@ def outside_scopes() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers in a layer or model, at any depth."""
+    return list(layer._flatten_layers(include_self=False))
+
+
+def call_specs(model: Any) -> list[Any]:
+    """The shapes and types of what a model is called with: a nest for each argument.
+
+    Raises:
+        ValueError: If it was not built, or not called.
+    """
+    return list(get_input_signature(model))

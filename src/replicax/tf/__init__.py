@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
+    from replicax.tf import compat as compat
     from replicax.tf import config as config
     from replicax.tf import data as data
     from replicax.tf import debugging as debugging
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 # The namespaces, each a module of this package.
 _MODULES = (
+    "compat",
     "config",
     "data",
     "debugging",
@@ -116,6 +119,7 @@ def __getattr__(name: str) -> Any:
         home = _home_of(name)
         found = getattr(importlib.import_module(home), name)
     globals()[name] = found
+    prepare_arrays()
     return found
 
 

@@ -38,8 +38,11 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
         if is_symbolic((args, kwargs)):
             from replicax.tf._symbolic import ArrayFunction
 
-            return ArrayFunction(function.__name__)(*args, **kwargs)
-        return hosted(function(*args, **kwargs))
+            found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
+            return found
+        # As JAX does, NumPy shall say nothing of 0/0.
+        with np.errstate(all="ignore"):
+            return hosted(function(*args, **kwargs))
 
     _FUNCTIONS[function.__name__] = call
     return call

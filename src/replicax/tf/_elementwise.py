@@ -71,16 +71,12 @@ def _with_jax(function: Callable[..., Any]) -> Compute:
     return lambda _, value: function(value)
 
 
-def _pair_with_jax(function: Callable[..., Any]) -> Compute:
-    return lambda _, pair: function(*map(jnp.asarray, pair))
-
-
 def _divided(xp: Any, pair: Any) -> Any:
     x, y = pair
     quotient = xp.true_divide(x, y)
-    # TensorFlow has float64 for integers of 32 bits, but float32 for smaller ones; JAX one of both.
-    whole = all(np.result_type(part).kind in "biu" for part in pair)
-    return quotient.astype(np.float32) if xp is np and whole else quotient
+    # As JAX does; TensorFlow has float64 for integers of 32 bits and more.
+    whole = xp is np and all(np.asarray(part).dtype.kind in "biu" for part in pair)
+    return quotient.astype(np.float32) if whole else quotient
 
 
 def _divided_or_zero(xp: Any, pair: Any) -> Any:
@@ -171,8 +167,6 @@ floordiv = _two("floordiv", "floor_divide")
 floormod = _two("floormod", "mod")
 greater = _two("greater", "greater")
 greater_equal = _two("greater_equal", "greater_equal")
-igamma = _two("igamma", _pair_with_jax(special.gammainc))
-igammac = _two("igammac", _pair_with_jax(special.gammaincc))
 less = _two("less", "less")
 less_equal = _two("less_equal", "less_equal")
 logical_and = _two("logical_and", "logical_and")

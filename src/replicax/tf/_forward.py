@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 
@@ -41,6 +42,7 @@ def forward(
                 raise missing_name(module.removeprefix("replicax."), name)
             found = getattr(origin, name)
         setattr(sys.modules[module], name, found)
+        prepare_arrays()
         return found
 
     def names() -> list[str]:

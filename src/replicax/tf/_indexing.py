@@ -251,4 +251,4 @@ def strided_slice(
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Any:
     """The place in each axis of what stands at an index of the flat array."""
     xp, found = array(indices)
-    return xp.stack(xp.unravel_index(found, static_shape(dims)))
+    return xp.stack(xp.unravel_index(found, static_shape(dims))).astype(found.dtype)

@@ -107,8 +107,13 @@ def reduce_logsumexp(
 ) -> Any:
     """The logarithm of the sum of the exponentials over axes, without overflow."""
     xp, x = array(input_tensor)
-    found = jax.nn.logsumexp(jnp.asarray(x), axis=axes_of(axis), keepdims=bool(keepdims))
-    return np.asarray(found, x.dtype) if xp is np else found
+    axes, keep = axes_of(axis), bool(keepdims)
+    if xp is jnp:
+        return jax.nn.logsumexp(x, axis=axes, keepdims=keep)
+    largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    largest = np.where(np.isfinite(largest), largest, 0).astype(x.dtype)
+    found = np.log(np.sum(np.exp(x - largest), axis=axes, keepdims=True)) + largest
+    return found if keep else np.squeeze(found, axes)
 
 
 @array_function
@@ -199,7 +204,7 @@ def cumprod(
 
 
 def _along(
-    xp: Any, compute: Any, x: Any, axis: int, exclusive: bool, reverse: bool, start: int
+    xp: Any, compute: Any, x: Any, axis: int, exclusive: bool, reverse: bool, start: Any
 ) -> Any:
     x = xp.flip(x, axis) if reverse else x
     if exclusive:
@@ -221,7 +226,7 @@ def cumulative_logsumexp(
         return jax.lax.cumlogsumexp(values, axis % values.ndim)
 
     # In TensorFlow, the sum of nothing is the smallest number, not -inf.
-    least = jnp.finfo(x.dtype).min
+    least: Any = jnp.finfo(x.dtype).min
     return _along(jnp, compute, x, axis, exclusive, reverse, least)
 
 

@@ -22,7 +22,6 @@ from replicax.tf._elementwise import ceil as ceil
 from replicax.tf._elementwise import conj as conj
 from replicax.tf._elementwise import cos as cos
 from replicax.tf._elementwise import cosh as cosh
-from replicax.tf._elementwise import digamma as digamma
 from replicax.tf._elementwise import divide as divide
 from replicax.tf._elementwise import divide_no_nan as divide_no_nan
 from replicax.tf._elementwise import equal as equal
@@ -36,8 +35,6 @@ from replicax.tf._elementwise import floordiv as floordiv
 from replicax.tf._elementwise import floormod as floormod
 from replicax.tf._elementwise import greater as greater
 from replicax.tf._elementwise import greater_equal as greater_equal
-from replicax.tf._elementwise import igamma as igamma
-from replicax.tf._elementwise import igammac as igammac
 from replicax.tf._elementwise import imag as imag
 from replicax.tf._elementwise import is_finite as is_finite
 from replicax.tf._elementwise import is_inf as is_inf

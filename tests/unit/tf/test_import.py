@@ -8,6 +8,8 @@ import subprocess
 import sys
 from types import ModuleType
 
+import pytest
+
 import replicax.tf as tf
 
 IMPORT = """
@@ -48,6 +50,24 @@ def test_the_import_is_quick_and_loads_neither_jax_nor_keras():
 
 def test_no_name_touches_a_backend_or_needs_tensorflow():
     assert printed(EVERYTHING) == ["3"]
+
+
+NUMPY = """
+{}
+import jax.numpy as jnp
+print(jnp.ones(2).sum().numpy())
+"""
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "from replicax.tf.distribute import MirroredStrategy",
+        "from replicax.tf.keras import layers; layers.Dense",
+    ],
+)
+def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
+    assert printed(NUMPY.format(loading)) == ["2.0"]
 
 
 def modules():
