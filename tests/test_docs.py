@@ -13,6 +13,7 @@ A comment behind a `print` is its output, and is compared.
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,26 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
+PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
+
 # Small settings; an example without an entry fails, so that no new one goes untested.
 EXAMPLE_ARGUMENTS = {
+    "central_storage.py": [["--epochs", "1"]],
+    "cifar10_walkthrough.py": [
+        ["--epochs", "1", "--train", "256", "--test", "64", "--picture", PICTURE]
+    ],
+    "compare_strategies.py": [["--epochs", "1", "--batch-size", "300", "--picture", PICTURE]],
     "custom_loop.py": [["--epochs", "1", "--batch-size", "301"]],
+    "debugging.py": [["--steps", "6"]],
     "fit_mirrored.py": [
         ["--epochs", "1", "--batch-size", "500", "--strategy", name]
         for name in ("mirrored", "central_storage")
     ],
     "gradient_accumulation.py": [["--steps", "2", "--micro-batches", "2"]],
     "input_pipeline.py": [["--epochs", "1"]],
+    "multi_worker.py": [["--epochs", "1", "--steps", "5"]],
+    "news_classifier.py": [["--epochs", "3", "--picture", PICTURE]],
+    "one_device.py": [["--steps", "21"]],
     "parameter_server.py": [
         ["--engine", "threads", "--epochs", "1", "--ratings", "2000", "--servers", "2"]
     ],

@@ -11,7 +11,7 @@ from replicax._core.errors import NotInCrossReplicaContext, UsageError
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
-from replicax.data._position import noted, refuse_if_read, resumed
+from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
@@ -125,8 +125,8 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next batch; the same as `next(iterator)`."""
-        return next(self)
+        """The next batch; at the end it raises an `OutOfRangeError`, as TensorFlow's iterators do."""
+        return next_or_error(self)
 
     def get_next_as_optional(self) -> Optional:
         """The next batch if there is one, without an exception at the end."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -56,6 +57,7 @@ from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
 from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
+from keras.src.models.functional import Functional  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
 from keras.src.random.seed_generator import SeedGenerator  # noqa: E402
@@ -71,6 +73,7 @@ __all__ = [
     "DataAdapter",
     "Distribution",
     "EpochIterator",
+    "Functional",
     "JAXEpochIterator",
     "JAXTrainer",
     "JaxVariable",
@@ -97,7 +100,58 @@ def read(variable: KerasVariable) -> Any:
         if value is not None:
             return value
     own = variable._value  # once: a variable on a parameter server fetches it
-    return own if own is not None else variable.value
+    return heard(variable, own if own is not None else _plain_value.__get__(variable))
+
+
+_plain_value = KerasVariable.value
+_plain_scope = keras.StatelessScope.get_current_value
+_hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
+
+
+@contextlib.contextmanager
+def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
+    """Hear of each read of a variable in a `with` block, and say what is read.
+
+    Args:
+        hear: From a variable and its value to the value that the reader gets.
+    """
+    # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
+    KerasVariable.value = _value  # pyright: ignore[reportAttributeAccessIssue]
+    keras.StatelessScope.get_current_value = _current_value
+    token = _hearers.set((*_hearers.get(), hear))
+    try:
+        yield
+    finally:
+        _hearers.reset(token)
+
+
+def heard(variable: KerasVariable, value: Any) -> Any:
+    """What the reader of a variable gets; None stays None."""
+    for hear in _hearers.get() if value is not None else ():
+        value = hear(variable, value)
+    return value
+
+
+def unheard(scope: Any, variable: KerasVariable) -> Any:
+    """What a scope holds for a variable, without a read; None if it holds nothing."""
+    token = _hearers.set(())
+    try:
+        return scope.get_current_value(variable)
+    finally:
+        _hearers.reset(token)
+
+
+@property
+def _value(self: KerasVariable) -> Any:
+    """`KerasVariable.value`, where reads may be heard of."""
+    if not _hearers.get():
+        return _plain_value.__get__(self)
+    return self._maybe_autocast(read(self))
+
+
+def _current_value(self: Any, variable: KerasVariable) -> Any:
+    """`StatelessScope.get_current_value`, where reads may be heard of."""
+    return heard(variable, _plain_scope(self, variable))
 
 
 def write(variable: KerasVariable, value: Any) -> None:
@@ -346,6 +400,11 @@ def bind_strategy(model: Any, strategy: Any) -> None:
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
+def global_random_seed() -> int | None:
+    """What `keras.utils.set_random_seed` was given last."""
+    return global_state.get_global_attribute("global_random_seed")
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace `owner.name` by `wrapper(original)`, once."""
     original = getattr(owner, name)
@@ -401,6 +460,44 @@ def stored(variable: KerasVariable) -> Any:
 def store(variable: KerasVariable, value: Any) -> None:
     """Give the variable a value of its own, whatever scope is active."""
     variable._value = value
+
+
+def older_preprocessing(kind: str) -> Any:
+    """The module of helpers of Keras 2 for images, sequences or texts."""
+    return importlib.import_module(f"keras.src.legacy.preprocessing.{kind}")
+
+
+def holds_learning_rate(optimizer: BaseOptimizer) -> bool:
+    """Whether an optimizer has been made so far that it has a learning rate."""
+    return "_learning_rate" in vars(optimizer)
+
+
+ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+"""The methods of `JAXTrainer` that take one batch."""
+
+
+def functional_of(model: Any) -> Any:
+    """The functional model that a sequential one is inside, or None if it is not built."""
+    return model._functional
+
+
+def nodes_of(functional: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """The calls that a functional model is made of, in their order: layer, inputs, outputs."""
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        for node in functional._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node.operation, list(node.input_tensors), list(node.outputs)
+
+
+def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
+    """Call the layers of a `keras.Function`, as a functional model calls its own."""
+
+    def told(operation: Any) -> Any:
+        wants = training is not None and getattr(operation, "_call_has_training_arg", False)
+        return functools.partial(operation, training=training) if wants else operation
+
+    outputs = function._run_through_graph(inputs, operation_fn=told)
+    return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
 
 
 def unbuilt(owner: Any) -> list[Any]:
