@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.core import Tracer
 
@@ -49,7 +48,7 @@ class Home(Protocol):
         ...
 
 
-class ServerVariable(keras.Variable):
+class ServerVariable(_compat.JaxVariable):
     """A variable on a parameter server; made by its strategy's scope.
 
     Reads and writes outside closures are live. Inside a closure it is what the server had when
