@@ -108,7 +108,6 @@ ABSENT = {
     "tf.math.polyval": "Use `jax.numpy.polyval`.",
     "tf.math.sobol_sample": "Use `scipy.stats.qmc.Sobol`.",
     "tf.math.zeta": "Use `jax.scipy.special.zeta`.",
-    "tf.metrics": "Use `tf.keras.metrics`.",
     "tf.mlir": "Use `jax.jit(fn).lower(*args).as_text()`.",
     "tf.nn.ctc_loss": "Use `keras.losses.CTC`, or `keras.ops.ctc_loss`.",
     "tf.nn.depth_to_space": "Use `tf.reshape` and `tf.transpose`.",
