@@ -72,11 +72,9 @@ def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
 
 def modules():
     """`replicax.tf` and its namespaces, without those that only have private names."""
-    found = [tf]
-    for module in pkgutil.walk_packages(tf.__path__, "replicax.tf."):
-        if not any(part.startswith("_") for part in module.name.split(".")):
-            found.append(importlib.import_module(module.name))
-    return found
+    names = [module.name for module in pkgutil.walk_packages(tf.__path__, "replicax.tf.")]
+    public = [name for name in names if "._" not in name]
+    return [tf, *map(importlib.import_module, public)]
 
 
 def test_every_name_that_is_listed_is_there():
