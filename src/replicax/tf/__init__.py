@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
+    from replicax.tf import autograph as autograph
+    from replicax.tf import compat as compat
     from replicax.tf import config as config
     from replicax.tf import data as data
     from replicax.tf import debugging as debugging
@@ -48,12 +50,15 @@ if TYPE_CHECKING:
     from replicax.tf._placement import *
     from replicax.tf._printing import *
     from replicax.tf._reductions import *
+    from replicax.tf._services import *
     from replicax.tf._tensors import *
 
     __version__: str
 
 # The namespaces, each a module of this package.
 _MODULES = (
+    "autograph",
+    "compat",
     "config",
     "data",
     "debugging",
@@ -94,6 +99,7 @@ _SOURCES = (
     "replicax.tf._reductions",
     "replicax.tf._control_flow",
     "replicax.tf._printing",
+    "replicax.tf._services",
 )
 
 

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
+    "tf.autograph.to_code": "Nothing is converted: use tf.cond and tf.while_loop.",
+    "tf.autograph.to_graph": "Nothing is converted: use tf.cond and tf.while_loop.",
+    "tf.compat.v1": "Names of TensorFlow 1 are gone: use those of TensorFlow 2.",
+    "tf.config.experimental.set_synchronous_execution": "Call jax.block_until_ready on results.",
+    "tf.debugging.experimental": "Use jax.profiler, or jax.debug.print in compiled code.",
+    "tf.experimental.dtensor": "Use rx.ModelParallelStrategy, keras.distribution or jax.sharding.",
+    "tf.experimental.numpy": "Use jax.numpy, or keras.ops.numpy.",
+    "tf.image.draw_bounding_boxes": "Use keras.visualization or Pillow.",
+    "tf.image.non_max_suppression": "Use the layers of keras_hub, or jax.lax.while_loop.",
+    "tf.io.RaggedFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
+    "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
+    "tf.io.parse_tensor": "Use numpy.load of the bytes that numpy.save wrote.",
+    "tf.io.serialize_tensor": "Use numpy.save into an io.BytesIO.",
+    "tf.profiler.experimental.client": "Use TensorBoard's profile plugin with "
+    "tf.profiler.experimental.server.start.",
+    "tf.summary.audio": "Write sounds as files, with a link in tf.summary.text.",
+    "tf.summary.graph": "There is no graph: use keras.utils.plot_model, or lower() of a jitted "
+    "function.",
+    "tf.test.compute_gradient": "Use jax.test_util.check_grads.",
     "tf.RaggedTensor": "Rows of different lengths: pad them with keras.utils.pad_sequences or "
     "`dataset.padded_batch`, and mask with tf.sequence_mask.",
     "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
