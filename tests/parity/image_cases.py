@@ -1,4 +1,4 @@
-"""Calls of `tf.image` on one image, of bytes and of floating-point numbers; TensorFlow's or ours."""
+"""Calls of `tf.image` on one image, of bytes and of floats; TensorFlow's or ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event files, which TensorBoard shows, without TensorFlow: what a summary holds, and its writer."""
+"""Event files, which TensorBoard shows, without TensorFlow: what summaries hold, and the writer."""
 
 from __future__ import annotations
 

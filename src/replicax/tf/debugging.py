@@ -251,4 +251,4 @@ def is_traceback_filtering_enabled() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.debugging", name)
+    raise missing_name(__name__, name)

@@ -12,4 +12,4 @@ __all__ = ["Optional", "dlpack"]
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.experimental", name)
+    raise missing_name(__name__, name)

@@ -211,4 +211,4 @@ def _plain(text: Any) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.strings", name)
+    raise missing_name(__name__, name)

@@ -125,4 +125,4 @@ def is_built_with_xla() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.test", name)
+    raise missing_name(__name__, name)

@@ -19,4 +19,4 @@ def trace(*args: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.autograph", name)
+    raise missing_name(__name__, name)

@@ -34,4 +34,4 @@ def path_to_str(path: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.compat", name)
+    raise missing_name(__name__, name)

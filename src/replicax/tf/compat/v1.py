@@ -34,4 +34,4 @@ enable_eager_execution = enable_v2_behavior
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.compat.v1", name)
+    raise missing_name(__name__, name)

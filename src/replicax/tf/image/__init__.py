@@ -52,4 +52,4 @@ from replicax.tf.io import encode_png as encode_png
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.image", name)
+    raise missing_name(__name__, name)

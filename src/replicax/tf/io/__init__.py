@@ -54,4 +54,4 @@ def parse_single_example(
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.io", name)
+    raise missing_name(__name__, name)

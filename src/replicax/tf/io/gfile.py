@@ -152,8 +152,8 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
 def _check_free(path: Any, overwrite: bool) -> None:
     if not overwrite and exists(path):
         raise FileExistsError(
-            f"A file is replaced if that is asked for. Received: {path_of(path)!r}, which is there. "
-            "Its contents would be lost. Pass overwrite=True, or another path."
+            f"A file is replaced if that is asked for. Received: {path_of(path)!r}, which is "
+            "there. Its contents would be lost. Pass overwrite=True, or another path."
         )
 
 
@@ -216,4 +216,4 @@ def get_registered_schemes() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.io.gfile", name)
+    raise missing_name(__name__, name)

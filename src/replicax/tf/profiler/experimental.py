@@ -64,4 +64,4 @@ def Trace(name: str, **kwargs: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.profiler.experimental", name)
+    raise missing_name(__name__, name)

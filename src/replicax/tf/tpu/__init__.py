@@ -9,4 +9,4 @@ from replicax.tf.tpu import experimental as experimental
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.tpu", name)
+    raise missing_name(__name__, name)

@@ -13,4 +13,4 @@ from replicax.tpu.experimental import shutdown_tpu_system as shutdown_tpu_system
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.tpu.experimental", name)
+    raise missing_name(__name__, name)
