@@ -40,6 +40,8 @@ ABSENT = {
     "tf.autodiff": "Use `jax.jvp` for forward mode; `tf.GradientTape` for gradients.",
     "tf.autodiff.ForwardAccumulator": "Use `jax.jvp(function, primals, tangents)`.",
     "tf.autograph": "AutoGraph is not needed: write `tf.cond`, `tf.while_loop`, or a plain loop.",
+    "tf.autograph.to_code": "Nothing is converted: use tf.cond and tf.while_loop.",
+    "tf.autograph.to_graph": "Nothing is converted: use tf.cond and tf.while_loop.",
     "tf.batch_to_space": "Use `tf.reshape` and `tf.transpose`.",
     "tf.bitcast": "Use `jax.lax.bitcast_convert_type`.",
     "tf.bitwise": "Use `jax.numpy.bitwise_and` and its sisters, or the operators &, |, ^, ~.",
@@ -47,9 +49,11 @@ ABSENT = {
     "tf.compat": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first.",
     "tf.compat.v1": "Programs for TensorFlow 1 have to be written for TensorFlow 2 first: no "
     "sessions, no placeholders.",
+    "tf.config.experimental.set_synchronous_execution": "Call jax.block_until_ready on results.",
     "tf.contrib": "It ended with TensorFlow 1.",
     "tf.data.experimental.service": "Workers read their own shares: see "
     "`strategy.experimental_distribute_dataset`.",
+    "tf.debugging.experimental": "Use jax.profiler, or jax.debug.print in compiled code.",
     "tf.distribute.experimental.rpc": "Use `tf.distribute.coordinator.ClusterCoordinator`, "
     "`schedule(fn)` runs functions on workers.",
     "tf.dtensor": "Use `rx.ModelParallelStrategy`.",
@@ -80,7 +84,13 @@ ABSENT = {
     "tf.hessians": "Use `jax.hessian`, or two `tf.GradientTape`s.",
     "tf.histogram_fixed_width": "Use `jax.numpy.histogram`.",
     "tf.histogram_fixed_width_bins": "Use `jax.numpy.digitize`.",
+    "tf.image.draw_bounding_boxes": "Use keras.visualization or Pillow.",
+    "tf.image.non_max_suppression": "Use the layers of keras_hub, or jax.lax.while_loop.",
+    "tf.io.RaggedFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
+    "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",
+    "tf.io.parse_tensor": "Use numpy.load of the bytes that numpy.save wrote.",
+    "tf.io.serialize_tensor": "Use numpy.save into an io.BytesIO.",
     "tf.io.write_graph": "Programs have no graph.",
     "tf.keras.backend.experimental": "Random numbers are JAX's always; leave it out.",
     "tf.keras.dtensor": "Use `rx.ModelParallelStrategy`.",
@@ -121,6 +131,7 @@ ABSENT = {
     "tf.nondifferentiable_batch_function": "Batch with `rx.data.Dataset.batch`.",
     "tf.parallel_stack": "Use `tf.stack`.",
     "tf.placeholder": "Pass arrays to a `tf.function`.",
+    "tf.profiler.experimental.client": "Use TensorBoard's profile plugin with "
     "tf.quantization": "Use Keras' `model.quantize`.",
     "tf.queue": "Use `tf.data.Dataset`, or Python's queue.",
     "tf.ragged": "Rows of one length: fill them up with `Dataset.padded_batch`, and mask.",
@@ -134,8 +145,10 @@ ABSENT = {
     "tf.space_to_batch": "Use `tf.reshape` and `tf.transpose`.",
     "tf.space_to_batch_nd": "Use `tf.reshape` and `tf.transpose`.",
     "tf.sparse": "Arrays are dense: use `jax.experimental.sparse`, or ids with -1 for none.",
+    "tf.summary.audio": "Write sounds as files, with a link in tf.summary.text.",
     "tf.summary.graph": "Programs have no graph; `tf.profiler` shows what was compiled.",
     "tf.sysconfig": "Use `jax.print_environment_info()`.",
+    "tf.test.compute_gradient": "Use jax.test_util.check_grads.",
     "tf.tools": "Use `replicax plan` for what a model needs.",
     "tf.tpu.experimental.embedding": "Embeddings on SparseCores are not supported: use "
     "`tf.keras.layers.Embedding` or `rx.layers.DistributedEmbedding`.",

@@ -42,4 +42,4 @@ def get_soft_device_placement() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.config", name)
+    raise missing_name(__name__, name)
