@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -170,3 +172,30 @@ def spelt(parameter):
 def same_default(parameter):
     """The name alone for `name`, whose default is of no consequence."""
     return "name" if isinstance(parameter, list) and parameter[0] == "name" else parameter
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "tf_arrays.md"
+# The modules of the names of `tf` itself that the page is about.
+TOP = (
+    "_arrays", "_dtypes", "_elementwise", "_indexing", "_making", "_numbers", "_ordering",
+    "_placement", "_reductions", "_tensors",
+)  # fmt: skip
+
+
+def listed(namespace):
+    """The names that the page lists for a namespace."""
+    section = PAGE.read_text().split(f"\n### {namespace}\n\n")[1]
+    return set(re.findall(r"`(\w+)`", section.split("\n\n")[0]))
+
+
+def test_the_page_lists_the_names_of_tf():
+    homes = [importlib.import_module(f"replicax.tf.{home}") for home in TOP]
+    assert listed("tf") == {name for home in homes for name in home.__all__}
+
+
+@pytest.mark.parametrize("namespace", ["dtypes", "linalg", "math", "nest", "nn", "version"])
+def test_the_page_lists_the_names_of_a_namespace(namespace):
+    module, found = importlib.import_module(f"replicax.tf.{namespace}"), listed(f"tf.{namespace}")
+    assert found <= set(vars(module))
+    theirs = {name.partition(".")[2] for name in PARAMETERS if name.startswith(f"{namespace}.")}
+    assert theirs & set(vars(module)) <= found
