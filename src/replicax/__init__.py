@@ -50,7 +50,11 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._keras.module import Module as Module
     from replicax._keras.tape import GradientTape as GradientTape
+    from replicax._keras.variable import Variable as Variable
+    from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
+    from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
     from replicax._plan._planning import plan as plan
     from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
@@ -92,6 +96,9 @@ _HOMES = {
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
     "replicax._keras.tape": ["GradientTape"],
+    "replicax._keras.module": ["Module"],
+    "replicax._keras.variable": ["Variable"],
+    "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
     "replicax._plan._planning": ["plan"],
     "replicax._plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],

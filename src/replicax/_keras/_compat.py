@@ -55,6 +55,7 @@ from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
+from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.models.functional import Functional  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
@@ -97,12 +98,13 @@ def read(variable: KerasVariable) -> Any:
     if scope is not None:
         value = scope.get_current_value(variable)
         if value is not None:
-            return _heard(variable, value)
+            return value
     own = variable._value  # once: a variable on a parameter server fetches it
-    return _heard(variable, own if own is not None else _plain_value.__get__(variable))
+    return heard(variable, own if own is not None else _plain_value.__get__(variable))
 
 
 _plain_value = KerasVariable.value
+_plain_scope = keras.StatelessScope.get_current_value
 _hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
 
 
@@ -113,10 +115,28 @@ def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     Args:
         hear: From a variable and its value to the value that the reader gets.
     """
+    # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
     KerasVariable.value = _value  # pyright: ignore[reportAttributeAccessIssue]
+    keras.StatelessScope.get_current_value = _current_value
     token = _hearers.set((*_hearers.get(), hear))
     try:
         yield
+    finally:
+        _hearers.reset(token)
+
+
+def heard(variable: KerasVariable, value: Any) -> Any:
+    """What the reader of a variable gets; None stays None."""
+    for hear in _hearers.get() if value is not None else ():
+        value = hear(variable, value)
+    return value
+
+
+def unheard(scope: Any, variable: KerasVariable) -> Any:
+    """What a scope holds for a variable, without a read; None if it holds nothing."""
+    token = _hearers.set(())
+    try:
+        return scope.get_current_value(variable)
     finally:
         _hearers.reset(token)
 
@@ -129,10 +149,9 @@ def _value(self: KerasVariable) -> Any:
     return self._maybe_autocast(read(self))
 
 
-def _heard(variable: KerasVariable, value: Any) -> Any:
-    for hear in _hearers.get():
-        value = hear(variable, value)
-    return value
+def _current_value(self: Any, variable: KerasVariable) -> Any:
+    """`StatelessScope.get_current_value`, where reads may be heard of."""
+    return heard(variable, _plain_scope(self, variable))
 
 
 def write(variable: KerasVariable, value: Any) -> None:
@@ -523,3 +542,17 @@ def outside_scopes() -> Iterator[None]:
             yield
     finally:
         global_state.set_global_attribute("stateless_scope", scope)
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers in a layer or model, at any depth."""
+    return list(layer._flatten_layers(include_self=False))
+
+
+def call_specs(model: Any) -> list[Any]:
+    """The shapes and types of what a model is called with: a nest for each argument.
+
+    Raises:
+        ValueError: If it was not built, or not called.
+    """
+    return list(get_input_signature(model))

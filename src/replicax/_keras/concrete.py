@@ -114,6 +114,11 @@ class ConcreteFunction:
         return self._compiled(*bound.args, **bound.kwargs)
 
     @property
+    def parameters(self) -> list[tuple[str, int]]:
+        """The names and kinds of its parameters."""
+        return [(p.name, int(p.kind)) for p in self._signature.parameters.values()]
+
+    @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The specs of its positional arguments, and of those by name."""
         bound = inspect.BoundArguments(self._signature, dict(self._given))  # pyright: ignore[reportArgumentType]

@@ -6,6 +6,7 @@ whatever Keras does with a variable (assign, save, print, load) finds the one tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from jax.core import Tracer
 
 from replicax._keras import _compat
 from replicax._keras.recorder import DenseUse, recorder_of
+from replicax._keras.variable_methods import VariableMethods
 
 
 class Home(Protocol):
@@ -189,10 +191,15 @@ def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
 def rehome(variable: Any, home: Any, kind: type[ServerVariable]) -> None:
     """Let a variable be of a kind and live at a home; a value that it has is sent there."""
     value = variable.__dict__.pop("_value", None)
-    variable.__class__ = kind
+    variable.__class__ = _with_methods(kind) if isinstance(variable, VariableMethods) else kind
     variable._home = home
     if value is not None:
         variable._value = value
+
+
+@functools.cache
+def _with_methods(kind: type) -> type:
+    return type(kind.__name__, (VariableMethods, kind), {})
 
 
 def home_of(variable: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from typing import final
@@ -11,7 +12,9 @@ _RUNS = {"capture", "prun", "time", "timeit", "skip"}
 _WRITES = {"file", "writefile"}
 _MARK = "replicax-hidden-line"
 _LINE = re.compile(
-    r"(?P<indent>[ \t]*)(?P<target>[\w.\[\]'\", ]+=[ \t]*)?(?P<magic>[!%?].*|[\w.]+\?{1,2}[ \t]*)"
+    # Indentation; perhaps `name =`; then a magic, or a question mark before or behind a name.
+    r"(?P<indent>[ \t]*)(?P<target>[\w.\[\]'\", ]+=[ \t]*)?"
+    r"(?P<magic>(?:!(?!=)|%+\w|\?).*|[\w.]+\?{1,2}[ \t]*)"
 )
 _HIDDEN = re.compile(rf"[ \t]*(?:.*= )?(?:pass|None)  # {_MARK} (\d+)")
 _BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
@@ -55,12 +58,14 @@ def hidden(source: str) -> Cover | None:
 
 def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
     """Put a statement in the place of every line that only IPython understands."""
+    if _is_python(source):  # a line in it may begin with `%`, and go on from the one above
+        return source, ()
     lines, kept, result = source.splitlines(keepends=True), [], []
     while lines:
         line = lines.pop(0)
         content = line.rstrip("\r\n")
         match = _LINE.fullmatch(content)
-        if match is None or _is_python(match):
+        if match is None:
             result.append(line)
             continue
         while content.endswith("\\") and lines:  # the shell's command goes on
@@ -75,9 +80,12 @@ def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
     return "".join(result), tuple(kept)
 
 
-def _is_python(match: re.Match[str]) -> bool:
-    """Whether a line that looks like a magic is the middle of an expression: `% width`."""
-    return match["magic"].startswith("% ") or match["magic"].startswith("!=")
+def _is_python(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def shown(cover: Cover, python: str) -> str:

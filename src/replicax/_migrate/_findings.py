@@ -86,7 +86,9 @@ def look(program: Program) -> Findings:
     shared, chosen = Names(), False
     for piece in program.pieces:
         names = Names() if piece.alone else shared
-        tree = _parsed(piece, findings.file)
+        tree = _parsed(piece, findings)
+        if tree is None:
+            continue
         for use in names.uses(tree):
             if use.name in WHOLE:  # the import of a package is no name of it
                 continue
@@ -103,11 +105,16 @@ def look(program: Program) -> Findings:
     return findings
 
 
-def _parsed(piece: Piece, file: str) -> ast.Module:
+def _parsed(piece: Piece, findings: Findings) -> ast.Module | None:
     try:
         return ast.parse(piece.text)
     except SyntaxError as error:
-        place = Place(file, (error.lineno or 1) + piece.offset, piece.cell)
+        place = Place(findings.file, (error.lineno or 1) + piece.offset, piece.cell)
+        if piece.cell is not None:  # the other cells can be read
+            findings.checks.append((place, "This cell is no Python 3; it is left as it is."))
+            findings.before.append(piece.original)
+            findings.after.append(piece.original)
+            return None
         raise UsageError(
             "A program that is migrated is Python 3. Received: "
             f"{place}: {error.msg}. Its names cannot be found. Mend it, or run 2to3 first."

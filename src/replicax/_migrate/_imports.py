@@ -9,7 +9,7 @@ import libcst as cst
 from libcst import matchers as m
 
 # What Replicax has nothing for: an import of it stays, and fails as it did.
-_NOT_HERE = ("compat", "contrib", "core", "estimator", "examples", "lite", "python", "tools")
+_NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
 _KERAS_FIRST = "import replicax.tf  # before Keras: it chooses the JAX backend"
 
 

@@ -144,6 +144,8 @@ def _asks_a_value(test: ast.expr, traced: set[str], names: Names) -> bool:
             return False
         case ast.Call(func=ast.Name(id="isinstance" | "hasattr" | "callable" | "len")):
             return False
+        case ast.Attribute():  # `self.flag`, `model.losses`
+            return False
         case ast.BoolOp(values=values):
             return any(_asks_a_value(value, traced, names) for value in values)
         case ast.UnaryOp(operand=operand):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,22 +28,37 @@ _PLACES = 3  # how many places of a name are shown; the JSON has all
 
 def print_names(console: Console, findings: Sequence[Findings]) -> None:
     """A table for each kind of name, and one of what to look at."""
-    uses = _uses(findings)
+    uses, folder = _uses(findings), _folder(findings)
+    if folder:
+        console.print(f"in {folder}")
     for kind, title in _TITLES.items():
         names = sorted(name for name in uses if verdict(name).kind == kind)
-        if not names:
-            continue
         table = _table(f"{title} ({len(names)})")
         for name in names:
+            places = _shortened(uses[name], folder)
             what = verdict(name).what
-            table.add_row(name, _shortened(uses[name]), *([what] if kind != SAME else []))
-        console.print(table)
-    found = [check for one in findings for check in one.checks]
+            table.add_row(name, f"{what}\n{places}" if what else places)
+        if names:
+            console.print(table)
+    found: dict[str, list[Place]] = {}
+    for place, text in (check for one in findings for check in one.checks):
+        found.setdefault(text, []).append(place)
     if found:
         table = _table(f"to look at ({len(found)})")
-        for place, text in found:
-            table.add_row(str(place), text)
+        for text, (first, *others) in found.items():
+            also = f"\nalso {_shortened(others, folder)}" if others else ""
+            table.add_row(_short(first, folder), text + also)
         console.print(table)
+
+
+def _folder(findings: Sequence[Findings]) -> str:
+    """Where all programs are, with a slash; nothing for one program, which says it itself."""
+    files = [one.file for one in findings]
+    return os.path.join(os.path.commonpath(files), "") if len(files) > 1 else ""
+
+
+def _short(place: Place, folder: str) -> str:
+    return str(place).removeprefix(folder)
 
 
 def _table(title: str) -> Table:
@@ -62,14 +78,13 @@ def _uses(findings: Sequence[Findings]) -> dict[str, list[Place]]:
     return uses
 
 
-def _shortened(places: Sequence[Place]) -> str:
+def _shortened(places: Sequence[Place], folder: str) -> str:
     """The first places; of one file its name once: "train.py:3, 7 +2"."""
     shown: list[str] = []
     for index, place in enumerate(places[:_PLACES]):
-        text = str(place)
         before = places[index - 1] if index else None
         same = before is not None and (before.file, before.cell) == (place.file, place.cell)
-        shown.append(str(place.line) if same else text)
+        shown.append(str(place.line) if same else _short(place, folder))
     more = len(places) - _PLACES
     return ", ".join(shown) + (f" +{more}" if more > 0 else "")
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax._core import seams
+from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
+    from replicax.tf import compat as compat
     from replicax.tf import config as config
     from replicax.tf import data as data
     from replicax.tf import debugging as debugging
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
 
 # The namespaces, each a module of this package.
 _MODULES = (
+    "compat",
     "config",
     "data",
     "debugging",
@@ -72,8 +76,8 @@ _MODULES = (
     "linalg",
     "losses",
     "math",
-    "nest",
     "metrics",
+    "nest",
     "nn",
     "optimizers",
     "profiler",
@@ -104,6 +108,9 @@ _SOURCES = (
     "replicax.tf._printing",
 )
 
+# Its programs ask the elements of data sets for `numpy()`.
+seams.yields_tensors = True
+
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
@@ -116,6 +123,7 @@ def __getattr__(name: str) -> Any:
         home = _home_of(name)
         found = getattr(importlib.import_module(home), name)
     globals()[name] = found
+    prepare_arrays()
     return found
 
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 
@@ -28,6 +29,7 @@ def lazily(
             raise missing_name(namespace, name)
         place, _, other = home.partition(":")
         module = importlib.import_module(place)
+        prepare_arrays()
         return module if place.endswith(f".{name}") else getattr(module, other or name)
 
     return load, lambda: sorted(homes)

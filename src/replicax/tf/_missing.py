@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from replicax.tf._absent import ABSENT
+from replicax.tf._absent_keras import ABSENT_KERAS
 
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
     **ABSENT,
+    **ABSENT_KERAS,
 }
 
 

@@ -21,6 +21,7 @@ CELLS = [
     "%%capture out\n!ls\nx = 1",
     "%%writefile a/main.py\nimport os\n",
     "width = (10\n  % 3\n  != 1)",
+    "print('%s'\n  %(3))",
     "",
 ]
 

@@ -39,6 +39,7 @@ NOTEBOOK = {
             "source": ["%%writefile main.py\n", "import tensorflow as tf\n"],
         },
         {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["%%bash\n", "ls ("]},
+        {"cell_type": "code", "metadata": {}, "outputs": [], "source": ["  import tensorflow\n"]},
     ],
     "metadata": {"kernelspec": {"name": "python3"}},
     "nbformat": 4,
@@ -119,7 +120,9 @@ def test_a_notebook_keeps_everything_else(tmp_path, layout, capsys, monkeypatch)
     text = json.dumps(NOTEBOOK, **layout) + "\n"
     path.write_text(text, encoding="utf-8")
     assert migrate(path, write=True) == 1  # tf.Session
-    assert "a.ipynb[3]:1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a.ipynb[3]:1" in said
+    assert "a.ipynb[6]:1 This cell is no Python 3" in " ".join(said.split())
     wanted = text.replace('"import tensorflow as tf\\n"', '"import replicax.tf as tf\\n"')
     assert path.read_text(encoding="utf-8") == wanted
     assert json.loads(wanted)["cells"][0] == NOTEBOOK["cells"][0]

@@ -16,6 +16,8 @@ CASES = {
     "import tensorflow.keras.layers": "import replicax.tf as tensorflow",
     "import os, tensorflow as tf  # both": "import os, replicax.tf as tf  # both",
     "import tensorflow.compat.v2 as tf": "import replicax.tf as tf",
+    "import tensorflow.compat.v1 as tf": "import replicax.tf.compat.v1 as tf",
+    "from tensorflow.compat import v1": "from replicax.tf.compat import v1",
     "from tensorflow import keras": "from replicax.tf import keras",
     "from tensorflow.compat.v2 import keras": "from replicax.tf import keras",
     "from tensorflow.keras import layers  as L": "from replicax.tf.keras import layers  as L",
@@ -35,8 +37,8 @@ CASES = {
     'keras.config.set_backend("tensorflow")': 'keras.config.set_backend("jax")',
 }
 KEPT = [
-    "import tensorflow.compat.v1 as tf",
-    "from tensorflow.compat import v1",
+    "import tensorflow.contrib.slim as slim",
+    "from tensorflow import python",
     "from tensorflow.python.ops import math_ops",
     "import tensorflow_datasets as tfds",
     "from . import tensorflow",

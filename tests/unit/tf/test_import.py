@@ -8,6 +8,8 @@ import subprocess
 import sys
 from types import ModuleType
 
+import pytest
+
 import replicax.tf as tf
 
 IMPORT = """
@@ -50,13 +52,29 @@ def test_no_name_touches_a_backend_or_needs_tensorflow():
     assert printed(EVERYTHING) == ["3"]
 
 
+NUMPY = """
+{}
+import jax.numpy as jnp
+print(jnp.ones(2).sum().numpy())
+"""
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "from replicax.tf.distribute import MirroredStrategy",
+        "from replicax.tf.keras import layers; layers.Dense",
+    ],
+)
+def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
+    assert printed(NUMPY.format(loading)) == ["2.0"]
+
+
 def modules():
     """`replicax.tf` and its namespaces, without those that only have private names."""
-    found = [tf]
-    for module in pkgutil.walk_packages(tf.__path__, "replicax.tf."):
-        if not any(part.startswith("_") for part in module.name.split(".")):
-            found.append(importlib.import_module(module.name))
-    return found
+    names = [module.name for module in pkgutil.walk_packages(tf.__path__, "replicax.tf.")]
+    public = [name for name in names if "._" not in name]
+    return [tf, *map(importlib.import_module, public)]
 
 
 def test_every_name_that_is_listed_is_there():

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replicax._core.errors import UsageError
-
-
-def shape_of(shape: Any) -> tuple[int, ...]:
-    """The axes, of a list, a number, a `TensorShape` or an array."""
-    sizes = shape if isinstance(shape, list | tuple) else np.asarray(shape).reshape(-1)
-    return tuple(int(size) for size in sizes)
+from replicax.tf._calls import static_shape as shape_of
 
 
 def kind_of(dtype: Any) -> Any:
@@ -51,13 +46,17 @@ def parameterized(draw: Any, shape: Any, means: Any, stddevs: Any, low: Any, hig
     return draw.truncated(shape_of(shape), np.dtype("float32"), *bounds) * stddevs + means
 
 
+def _floats(value: Any) -> Any:
+    return value if hasattr(value, "shape") else np.asarray(value, np.float32)
+
+
 def gamma(draw: Any, shape: Any, alpha: Any, beta: Any, dtype: Any) -> Any:
     dtype, beta = kind_of(dtype), 1.0 if beta is None else beta
-    return (draw.gamma(alpha, shape_of(shape), dtype) / beta).astype(dtype)
+    return (draw.gamma(_floats(alpha), shape_of(shape), dtype) / _floats(beta)).astype(dtype)
 
 
 def poisson(draw: Any, shape: Any, lam: Any, dtype: Any) -> Any:
-    return draw.poisson(lam, shape_of(shape)).astype(kind_of(dtype))
+    return draw.poisson(_floats(lam), shape_of(shape)).astype(kind_of(dtype))
 
 
 def binomial(draw: Any, shape: Any, counts: Any, probs: Any, dtype: Any) -> Any:
