@@ -132,6 +132,7 @@ ABSENT = {
     "tf.parallel_stack": "Use `tf.stack`.",
     "tf.placeholder": "Pass arrays to a `tf.function`.",
     "tf.profiler.experimental.client": "Use TensorBoard's profile plugin with "
+    "tf.profiler.experimental.server.start.",
     "tf.quantization": "Use Keras' `model.quantize`.",
     "tf.queue": "Use `tf.data.Dataset`, or Python's queue.",
     "tf.ragged": "Rows of one length: fill them up with `Dataset.padded_batch`, and mask.",
