@@ -98,12 +98,13 @@ def read(variable: KerasVariable) -> Any:
     if scope is not None:
         value = scope.get_current_value(variable)
         if value is not None:
-            return _heard(variable, value)
+            return value
     own = variable._value  # once: a variable on a parameter server fetches it
-    return _heard(variable, own if own is not None else _plain_value.__get__(variable))
+    return heard(variable, own if own is not None else _plain_value.__get__(variable))
 
 
 _plain_value = KerasVariable.value
+_plain_scope = keras.StatelessScope.get_current_value
 _hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
 
 
@@ -114,10 +115,28 @@ def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     Args:
         hear: From a variable and its value to the value that the reader gets.
     """
+    # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
     KerasVariable.value = _value  # pyright: ignore[reportAttributeAccessIssue]
+    keras.StatelessScope.get_current_value = _current_value
     token = _hearers.set((*_hearers.get(), hear))
     try:
         yield
+    finally:
+        _hearers.reset(token)
+
+
+def heard(variable: KerasVariable, value: Any) -> Any:
+    """What the reader of a variable gets; None stays None."""
+    for hear in _hearers.get() if value is not None else ():
+        value = hear(variable, value)
+    return value
+
+
+def unheard(scope: Any, variable: KerasVariable) -> Any:
+    """What a scope holds for a variable, without a read; None if it holds nothing."""
+    token = _hearers.set(())
+    try:
+        return scope.get_current_value(variable)
     finally:
         _hearers.reset(token)
 
@@ -130,10 +149,9 @@ def _value(self: KerasVariable) -> Any:
     return self._maybe_autocast(read(self))
 
 
-def _heard(variable: KerasVariable, value: Any) -> Any:
-    for hear in _hearers.get():
-        value = hear(variable, value)
-    return value
+def _current_value(self: Any, variable: KerasVariable) -> Any:
+    """`StatelessScope.get_current_value`, where reads may be heard of."""
+    return heard(variable, _plain_scope(self, variable))
 
 
 def write(variable: KerasVariable, value: Any) -> None:

@@ -59,10 +59,11 @@ class CaptureScope(keras.StatelessScope):
 
     def get_current_value(self, variable: Any) -> Any:
         value = self.state_mapping.get(id(variable))
-        if value is not None:
-            return value
-        self.reads.setdefault(id(variable), variable)
-        return self.original_scope.get_current_value(variable) if self.original_scope else None
+        if value is None:
+            self.reads.setdefault(id(variable), variable)
+            scope = self.original_scope
+            value = _compat.unheard(scope, variable) if scope else None
+        return _compat.heard(variable, value)
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         variable, value = update

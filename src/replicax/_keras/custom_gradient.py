@@ -69,7 +69,8 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
             def gradients(weights: Any) -> Any:
                 if not pure.is_complete:  # to be called again, with the variables that it reads
                     return list(map(jnp.zeros_like, inputs))
-                found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
+                with pure.lent(values):
+                    found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
                 by_all = zip(found, [*values, *arrays], strict=True)
                 chosen = [gradient for gradient, value in by_all if is_differentiable(value)]
                 return list(map(_like, chosen, inputs))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -153,13 +154,28 @@ def _saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
         if not path.endswith(_MODELS) and not path.startswith("hf://"):
             # As the same thing was named, by the format: a folder, which `load_model` reads.
             path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
-        if zipped is None and not path.endswith(_MODELS) and not path.startswith("hf://"):
-            path = path.rstrip("/")
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            zipped = False
-        return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+        if zipped is not None or path.endswith(_MODELS) or path.startswith("hf://"):
+            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+        return _save_to_folder(functools.partial(original, self, **kwargs), path.rstrip("/"))
 
     return save
+
+
+def _save_to_folder(save: Callable[..., Any], path: str) -> None:
+    """Save a model as a folder, in place of one that was saved there."""
+    there = set(os.listdir(path)) if os.path.isdir(path) else set()
+    if there and "config.json" not in there:
+        raise UsageError(
+            "A model without an ending is saved as a folder of its own. Received: "
+            f"{path!r}, a folder that holds {', '.join(sorted(there)[:3])}. Saving replaces all of "
+            "it. Name a new folder, or a file that ends with '.keras'."
+        )
+    new = f"{path}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    os.makedirs(new)
+    save(new, zipped=False)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(new, path)
 
 
 def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:

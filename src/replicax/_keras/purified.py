@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 from replicax._keras import _compat
@@ -25,8 +26,7 @@ class Purified:
 
     def __call__(self, values: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
         """The function's result, and the new values of the variables that it assigned."""
-        with CaptureScope(finds=True) as scope:
-            scope.lend(zip(self.variables, values, strict=True))
+        with self.lent(values) as scope:
             try:
                 result = self._call(arrays)
             finally:
@@ -34,6 +34,13 @@ class Purified:
         updates = scope.updates()
         self._written = [variable for variable, _ in updates]
         return result, [new for _, new in updates]
+
+    @contextlib.contextmanager
+    def lent(self, values: Sequence[Any]) -> Iterator[CaptureScope]:
+        """Let the variables have these values in a `with` block."""
+        with CaptureScope(finds=True) as scope:
+            scope.lend(zip(self.variables, values, strict=True))
+            yield scope
 
     @property
     def is_complete(self) -> bool:

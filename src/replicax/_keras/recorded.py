@@ -51,7 +51,7 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
         recorder = recorder_of(scope)
         if scope is None or recorder is None:
             return original(self, value)
-        before = scope.get_current_value(self)
+        before = _compat.unheard(scope, self)
         after = original(self, value)
         recorder.add(self, value if sign > 0 else -jnp.asarray(value), before, after)
         return after

@@ -8,7 +8,6 @@ from replicax._core.errors import TapeMisuse
 from replicax._core.recording_trace import RecordingTrace, is_differentiable
 from replicax._core.wengert import WengertList
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
 
 
 @final
@@ -78,9 +77,10 @@ class TapeVariables:
     def _is_read_here(self, variable: Any) -> bool:
         """Whether a read sees the variable as it is at the tape's block, and not one lent."""
         scope: Any = _compat.get_stateless_scope()
-        while scope is not self._scope:
-            passes_on = isinstance(scope, CaptureScope) and not scope.finds
-            if not passes_on or id(variable) in scope.state_mapping:
+        while scope is not None and scope is not self._scope:
+            # Where shapes are computed, or it is found out what a function reads, no value counts.
+            finds = getattr(scope, "finds", _compat.in_symbolic_scope())
+            if finds or id(variable) in scope.state_mapping:
                 return False
             scope = scope.original_scope
-        return True
+        return scope is self._scope

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.seams import put_in_if_keras_is_there
@@ -27,6 +26,7 @@ from replicax.data._seeds import with_seeds
 from replicax.data._selection import Selection
 from replicax.data._spec import num_rows, own_copy
 from replicax.data._storage import Storage
+from replicax.data._yielded import plain, yielded
 
 # Batches that wait while `fit` computes: one may be slow without anybody noticing.
 _AHEAD_OF_FIT = 2
@@ -81,7 +81,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
             >>> [batch.tolist() for batch in rx.data.Dataset.range(3).batch(2).as_numpy_iterator()]
             [[0, 1], [2]]
         """
-        return (jax.tree.map(_as_numpy, element) for element in self)
+        return (jax.tree.map(plain, element) for element in self)
 
     @property
     def element_spec(self) -> Any:
@@ -190,10 +190,6 @@ def _outline(node: Node) -> str:
     return f"{type(node).__name__}({inner})"
 
 
-def _as_numpy(leaf: Any) -> Any:
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
 @final
 class DatasetIterator:
     """One pass over a `Dataset`; it holds the position.
@@ -230,7 +226,7 @@ class DatasetIterator:
         if self._waiting:
             return self._waiting.pop()[0]
         for element in self._feed.elements(1):
-            return element
+            return yielded(element)
         raise StopIteration
 
     def put_back(self, element: Any, state: Any) -> None:

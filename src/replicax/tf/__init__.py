@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax._core import seams
 from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
@@ -75,8 +76,8 @@ _MODULES = (
     "linalg",
     "losses",
     "math",
-    "nest",
     "metrics",
+    "nest",
     "nn",
     "optimizers",
     "profiler",
@@ -106,6 +107,9 @@ _SOURCES = (
     "replicax.tf._control_flow",
     "replicax.tf._printing",
 )
+
+# Its programs ask the elements of data sets for `numpy()`.
+seams.yields_tensors = True
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
+from replicax.data._inside import is_inside
 from replicax.tf._dtypes import as_dtype
 
 P = ParamSpec("P")
@@ -94,11 +95,12 @@ def numpy_or_jax(*arguments: Any) -> Any:
     """Which of `numpy` and `jax.numpy` computes a function of these arguments.
 
     NumPy, if there are arrays among them and all are NumPy's, or if there is text: then nothing
-    goes to a device. Python's numbers do not count.
+    goes to a device. Python's numbers do not count; of them alone, NumPy computes in a function
+    of a pipeline, JAX elsewhere.
     """
     kinds: set[bool] = set()
     _note_kinds(arguments, kinds)
-    return np if kinds == {True} else jnp
+    return np if kinds == {True} or (not kinds and is_inside()) else jnp
 
 
 def _note_kinds(values: Any, kinds: set[bool]) -> None:
@@ -138,7 +140,7 @@ def _array(xp: Any, value: Any, beside: Any) -> Any:
         return jnp.asarray(fitting(value))
     if isinstance(value, bool | int | float | complex):
         if xp is np:
-            return np.asarray(value) if beside is None else value  # a weak one
+            return of_python(value) if beside is None else value  # a weak one
         small = not isinstance(value, int) or -(2**31) <= value < 2**31
         return jnp.asarray(value if small else fitting(value))
     if isinstance(value, str | bytes):

@@ -25,20 +25,22 @@ def forward(
         module: The name of the module that is asked: `__name__`.
         source: Where its names come from, such as `keras.losses`; loaded when one is asked for.
         modules: The modules below `module`.
-        ours: Names that come from elsewhere, each with the module that has it.
+        ours: Names that come from elsewhere, each with the module that has it, and `:other` if it
+            has another name there.
     """
     own = dict(ours or {})
 
     def get(name: str) -> Any:
         if name in modules:
             found: Any = importlib.import_module(f"{module}.{name}")
-        elif name.startswith("__"):
+        elif name.startswith("__") and name != "__version__":
             raise AttributeError(name)
         elif name in own:
-            found = getattr(importlib.import_module(own[name]), name)
+            place, _, other = own[name].partition(":")
+            found = getattr(_loaded(place), other or name)
         else:
             origin = _loaded(source)
-            if name.startswith("_") or not hasattr(origin, name):
+            if not hasattr(origin, name) or (name[0] == "_" and name != "__version__"):
                 raise missing_name(module.removeprefix("replicax."), name)
             found = getattr(origin, name)
         setattr(sys.modules[module], name, found)

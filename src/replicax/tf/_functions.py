@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import keras
 from keras.initializers import Constant as constant_initializer
 from keras.initializers import Ones as ones_initializer
 from keras.initializers import RandomNormal as random_normal_initializer
@@ -22,8 +21,6 @@ from replicax._keras.variable import Variable as Variable
 from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
 from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
 
-initializers = keras.initializers
-
 __all__ = [
     "GradientTape",
     "Module",
@@ -34,7 +31,6 @@ __all__ = [
     "constant_initializer",
     "custom_gradient",
     "function",
-    "initializers",
     "ones_initializer",
     "random_normal_initializer",
     "random_uniform_initializer",

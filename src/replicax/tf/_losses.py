@@ -92,28 +92,30 @@ def dropout(
 ) -> Any:
     """The elements, a share of them set to 0 and the others scaled up.
 
-    **Differs from TF:** the numbers are drawn as Keras draws them.
+    **Differs from TF:** the numbers are those of `tf.random`.
 
     Args:
         x: The array.
         rate: The share of the zeros.
         noise_shape: The shape of what is drawn; where it is 1, elements are dropped together.
-        seed: A number, or a `keras.random.SeedGenerator`; None for Keras' global one, which
-            works outside compiled code.
+        seed: As in `tf.random.uniform`.
         name: Of no consequence.
 
     Raises:
         UsageError: If the rate is not a share.
     """
-    import keras
+    from replicax.tf.random import uniform
 
     if isinstance(rate, int | float) and not 0 <= rate < 1:
         raise UsageError(
             f"The rate of a dropout is a share, at least 0 and less than 1. Received: {rate}. What "
             "is kept is divided by the rest of it. Choose a number such as 0.5."
         )
-    shape = None if noise_shape is None else static_shape(noise_shape)
-    return keras.random.dropout(jnp.asarray(x), rate, noise_shape=shape, seed=seed)
+    x = jnp.asarray(x)
+    wanted = x.shape if noise_shape is None else static_shape(noise_shape)
+    shape = [x.shape[i] if size is None else size for i, size in enumerate(wanted)]
+    kept = jnp.asarray(uniform(shape, seed=seed)) >= rate
+    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
 
 
 @array_function

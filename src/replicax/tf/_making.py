@@ -1,6 +1,6 @@
 """Arrays made from nothing but numbers: zeros, ones, identities, grids, masks.
 
-They are JAX arrays; those with `like` in their name are of the module of what they are like.
+They are JAX's, in functions of a pipeline NumPy's.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from replicax.data._host import HostTensor
@@ -18,6 +18,7 @@ from replicax.tf._calls import (
     arrays,
     concrete,
     numpy_dtype,
+    numpy_or_jax,
     static_shape,
     static_size,
 )
@@ -30,20 +31,26 @@ __all__ = [
 ]  # fmt: skip
 
 
+@array_function
 def zeros(shape: Any, dtype: Any = float32, name: str | None = None) -> Any:
     """An array of zeros."""
-    return jnp.zeros(static_shape(shape), numpy_dtype(dtype, jnp))
+    xp = numpy_or_jax()
+    return xp.zeros(static_shape(shape), numpy_dtype(dtype, xp))
 
 
+@array_function
 def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Any:
     """An array of ones."""
-    return jnp.ones(static_shape(shape), numpy_dtype(dtype, jnp))
+    xp = numpy_or_jax()
+    return xp.ones(static_shape(shape), numpy_dtype(dtype, xp))
 
 
+@array_function
 def fill(dims: Any, value: Any, name: str | None = None) -> Any:
     """An array of one number, in its type."""
     _, value = array(value)
-    return jnp.full(static_shape(dims), value, value.dtype)
+    xp = numpy_or_jax(*([value] if isinstance(value, jax.Array) else []))
+    return xp.full(static_shape(dims), value, value.dtype)
 
 
 @array_function
@@ -60,6 +67,7 @@ def ones_like(input: Any, dtype: Any = None, name: str | None = None) -> Any:
     return xp.ones_like(x, dtype=x.dtype if dtype is None else numpy_dtype(dtype, xp))
 
 
+@array_function
 def eye(
     num_rows: Any,
     num_columns: Any = None,
@@ -68,18 +76,22 @@ def eye(
     name: str | None = None,
 ) -> Any:
     """Ones on the diagonal, zeros elsewhere; `batch_shape` of such matrices."""
+    xp = numpy_or_jax()
     columns = None if num_columns is None else static_size(num_columns)
-    one = jnp.eye(static_size(num_rows), columns, dtype=numpy_dtype(dtype, jnp))
+    one = xp.eye(static_size(num_rows), columns, dtype=numpy_dtype(dtype, xp))
     return (
         one
         if batch_shape is None
-        else jnp.broadcast_to(one, (*static_shape(batch_shape), *one.shape))
+        else xp.broadcast_to(one, (*static_shape(batch_shape), *one.shape))
     )
 
 
+@array_function
 def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Any:
     """Numbers at equal distances, both ends among them."""
-    return jnp.linspace(jnp.asarray(start), jnp.asarray(stop), static_size(num), axis=axis)
+    xp, (start, stop) = arrays(start, stop)
+    found = xp.linspace(start, stop, static_size(num), axis=axis)
+    return found.astype(xp.result_type(start, stop)) if xp is np else found
 
 
 @array_function

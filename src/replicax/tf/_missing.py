@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from replicax.tf._absent import ABSENT
+from replicax.tf._absent_keras import ABSENT_KERAS
 
 # The full TensorFlow name, or a prefix for a whole namespace, and a sentence: what to use.
 INSTEAD = {
     **ABSENT,
-    "tf.dtypes.resource": "Only TensorFlow's graphs have such elements.",
-    "tf.dtypes.variant": "Only TensorFlow's graphs have such elements.",
-    "tf.dynamic_stitch": "Use tf.scatter_nd or tf.tensor_scatter_nd_update.",
-    "tf.math.betainc": "Use jax.scipy.special.betainc.",
-    "tf.math.bessel_i0": "Use jax.scipy.special.i0.",
-    "tf.math.igamma": "Use jax.scipy.special.gammainc.",
-    "tf.math.igammac": "Use jax.scipy.special.gammaincc.",
-    "tf.math.polygamma": "Use jax.scipy.special.polygamma.",
-    "tf.math.polyval": "Use jax.numpy.polyval.",
-    "tf.math.zeta": "Use jax.scipy.special.zeta.",
-    "tf.nn.ctc_loss": "Use keras.losses.CTC or keras.ops.ctc_loss.",
-    "tf.nn.depth_to_space": "Use tf.reshape and tf.transpose.",
-    "tf.nn.nce_loss": "Sampled losses are not there: use the full softmax, "
-    "tf.nn.sparse_softmax_cross_entropy_with_logits.",
-    "tf.nn.sampled_softmax_loss": "Sampled losses are not there: use the full softmax, "
-    "tf.nn.sparse_softmax_cross_entropy_with_logits.",
+    **ABSENT_KERAS,
 }
 
 

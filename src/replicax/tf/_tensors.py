@@ -16,6 +16,7 @@ from jax.core import Tracer
 from replicax._core.errors import UsageError
 from replicax.data import ArraySpec
 from replicax.data._host import HostTensor
+from replicax.data._inside import is_inside
 from replicax.data._shape import TensorShape as TensorShape
 from replicax.tf._calls import (
     array,
@@ -127,6 +128,8 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
     if dtype is not None:
         held = np.asarray(value if held.dtype != object else held).astype(numpy_dtype(dtype))
     if held.dtype.kind in "OSU":
+        return HostTensor.of(held)
+    if is_inside():
         return HostTensor.of(held)
     # With a value at once, also where code is being compiled.
     with jax.ensure_compile_time_eval():

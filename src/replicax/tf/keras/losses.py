@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from replicax.tf._forward import forward
+from replicax.tf.keras._short_names import SHORT_NAMES
 
 if TYPE_CHECKING:
     from keras.losses import *
@@ -31,4 +32,4 @@ class Reduction:
         return cls.AUTO, cls.NONE, cls.SUM
 
 
-__getattr__, __dir__ = forward(__name__, "keras.losses")
+__getattr__, __dir__ = forward(__name__, "keras.losses", ours=SHORT_NAMES)

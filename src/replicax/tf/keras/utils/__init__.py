@@ -11,13 +11,18 @@ if TYPE_CHECKING:
 
     from replicax.data import image_dataset_from_directory as image_dataset_from_directory
     from replicax.data import text_dataset_from_directory as text_dataset_from_directory
+    from replicax.data import timeseries_dataset_from_array as timeseries_dataset_from_array
     from replicax.tf.keras.utils import experimental as experimental
 
-_FOLDERS = ["image_dataset_from_directory", "text_dataset_from_directory"]
+_DATA_SETS = [
+    "image_dataset_from_directory",
+    "text_dataset_from_directory",
+    "timeseries_dataset_from_array",
+]
 
 __getattr__, __dir__ = forward(
     __name__,
     "keras.utils",
     modules=("experimental",),
-    ours=dict.fromkeys(_FOLDERS, "replicax.data"),
+    ours=dict.fromkeys(_DATA_SETS, "replicax.data"),
 )
