@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import inspect
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -135,24 +138,17 @@ OTHER_PARAMETERS = {
     "ones_like": "no layout",
     "meshgrid": "indexing is named",
 }
-NAMESPACES = {"": tf, **{name: getattr(tf, name) for name in ("math", "linalg", "nn", "nest")}}
 
 
 def test_parameters_are_those_of_tensorflow():
     differing, compared = [], 0
     for name, theirs in PARAMETERS.items():
         namespace, _, own = name.rpartition(".")
-        try:
-            member = getattr(NAMESPACES[namespace], own) if namespace in NAMESPACES else None
-        except AttributeError:
+        page = f"tf.{namespace}".rstrip(".")
+        if namespace == "dtypes" or own not in listed(page) or name in OTHER_PARAMETERS:
             continue
-        if (
-            member is None
-            or name in OTHER_PARAMETERS
-            or not member.__module__.startswith("replicax")
-        ):
-            continue
-        ours = [spelt(parameter) for parameter in inspect.signature(member).parameters.values()]
+        parameters = inspect.signature(function(name)).parameters.values()
+        ours = [spelt(parameter) for parameter in parameters]
         compared += 1
         if [same_default(one) for one in ours] != [same_default(one) for one in theirs]:
             differing.append(f"{name}: {ours} here, {theirs} there")
@@ -170,3 +166,31 @@ def spelt(parameter):
 def same_default(parameter):
     """The name alone for `name`, whose default is of no consequence."""
     return "name" if isinstance(parameter, list) and parameter[0] == "name" else parameter
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "tf_arrays.md"
+# The modules of the names of `tf` itself that the page is about.
+TOP = (
+    "_arrays", "_dtypes", "_elementwise", "_indexing", "_making", "_numbers", "_ordering",
+    "_placement", "_reductions", "_tensors",
+)  # fmt: skip
+
+
+@functools.cache
+def listed(namespace):
+    """The names that the page lists for a namespace."""
+    section = PAGE.read_text().split(f"\n### {namespace}\n\n")[1]
+    return set(re.findall(r"`(\w+)`", section.split("\n\n")[0]))
+
+
+def test_the_page_lists_the_names_of_tf():
+    homes = [importlib.import_module(f"replicax.tf.{home}") for home in TOP]
+    assert listed("tf") == {name for home in homes for name in home.__all__}
+
+
+@pytest.mark.parametrize("namespace", ["dtypes", "linalg", "math", "nest", "nn", "version"])
+def test_the_page_lists_the_names_of_a_namespace(namespace):
+    module, found = importlib.import_module(f"replicax.tf.{namespace}"), listed(f"tf.{namespace}")
+    assert found <= set(vars(module))
+    theirs = {name.partition(".")[2] for name in PARAMETERS if name.startswith(f"{namespace}.")}
+    assert theirs & set(vars(module)) <= found

@@ -174,8 +174,8 @@ def of_python(value: Any) -> np.ndarray:
         found = np.asarray(value)
     except ValueError as error:
         raise UsageError(
-            f"The rows of a list have one shape. Received: {error}. A tensor is one rectangular "
-            "array. Fill the rows up to one length, for example with keras.utils.pad_sequences."
+            f"A nested list becomes one rectangular array. Received: {error}. Its rows are not "
+            "alike. Fill them up to one length, for example with keras.utils.pad_sequences."
         ) from None
     if found.dtype.kind in "US":
         return np.asarray(value, object)

@@ -72,4 +72,5 @@ def _loaded(source: str) -> ModuleType:
     """The module, with Keras' older spellings put in if it is one of Keras'."""
     if source.partition(".")[0] == "keras":
         importlib.import_module("replicax._keras.older_spellings").install()
+        importlib.import_module("replicax.tf._symbolic")  # what saved models may hold
     return importlib.import_module(source)

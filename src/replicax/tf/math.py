@@ -22,6 +22,7 @@ from replicax.tf._elementwise import ceil as ceil
 from replicax.tf._elementwise import conj as conj
 from replicax.tf._elementwise import cos as cos
 from replicax.tf._elementwise import cosh as cosh
+from replicax.tf._elementwise import digamma as digamma
 from replicax.tf._elementwise import divide as divide
 from replicax.tf._elementwise import divide_no_nan as divide_no_nan
 from replicax.tf._elementwise import equal as equal

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from replicax import __version__ as _own
+import replicax as rx
 
 # A program may compare it: the numbers are TensorFlow's, ours stand behind the plus.
-VERSION = f"2.21.0+replicax.{_own}"
-GIT_VERSION = COMPILER_VERSION = _own
+VERSION = f"2.21.0+replicax.{rx.__version__}"
+GIT_VERSION = COMPILER_VERSION = rx.__version__

@@ -40,6 +40,8 @@ def load_model(
     """
     import keras
 
+    import replicax.tf._symbolic  # noqa: F401  # what a model of array functions is made of
+
     path = os.fspath(filepath)
     if not os.path.exists(path) and os.path.exists(path + ".keras"):
         path += ".keras"  # of a `ModelCheckpoint` whose path had no ending

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replicax._core.errors import UsageError
-
-
-def shape_of(shape: Any) -> tuple[int, ...]:
-    """The axes, of a list, a number, a `TensorShape` or an array."""
-    sizes = shape if isinstance(shape, list | tuple) else np.asarray(shape).reshape(-1)
-    return tuple(int(size) for size in sizes)
+from replicax.tf._calls import static_shape as shape_of
 
 
 def kind_of(dtype: Any) -> Any:
