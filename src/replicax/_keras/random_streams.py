@@ -8,11 +8,15 @@ not ours, such as the step of `fit`, asks the host each time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import secrets
 import threading
+import weakref
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -22,9 +26,11 @@ import numpy as np
 from jax.experimental import io_callback
 
 from replicax._core.context import current_frame
+from replicax._core.errors import UnavailableError
 from replicax._core.host_calls import is_compiling
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
+from replicax._keras.recorder import recorder_of
 
 _WORDS = 2**32
 
@@ -35,9 +41,10 @@ class Streams:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._generators: dict[Any, Any] = {}
-        self._owners: list[Any] = []  # whose streams there are, in the order of their first draw
-        self._sites = 0
+        # By strategy, or by this where there is none: its number, and its generators.
+        self._owned: weakref.WeakKeyDictionary[Any, tuple[int, dict[Any, Any]]]
+        self._owned = weakref.WeakKeyDictionary()
+        self._sites, self._places = 0, itertools.count()
         self.reset(_compat.global_random_seed())
 
     def reset(self, seed: int | None) -> None:
@@ -47,8 +54,11 @@ class Streams:
             self._seed = secrets.randbits(63) if seed is None else int(seed)
             self._counts: Counter[Any] = Counter()
             self._hosts: dict[Any, np.random.Generator] = {}
-            for stream, generator in self._generators.items():
-                generator.state.assign(np.array([self._word(*stream), 0], np.uint32))
+            for place, generators in list(self._owned.values()):
+                for op_seed, generator in list(generators.items()):
+                    begin = np.array([self._word(op_seed, -1 - place), 0], np.uint32)
+                    with contextlib.suppress(UnavailableError):  # its servers are gone
+                        generator.state.assign(begin)
 
     def key(self, op_seed: int | None = None) -> Any:
         """The next key of a stream, for `jax.random`."""
@@ -89,15 +99,15 @@ class Streams:
 
     def _generator(self, op_seed: int | None) -> Any:
         frame = current_frame()
-        owner = frame.strategy if frame else None
+        owner = frame.strategy if frame else self
         with self._lock:
-            if not any(owner is one for one in self._owners):
-                self._owners.append(owner)
-            place = next(i for i, one in enumerate(self._owners) if one is owner)
-            stream = (op_seed, -1 - place)
-            if stream not in self._generators:
-                self._generators[stream] = keras.random.SeedGenerator(self._word(*stream))
-            return self._generators[stream]
+            place, found = self._owned.setdefault(owner, (next(self._places), {}))
+            if op_seed not in found:
+                seed = self._word(op_seed, -1 - place)
+                make = functools.partial(keras.random.SeedGenerator, seed)
+                is_closure = recorder_of(_compat.get_stateless_scope()) is not None
+                found[op_seed] = _on_servers(owner, make) if is_closure else make()
+            return found[op_seed]
 
 
 @functools.cache
@@ -105,6 +115,21 @@ def streams() -> Streams:
     """The streams of this process; from now on `keras.utils.set_random_seed` resets them, too."""
     _compat.wrap(keras.utils, "set_random_seed", _resetting)
     return Streams()
+
+
+def _on_servers(strategy: Any, make: Callable[[], Any]) -> Any:
+    """Make a variable of a strategy for parameter servers, while a closure is traced."""
+    found: list[Any] = []
+
+    def made() -> None:
+        with strategy.scope():
+            found.append(make())
+
+    # In a thread of its own nothing is traced, so that the variable is made at once.
+    thread = threading.Thread(target=made)
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def _resetting(original: Any) -> Any:

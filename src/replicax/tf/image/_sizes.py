@@ -159,7 +159,7 @@ def resize_with_pad(
     resized = resize(found, [int(size) for size in exact], method, antialias=antialias)
     # As TensorFlow: half of what is left before it is rounded.
     offsets = [int(max(0, new - size) / 2) for new, size in zip(target, exact, strict=True)]
-    return pad_to_bounding_box(resized, *offsets, *target)
+    return pad_to_bounding_box(resized, offsets[0], offsets[1], target_height, target_width)
 
 
 def central_crop(image: Any, central_fraction: float) -> Any:
