@@ -162,7 +162,7 @@ def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
     if _is_plain(values):
         kept = of_python(values)
         numbers = beside is not None and beside.kind != "b" and kept.dtype.kind in "iufc"
-        if numbers and (kept.dtype.kind in "iu" or jnp.issubdtype(beside, jnp.inexact)):
+        if numbers and (kept.dtype.kind in "iu" or jnp.issubdtype(np.dtype(beside), jnp.inexact)):
             kept = kept.astype(beside)
         return xp.asarray(fitting(kept) if xp is jnp else kept)
     return xp.stack([_array(xp, value, beside) for value in values])
