@@ -1,4 +1,4 @@
-"""Event files, which TensorBoard shows, without TensorFlow: what is in a summary, and who writes it."""
+"""Event files, which TensorBoard shows, without TensorFlow: what summaries hold, and the writer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import struct
 import time
 import weakref
 import zlib
-from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from replicax._core import host_calls
 from replicax._core.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BUCKETS = 30
 

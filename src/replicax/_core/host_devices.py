@@ -60,12 +60,17 @@ def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -
         return 0
     if kind == "TPU":
         return chips_on_bus() if _has("libtpu") else 0
-    if any(map(_has, _CUDA)) and nvidia.is_dir():
+    if has_plugin("cuda") and nvidia.is_dir():
         return count_visible(len(list(nvidia.iterdir())))
-    if any(map(_has, _ROCM)) and amd.is_dir():
+    if has_plugin("rocm") and amd.is_dir():
         nodes = [(node / "properties").read_text() for node in amd.iterdir()]
         return count_visible(sum("simd_count 0\n" not in text for text in nodes))
     return 0
+
+
+def has_plugin(kind: str) -> bool:
+    """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
+    return any(map(_has, {"cuda": _CUDA, "rocm": _ROCM}[kind]))
 
 
 def set_cpu_devices(count: int) -> None:

@@ -43,8 +43,8 @@ def print(
 
     Args:
         inputs: Arrays, numbers, texts, and nests of them.
-        output_stream: `sys.stderr`, which is the default, `sys.stdout` or the like; `"file://…"`, to
-            append to a file; or a function of the text, such as `logging.info`.
+        output_stream: `sys.stderr`, which is the default, `sys.stdout` or the like; `"file://…"`,
+            to append to a file; or a function of the text, such as `logging.info`.
         summarize: How many entries of both ends of an axis are shown; -1 for all.
         sep: What stands between the inputs.
         end: What stands at the end.

@@ -8,15 +8,16 @@ tests/unit/_core/test_recording_trace.py holds a contract test for each method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, final
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.core
 import jax.extend
 import jax.numpy as jnp
 
-from replicax._core.wengert import WengertList
+if TYPE_CHECKING:
+    from replicax._core.wengert import WengertList
 
 _core = jax.extend.core
 
@@ -166,7 +167,7 @@ class RecordingTrace(jax.core.Trace):
 
 
 @contextlib.contextmanager
-def recorded(log: WengertList) -> Iterator[RecordingTrace]:
+def recorded(log: WengertList) -> Generator[RecordingTrace]:
     """Note the operations of a `with` block on a list."""
     trace = RecordingTrace(current_trace(), log)
     with _core.set_current_trace(trace):

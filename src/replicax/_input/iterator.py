@@ -125,7 +125,7 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next batch; at the end it raises an `OutOfRangeError`, as TensorFlow's iterators do."""
+        """The next batch; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
         return next_or_error(self)
 
     def get_next_as_optional(self) -> Optional:

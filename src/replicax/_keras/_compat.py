@@ -555,4 +555,5 @@ def call_specs(model: Any) -> list[Any]:
     Raises:
         ValueError: If it was not built, or not called.
     """
-    return list(get_input_signature(model))
+    specs: Any = get_input_signature(model)
+    return list(specs)

@@ -21,6 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
+from replicax._keras.blaming import root_of, user_line
 
 MAX_TRACES = 6
 
@@ -231,6 +232,9 @@ def raise_explained(error: Exception) -> NoReturn:
 
 def explain(error: Exception) -> Exception:
     """Say a JAX tracing error in the user's words; any other error is returned as it is."""
+    root = root_of(error)
+    if isinstance(root, _NEEDS_A_NUMBER):
+        error = root
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return LeakedTracer(
             "A traced array must not outlive the function that made it. Received: an array "
@@ -241,8 +245,9 @@ def explain(error: Exception) -> Exception:
     if isinstance(error, _NEEDS_A_NUMBER):
         return LeakedTracer(
             "Compiled code cannot look at the value of an array. Received: "
-            f"{type(error).__name__} from `float`, `int`, `bool`, `if` or NumPy inside the "
-            "function. It is traced once, before there are numbers. Return the value and look "
-            "at it outside, or use `jnp.where` / `jax.lax.cond` instead of `if`."
+            f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
+            "are numbers, and Python's `if` and `while` are not converted (no AutoGraph). Instead "
+            "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
+            "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
         )
     return error

@@ -52,7 +52,7 @@ def switch_case(
     Returns:
         What the branch returned.
     """
-    given = list(branch_fns.items() if isinstance(branch_fns, dict) else branch_fns)
+    given: list[Any] = list(branch_fns.items() if isinstance(branch_fns, dict) else branch_fns)
     pairs = given if isinstance(given[0], tuple) else list(enumerate(given))
     by_number = {int(number): fn for number, fn in pairs}
     last = default or by_number[max(by_number)]

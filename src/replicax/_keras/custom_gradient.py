@@ -1,4 +1,4 @@
-"""Functions with a derivative of their own, and functions that are computed twice to save memory."""
+"""Functions with a derivative of their own, and functions that are computed twice."""
 
 from __future__ import annotations
 
@@ -64,33 +64,50 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
 
         def forward(values: Any, arrays: Any) -> Any:
             (result, rule), news = pure(values, arrays)
-            inputs = [x for x in [*values, *arrays] if is_differentiable(x)]
-
-            def gradients(weights: Any) -> Any:
-                if not pure.is_complete:  # to be called again, with the variables that it reads
-                    return list(map(jnp.zeros_like, inputs))
-                with pure.lent(values):
-                    found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
-                by_all = zip(found, [*values, *arrays], strict=True)
-                chosen = [gradient for gradient, value in by_all if is_differentiable(value)]
-                return list(map(_like, chosen, inputs))
-
-            jaxpr = jax.make_jaxpr(gradients)(result)
-            residuals = jax.tree_util.Partial(_Rule(jaxpr), *jaxpr.consts)
-            return (result, news), (residuals, values, arrays)
-
-        def backward(kept: Any, weights: Any) -> Any:
-            rule, values, arrays = kept
-            found = iter(rule(*jax.tree.leaves(weights[0])))
-            return tuple(
-                [next(found) if is_differentiable(value) else None for value in group]
-                for group in (values, arrays)
+            return (result, news), (
+                _kept(rule, result, pure, values, given, arrays),
+                values,
+                arrays,
             )
 
-        transformed.defvjp(forward, backward)
+        transformed.defvjp(forward, _backward)
         return pure.run(transformed, given.arrays)
 
     return decorated
+
+
+def _kept(
+    rule: Callable[..., Any],
+    result: Any,
+    pure: Purified,
+    values: Sequence[Any],
+    given: _Arguments,
+    arrays: Sequence[Any],
+) -> Any:
+    """The user's rule as what JAX can keep for the way back: a nest of arrays.
+
+    It gives the gradients of all that has some: of variables' values, then of arguments.
+    """
+    inputs = [*values, *arrays]
+
+    def gradients(weights: Any) -> list[Any]:
+        if not pure.is_complete:  # to be called again, with the variables that it reads
+            return [jnp.zeros_like(value) for value in inputs if is_differentiable(value)]
+        with pure.lent(values):
+            found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
+        pairs = zip(found, inputs, strict=True)
+        return [_like(gradient, value) for gradient, value in pairs if is_differentiable(value)]
+
+    jaxpr = jax.make_jaxpr(gradients)(result)
+    return jax.tree_util.Partial(_Rule(jaxpr), *jaxpr.consts)
+
+
+def _backward(kept: Any, weights: Any) -> Any:
+    rule, *groups = kept
+    found = iter(rule(*jax.tree.leaves(weights[0])))
+    return tuple(
+        [next(found) if is_differentiable(value) else None for value in group] for group in groups
+    )
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,7 +204,7 @@ def _result_and_rule(returned: Any) -> tuple[Any, Callable[..., Any]]:
 def _gradients(
     rule: Callable[..., Any], weights: Sequence[Any], given: _Arguments, variables: list[Any]
 ) -> list[Any]:
-    """What the user's rule says: the gradients of the variables and of the arrays; None for zero."""
+    """What the user's rule says: gradients of the variables, then of arrays; None for zero."""
     trainable = [variable for variable in variables if variable.trainable]
     if not trainable:
         return [*[None] * len(variables), *given.of_arrays(rule(*weights))]

@@ -123,25 +123,29 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
             f"{type(obj).__name__} without any. There is nothing to write. Save a Keras model, or "
             "an `rx.Module`, whose `@tf.function(input_signature=…)` methods are saved."
         )
-    trainable = {id(v) for v in getattr(obj, "trainable_variables", ())}
     manifest = {
         "format": FORMAT,
         "functions": writer.functions,
         "signatures": entries,
         "attributes": attributes,
         "held": held,
-        "variables": [
-            {
-                "path": variable.path,
-                "dtype": _compat.stored_dtype(variable),
-                "shape": list(variable.shape),
-                "trainable": id(variable) in trainable,
-            }
-            for variable in writer.variables.values()
-        ],
+        "variables": _described(writer.variables, obj),
     }
     weights = [to_host(_compat.read(variable)) for variable in writer.variables.values()]
     _write(Path(path), manifest, weights, writer.files)
+
+
+def _described(variables: dict[int, Any], obj: Any) -> list[dict[str, Any]]:
+    trainable = {id(variable) for variable in getattr(obj, "trainable_variables", ())}
+    return [
+        {
+            "path": variable.path,
+            "dtype": _compat.stored_dtype(variable),
+            "shape": list(variable.shape),
+            "trainable": key in trainable,
+        }
+        for key, variable in variables.items()
+    ]
 
 
 def _own_functions(obj: Any) -> dict[str, ConcreteFunction]:

@@ -18,6 +18,8 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
+from replicax._keras.older_arguments import flat_targets, older_optimizer
+from replicax._keras.shards_as_weights import whole, whole_property, with_shards
 
 # Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
 _OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
@@ -39,6 +41,13 @@ def install() -> None:
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
     _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
+    _around(optimizer, "__init__", older_optimizer)
+    _around(_compat.Trainer, "compute_loss", flat_targets)
+    _around(keras.Layer, "weights", with_shards)
+    for name in ("trainable_weights", "non_trainable_weights"):
+        _around(keras.Layer, name, whole_property)
+    for method in ("get_weights", "set_weights", "count_params"):
+        _around(keras.Layer, method, whole)
     for method in ("fit", "evaluate", "predict"):
         _around(_compat.JAXTrainer, method, _without_reading)
     _around(_compat.Trainer, "compile", _older_compile)

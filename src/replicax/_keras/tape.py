@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -12,12 +11,22 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from replicax._core.errors import TapeMisuse, UsageError
+from replicax._core.errors import TapeMisuse
 from replicax._core.recording_trace import is_differentiable, recorded
 from replicax._core.unconnected import UnconnectedGradients
 from replicax._core.wengert import WengertList
 from replicax._keras import _compat
-from replicax._keras.tape_values import checked, jacobian_of, leaves_of, seed, total, zeros_for
+from replicax._keras.tape_values import (
+    basis_for,
+    basis_of_rows,
+    checked,
+    gradient_of,
+    jacobian_of,
+    leaves_of,
+    seeds_for,
+    stored_type,
+    total,
+)
 from replicax._keras.tape_variables import TapeVariables
 
 logger = logging.getLogger("replicax")
@@ -158,23 +167,14 @@ class GradientTape:
         """
         unconnected = UnconnectedGradients(unconnected_gradients)
         targets = [self._target(leaf) for leaf in leaves_of(target)]
-        given = [None] * len(targets) if output_gradients is None else leaves_of(output_gradients)
-        if len(given) != len(targets):
-            raise UsageError(
-                "There is one output gradient for each target. Received: "
-                f"{len(given)} for {len(targets)} targets. They are matched in order. Give a nest "
-                "as the targets', with None for a gradient of ones."
-            )
-        seeds = [(t, seed(t, g)) for t, g in zip(targets, given, strict=True) if t in self._log]
+        seeds = [(t, s) for t, s in seeds_for(targets, output_gradients) if t in self._log]
         values = [self._values_of(source) for source in leaves_of(sources)]
         with self._used() as again:
             found = self._log.pull_back(seeds, sum(values, []), again=again)
-        gradients = [total([found[id(v)] for v in vs if id(v) in found]) for vs in values]
-        if unconnected is UnconnectedGradients.ZERO:
-            gradients = [
-                zeros_for(source) if gradient is None else gradient
-                for source, gradient in zip(leaves_of(sources), gradients, strict=True)
-            ]
+        gradients = [
+            gradient_of(source, [found[id(v)] for v in vs if id(v) in found], unconnected)
+            for source, vs in zip(leaves_of(sources), values, strict=True)
+        ]
         return keras.tree.pack_sequence_as(sources, gradients)
 
     def jacobian(
@@ -191,7 +191,7 @@ class GradientTape:
             target: An array that the block computed.
             sources: Arrays, variables, or a nest of them.
             unconnected_gradients: As in `gradient`.
-            parallel_iterations: Ignored: all elements are computed at once.
+            parallel_iterations: Ignored, as the next: all elements are computed at once.
             experimental_use_pfor: Ignored.
 
         Returns:
@@ -204,10 +204,9 @@ class GradientTape:
         del parallel_iterations, experimental_use_pfor
         unconnected = UnconnectedGradients(unconnected_gradients)
         target = self._target(target)
-        basis = jnp.eye(math.prod(target.shape), dtype=target.dtype)
-        rows = self._rows(target, sources, basis.reshape(-1, *target.shape))
+        rows = self._rows(target, sources, basis_for(target))
         jacobians = [
-            jacobian_of(row, source, target.shape, unconnected)
+            jacobian_of(row, source.shape, stored_type(source), target.shape, unconnected)
             for row, source in zip(rows, leaves_of(sources), strict=True)
         ]
         return keras.tree.pack_sequence_as(sources, jacobians)
@@ -226,7 +225,7 @@ class GradientTape:
             target: An array whose row i depends on row i of the source only.
             source: An array with as many rows.
             unconnected_gradients: As in `gradient`.
-            parallel_iterations: Ignored: all elements are computed at once.
+            parallel_iterations: Ignored, as the next: all elements are computed at once.
             experimental_use_pfor: Ignored.
 
         Returns:
@@ -239,25 +238,13 @@ class GradientTape:
         del parallel_iterations, experimental_use_pfor
         unconnected = UnconnectedGradients(unconnected_gradients)
         target = self._target(target)
-        shape = tuple(source.shape)
-        if not target.shape or target.shape[:1] != shape[:1]:
-            raise UsageError(
-                "A batch Jacobian is of a target and a source with as many rows. Received: shapes "
-                f"{target.shape} and {shape}. Row i of the one is differentiated by row i of the "
-                "other. Use `jacobian`."
-            )
-        # Rows do not mix: one backward pass for the same element of all rows.
-        basis = jnp.eye(math.prod(target.shape[1:]), dtype=target.dtype)
-        basis = basis.reshape(-1, 1, *target.shape[1:])
-        (rows,) = self._rows(target, source, jnp.broadcast_to(basis, (len(basis), *target.shape)))
+        (rows,) = self._rows(target, source, basis_of_rows(target, source))
         if rows is not None:  # (elements, rows, …)
-            return jnp.moveaxis(rows, 0, 1).reshape(*target.shape, *shape[1:])
-        if unconnected is UnconnectedGradients.ZERO:
-            return jnp.zeros((*target.shape, *shape[1:]), source.dtype)
-        return None
+            rows = jnp.moveaxis(rows, 0, 1).reshape(-1, *source.shape[1:])
+        return jacobian_of(rows, source.shape[1:], stored_type(source), target.shape, unconnected)
 
     def _rows(self, target: Any, sources: Any, basis: Any) -> list[Any]:
-        """The gradients of the sources for each output gradient of a basis; None if there is none."""
+        """The gradients of the sources for each output gradient of a basis; None for none."""
         values = [self._values_of(source) for source in leaves_of(sources)]
 
         with self._used() as again:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import TapeMisuse
 from replicax._core.recording_trace import RecordingTrace, is_differentiable
-from replicax._core.wengert import WengertList
 from replicax._keras import _compat
+
+if TYPE_CHECKING:
+    from replicax._core.wengert import WengertList
 
 
 @final

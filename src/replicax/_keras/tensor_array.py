@@ -61,8 +61,10 @@ class TensorArray:
         self._size = 0 if size is None else int(size)
         self._grows = bool(dynamic_size)
         shape = None if element_shape is None else tuple(element_shape)
-        known = shape is not None and None not in shape
-        self._buffer = jnp.zeros((self._size, *shape), dtype) if known else None
+        if shape is None or None in shape:
+            self._buffer = None
+        else:
+            self._buffer = jnp.zeros((self._size, *shape), dtype)
 
     @property
     def dtype(self) -> Any:
@@ -100,7 +102,7 @@ class TensorArray:
                 )
             size = int(index) + 1
         buffer = self._with_room(size, value)
-        return self._new(buffer.at[index].set(value))
+        return _filled(self, buffer.at[index].set(value))
 
     def read(self, index: Any, name: str | None = None) -> Any:
         """An element."""
@@ -123,11 +125,11 @@ class TensorArray:
         """A new one, with several elements replaced."""
         value = jnp.asarray(value, self._dtype)
         buffer = self._with_room(self._size, value[0])
-        return self._new(buffer.at[jnp.asarray(indices)].set(value))
+        return _filled(self, buffer.at[jnp.asarray(indices)].set(value))
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """A new one, of the rows of an array."""
-        return self._new(jnp.asarray(value, self._dtype))
+        return _filled(self, jnp.asarray(value, self._dtype))
 
     def identity(self) -> TensorArray:
         """This one."""
@@ -150,11 +152,6 @@ class TensorArray:
             )
         return self._buffer
 
-    def _new(self, buffer: Any) -> TensorArray:
-        new = TensorArray(self._dtype, len(buffer), self._grows)
-        new._buffer = buffer
-        return new
-
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         return (self._buffer,), (str(self._dtype), self._size, self._grows)
 
@@ -163,6 +160,11 @@ class TensorArray:
         new = cls(about[0], about[1], about[2])
         new._buffer = children[0]
         return new
+
+
+def _filled(like: TensorArray, buffer: Any) -> TensorArray:
+    about = (like.dtype, len(buffer), like.dynamic_size)
+    return TensorArray.tree_unflatten(about, (buffer,))
 
 
 def materialised(start: Any, after: Callable[[], Any]) -> Any:

@@ -107,10 +107,10 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     traced = _compat.get_stateless_scope() is not None
     if isinstance(value, keras.initializers.Initializer) and shape is not None:
         return value, shape, _stored(wanted or np.dtype("float32"))
+    make: Any = value
     if callable(value) and not traced:
-        value = value()
-    if callable(value):  # it is called when the trace is over
-        make = value
+        value = make()
+    elif callable(value):  # it is called when the trace is over
         with CaptureScope(finds=True):
             made = jax.eval_shape(lambda: jnp.asarray(make()))
         kind = _stored(wanted or made.dtype)

@@ -26,7 +26,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Replace the value; the variable, or None without `read_value`."""
-        return self._result(super().assign(_part(value)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, super().assign(_part(value)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
 
     def assign_add(
         self,
@@ -36,7 +36,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Add to the value; the variable, or None without `read_value`."""
-        return self._result(super().assign_add(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, super().assign_add(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
 
     def assign_sub(
         self,
@@ -46,7 +46,7 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Subtract from the value; the variable, or None without `read_value`."""
-        return self._result(super().assign_sub(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, super().assign_sub(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
 
     def read_value(self) -> Any:
         """The value."""
@@ -83,11 +83,11 @@ class VariableMethods:
 
     def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Add to the parts at several indices."""
-        return self._add_at(_places(indices), updates, 1)
+        return _add_at(self, _places(indices), updates, 1)
 
     def scatter_nd_sub(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Subtract from the parts at several indices."""
-        return self._add_at(_places(indices), updates, -1)
+        return _add_at(self, _places(indices), updates, -1)
 
     def scatter_update(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -100,23 +100,13 @@ class VariableMethods:
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Add to rows: those of an object with `indices` and `values`."""
-        return self._add_at(jnp.asarray(sparse_delta.indices), sparse_delta.values, 1)
+        return _add_at(self, jnp.asarray(sparse_delta.indices), sparse_delta.values, 1)
 
     def scatter_sub(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Subtract from rows: those of an object with `indices` and `values`."""
-        return self._add_at(jnp.asarray(sparse_delta.indices), sparse_delta.values, -1)
-
-    def _add_at(self, places: Any, updates: Any, sign: int) -> Any:
-        value = self.read_value()
-        change = jnp.zeros_like(value).at[places].add(jnp.asarray(updates, value.dtype))
-        return self.assign_add(change if sign > 0 else -change)
-
-    def _result(self, value: Any, read_value: bool) -> Any:
-        if not read_value:
-            return None
-        return self if _compat.get_stateless_scope() is None else value
+        return _add_at(self, jnp.asarray(sparse_delta.indices), sparse_delta.values, -1)
 
     def __getitem__(self, index: Any) -> Any:
         return VariableSlice(self, index, super().__getitem__(index))  # pyright: ignore[reportAttributeAccessIssue]
@@ -152,3 +142,16 @@ def _places(indices: Any) -> Any:
 
 def _part(value: Any) -> Any:
     return value.__jax_array__() if isinstance(value, VariableSlice) else value
+
+
+def _result(variable: Any, value: Any, read_value: bool) -> Any:
+    """What assigning gives."""
+    if not read_value:
+        return None
+    return variable if _compat.get_stateless_scope() is None else value
+
+
+def _add_at(variable: Any, places: Any, updates: Any, sign: int) -> Any:
+    value = variable.read_value()
+    change = jnp.zeros_like(value).at[places].add(jnp.asarray(updates, value.dtype))
+    return variable.assign_add(change if sign > 0 else -change)

@@ -244,7 +244,7 @@ class DatasetIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next element; at the end it raises an `OutOfRangeError`, as TensorFlow's iterators do."""
+        """The next element; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
         return next_or_error(self)
 
     def get_state(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
+    from replicax.tf import autograph as autograph
     from replicax.tf import compat as compat
     from replicax.tf import config as config
     from replicax.tf import data as data
@@ -55,12 +56,14 @@ if TYPE_CHECKING:
     from replicax.tf._placement import *
     from replicax.tf._printing import *
     from replicax.tf._reductions import *
+    from replicax.tf._services import *
     from replicax.tf._tensors import *
 
     __version__: str
 
 # The namespaces, each a module of this package.
 _MODULES = (
+    "autograph",
     "compat",
     "config",
     "data",
@@ -106,6 +109,7 @@ _SOURCES = (
     "replicax.tf._reductions",
     "replicax.tf._control_flow",
     "replicax.tf._printing",
+    "replicax.tf._services",
 )
 
 # Its programs ask the elements of data sets for `numpy()`.

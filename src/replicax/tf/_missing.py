@@ -26,12 +26,13 @@ def missing_name(namespace: str, name: str) -> AttributeError:
     """The error for a name that is not here.
 
     Args:
-        namespace: What it was asked of, e.g. "tf.data".
+        namespace: What it was asked of, e.g. "tf.data"; also a module's `__name__`.
         name: The name.
     """
-    hint = instead(f"{namespace}.{name}")
+    path = f"{namespace.removeprefix('replicax.')}.{name}"
+    hint = instead(path)
     return AttributeError(
         f"A name of `replicax.tf` is one that its documentation lists. Received: "
-        f"{namespace}.{name}. {hint or 'It is not part of Replicax.'} "
+        f"{path}. {hint or 'It is not part of Replicax.'} "
         "See docs/tf.md for the names there are; keras.ops and jax.numpy have the rest."
     )

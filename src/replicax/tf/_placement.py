@@ -11,26 +11,34 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from replicax._core.errors import UnknownDevice
 from replicax._core.topology import parse_device
+from replicax.tf import config
 
 __all__ = [
     "control_dependencies", "device", "executing_eagerly", "get_logger", "group", "init_scope",
     "inside_function", "name_scope", "no_op",
 ]  # fmt: skip
 
+logger = logging.getLogger("replicax")
+_missed: set[Any] = set()  # devices of which a warning told
+
 
 def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
     """Compute on a device: a context manager.
 
-    **Differs from TF:** a device that there is not is an error. Inside compiled code, which runs
-    on the devices of its strategy, it has no effect.
+    For a device that there is not, JAX's default is taken and a warning logged, or, after
+    `tf.config.set_soft_device_placement(False)`, it is an error.
+
+    **Differs from TF:** inside compiled code, which runs on the devices of its strategy, it has
+    no effect.
 
     Args:
         device_name: Such as "/GPU:0", "/CPU:0" or "/job:localhost/replica:0/task:0/device:TPU:1";
             a `jax.Device`, or what `tf.config.list_logical_devices` lists. None for any.
 
     Raises:
-        UnknownDevice: If there is no such device.
+        UnknownDevice: If there is no such device, and placement is not soft.
 
     Example:
         >>> import replicax.tf as tf
@@ -44,7 +52,15 @@ def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
     )
     if not named:
         return contextlib.nullcontext()
-    return jax.default_device(parse_device(named))
+    try:
+        return jax.default_device(parse_device(named))
+    except UnknownDevice:
+        if not config.get_soft_device_placement():
+            raise
+    if named not in _missed:
+        _missed.add(named)
+        logger.warning("There is no device %s: the default device computes instead.", named)
+    return contextlib.nullcontext()
 
 
 def executing_eagerly() -> bool:

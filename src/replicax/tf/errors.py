@@ -61,4 +61,4 @@ def __getattr__(name: str) -> Any:
         from jax.errors import JaxRuntimeError
 
         return JaxRuntimeError
-    raise missing_name("tf.errors", name)
+    raise missing_name(__name__, name)

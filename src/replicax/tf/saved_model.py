@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 SERVING = "serve"
+_NAMESPACE = "tf.saved_model"
 
 
 @dataclass
@@ -53,4 +54,4 @@ class LoadOptions:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.saved_model", name)
+    raise missing_name(_NAMESPACE, name)

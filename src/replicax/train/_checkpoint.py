@@ -110,6 +110,10 @@ class Checkpoint:
         """How many times `save` was called, in this run and in those that it goes on from."""
         return self._count
 
+    def count(self) -> None:
+        """Count one more save."""
+        self._count += 1
+
     def track(self, name: str, value: Any) -> None:
         """Add an object with `get_state` and `set_state`; a checkpoint without it is restored too.
 
@@ -137,7 +141,7 @@ class Checkpoint:
         Returns:
             The path.
         """
-        self._count += 1
+        self.count()
         path = f"{os.fspath(file_prefix)}-{self._count}"
         return self.write(path, options, asynchronous=asynchronous)
 

@@ -132,6 +132,7 @@ class CheckpointManager:
                 return None
             self._saved_at = step
         number = self._number(None if checkpoint_number is None else int(checkpoint_number))
+        self.checkpoint.count()
         return self.checkpoint.write(
             os.path.join(self.directory, f"{self._name}-{number}"),
             options,

@@ -1,4 +1,4 @@
-"""`rx.print`, alias `tf.print`: what a line looks like, and that compiled code prints every time."""
+"""`rx.print`, alias `tf.print`: a line, and that compiled code prints every time."""
 
 from __future__ import annotations
 

@@ -271,9 +271,7 @@ def scalar_program(program, x, y):
 
 
 # 20 times 10 programs, each ten compiled together: compiling is what takes the time.
-@settings(
-    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(PROGRAM, min_size=10, max_size=10),
     st.sampled_from([(3,), (2, 3)]),

@@ -243,5 +243,5 @@ def test_an_array_of_elements():
         array.write(2, [0.0, 0.0])
     with pytest.raises(rx.errors.UsageError, match="is read after it was written"):
         TensorArray("int32", 3).stack()
-    with pytest.raises(rx.errors.UsageError, match="size that is known when it is traced"):
+    with pytest.raises(rx.errors.UsageError, match="TensorArray in compiled code has a size"):
         rx.function(lambda n: TensorArray("int32", n))(jnp.int32(3))

@@ -234,6 +234,40 @@ def test_looking_at_a_value_is_explained():
         rx.function(lambda x: float(x))(jnp.float32(1.0))
 
 
+def clipped(x):
+    if x.sum() > 1:
+        return x * 0 + 1
+    return x
+
+
+class Clipping(keras.Model):
+    def call(self, x):
+        return clipped(x)
+
+
+def in_function(strategy):
+    rx.function(clipped)(jnp.float32(2.0))
+
+
+def in_run(strategy):
+    strategy.run(clipped, args=(jnp.float32(2.0),))
+
+
+def in_fit(strategy):
+    with strategy.scope():
+        model = Clipping()
+        model.compile("sgd", "mse")
+    model.built = True
+    model.fit(np.ones((4, 1), "float32"), np.ones((4, 1), "float32"), verbose=0)
+
+
+@pytest.mark.parametrize("way", [in_function, in_run, in_fit])
+def test_the_error_names_the_line_and_the_fix(mirrored, way):
+    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*no AutoGraph.*of `if` use `tf.cond`"
+    with pytest.raises(rx.errors.LeakedTracer, match=wanted):
+        way(mirrored)
+
+
 def test_values_held_outside_stay_valid():
     v = keras.Variable(np.ones(3, "float32"))
     held, argument = v.value, jnp.ones(3)

@@ -203,9 +203,11 @@ def test_data_is_refused_inside_a_replica(mirrored):
         rx.function(lambda it: mirrored.run(lambda: next(it)))(iter(dataset))
 
 
-def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored):
+def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplog):
     @rx.function
     def make():
         return mirrored.experimental_distribute_dataset(numbers(4))
 
-    assert make() is not make()
+    with caplog.at_level(logging.INFO, "replicax"):
+        assert make() is not make()
+    assert "returns a data set" in caplog.text

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import numpy as np
 import pytest
 
 import replicax as rx
 from replicax import tf
+
+from channels import as_workers
 
 
 def test_checkpoints_are_those_of_replicax():
@@ -46,3 +49,49 @@ def test_the_latest_checkpoint_may_be_a_file_of_weights(tmp_path):
     assert state is not None
     assert state.model_checkpoint_path == paths[1]
     assert state.all_model_checkpoint_paths == paths
+
+
+def test_what_checkpoints_of_tensorflow_hold(tmp_path):
+    step, generator = tf.Variable(1, name="step"), tf.random.Generator.from_seed(3)
+    module = tf.Module()
+    module.v = tf.Variable(2.0)
+    dataset = tf.data.Dataset.range(10).batch(2)
+    iterator = iter(dataset)
+    checkpoint = tf.train.Checkpoint(
+        step=step, generator=generator, module=module, iterator=iterator
+    )
+    manager = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=3)
+    checkpoint.step.assign_add(4)
+    next(iterator)
+    path = manager.save()
+    assert int(checkpoint.save_counter) == 1
+    drawn, batch = generator.normal([2]).numpy(), next(iterator)
+    checkpoint.step.assign(0)
+    module.v.assign(0.0)
+    checkpoint.restore(manager.latest_checkpoint).assert_consumed()
+    assert int(checkpoint.step) == 5
+    assert float(module.v) == 2.0
+    np.testing.assert_array_equal(generator.normal([2]).numpy(), drawn)
+    np.testing.assert_array_equal(next(iterator), batch)
+    assert path == manager.latest_checkpoint
+
+
+def test_each_worker_may_save_to_a_folder_of_its_own(tmp_path):
+    """As the guides do it: the chief's stays, the others remove theirs."""
+    folder = tmp_path / "ckpt"
+
+    def work(index):
+        own = folder if index == 0 else tmp_path / f"workertemp_{index}" / "ckpt"
+        model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+        model.layers[0].bias.assign([7.0 + index])  # the chief's is what counts
+        checkpoint = tf.train.Checkpoint(model=model)
+        manager = tf.train.CheckpointManager(checkpoint, directory=str(own), max_to_keep=1)
+        manager.save()
+        if index:
+            shutil.rmtree(own)
+        latest = tf.train.latest_checkpoint(str(folder))
+        checkpoint.restore(latest)
+        return os.path.basename(latest or ""), float(model.layers[0].bias.numpy()[0])
+
+    assert as_workers(2, work) == [("ckpt-1", 7.0)] * 2
+    assert os.listdir(folder) == ["ckpt-1"]

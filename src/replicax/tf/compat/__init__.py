@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from replicax.tf.compat import v1 as v1
 
 _MODULES = {"v1": "replicax.tf.compat.v1", "v2": "replicax.tf"}
-__all__ = ["as_bytes", "as_str", "as_str_any", "as_text", *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["as_bytes", "as_str", "as_str_any", "as_text", "path_to_str", *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> bytes:
@@ -33,6 +33,11 @@ as_str = as_text
 def as_str_any(value: Any, encoding: str = "utf-8") -> str:
     """A text, of bytes in this encoding or of anything else."""
     return as_text(value, encoding) if isinstance(value, bytes) else str(value)
+
+
+def path_to_str(path: Any) -> Any:
+    """The text of a path; anything else as it is."""
+    return path.__fspath__() if hasattr(path, "__fspath__") else path
 
 
 def __getattr__(name: str) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging as _logging
 from types import SimpleNamespace
 from typing import Any, final
 
+from replicax.tf import _logging as logging
 from replicax.tf._lazy import lazily
 
 __all__ = [
@@ -54,34 +54,6 @@ def set_random_seed(seed: int) -> None:
     from replicax.tf import random
 
     random.set_seed(seed)
-
-
-_logger = _logging.getLogger("tensorflow")
-
-
-@final
-class logging:
-    """Python's logger "tensorflow", under the names of TensorFlow 1."""
-
-    DEBUG, INFO, WARN, ERROR, FATAL = (
-        _logging.DEBUG,
-        _logging.INFO,
-        _logging.WARNING,
-        _logging.ERROR,
-        _logging.FATAL,
-    )
-    debug, info, warn, warning = _logger.debug, _logger.info, _logger.warning, _logger.warning
-    error, fatal = _logger.error, _logger.critical
-
-    @staticmethod
-    def set_verbosity(level: int) -> None:
-        """Show messages from this level on."""
-        _logger.setLevel(level)
-
-    @staticmethod
-    def get_verbosity() -> int:
-        """The level from which on messages are shown."""
-        return _logger.getEffectiveLevel()
 
 
 __getattr__, _ = lazily("tf.compat.v1", {})

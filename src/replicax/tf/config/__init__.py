@@ -32,7 +32,7 @@ _soft_placement = [True]
 
 
 def set_soft_device_placement(enabled: bool) -> None:
-    """Noted, and of no consequence: XLA computes everything on the devices that were chosen."""
+    """Whether `tf.device` of a device that is not there takes another one, or is an error."""
     _soft_placement[0] = enabled
 
 
@@ -42,4 +42,4 @@ def get_soft_device_placement() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.config", name)
+    raise missing_name(__name__, name)

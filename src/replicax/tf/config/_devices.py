@@ -62,7 +62,7 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
 
 
 def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
-    """The devices that programs compute on: the visible ones, with those that a CPU is divided into.
+    """The devices that programs compute on: the visible ones, and what a CPU is divided into.
 
     Args:
         device_type: `CPU`, `GPU` or `TPU`; None for all.

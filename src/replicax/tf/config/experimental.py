@@ -61,4 +61,4 @@ def tensor_float_32_execution_enabled() -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.config.experimental", name)
+    raise missing_name(__name__, name)

@@ -32,4 +32,4 @@ from replicax.tf.random._stateless import stateless_uniform as stateless_uniform
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.random", name)
+    raise missing_name(__name__, name)

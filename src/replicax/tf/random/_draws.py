@@ -51,6 +51,9 @@ class JaxDraw:
     def shuffled(self, value: Any) -> Any:
         return jax.random.permutation(self._key, value, axis=0)
 
+    def bits(self, shape: Any, dtype: Any) -> Any:
+        return jax.random.bits(self._key, shape, dtype)
+
 
 @final
 class HostDraw:

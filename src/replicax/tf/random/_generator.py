@@ -129,9 +129,8 @@ class Generator:
     def uniform_full_int(self, shape: Any, dtype: Any = "uint64", name: str | None = None) -> Any:
         """Integers of the whole range of a type."""
         del name
-        return jax.random.bits(self._key(), of.shape_of(shape), _unsigned(dtype)).astype(
-            of.kind_of(dtype)
-        )
+        drawn = self._draw().bits(of.shape_of(shape), _unsigned(dtype))
+        return drawn.astype(of.kind_of(dtype))
 
     def binomial(
         self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: str | None = None
@@ -140,11 +139,8 @@ class Generator:
         del name
         return of.binomial(self._draw(), shape, counts, probs, dtype)
 
-    def _key(self) -> Any:
-        return as_key(self._seeds.next())
-
     def _draw(self) -> JaxDraw:
-        return JaxDraw(self._key())
+        return JaxDraw(as_key(self._seeds.next()))
 
 
 def _word(seed: Any) -> int:

@@ -22,4 +22,4 @@ from replicax.tf.summary._traces import trace_on as trace_on
 
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("tf.summary", name)
+    raise missing_name(__name__, name)

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.event_files import EventFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @final
@@ -28,7 +30,8 @@ class State:
     record: Any = True
 
 
-_state: ContextVar[State] = ContextVar("replicax_summaries", default=State())
+_nowhere = State()
+_state: ContextVar[State] = ContextVar("replicax_summaries", default=_nowhere)
 
 
 def current() -> State:
