@@ -113,16 +113,23 @@ def _note_kinds(values: Any, kinds: set[bool]) -> None:
             kinds.add(False)
 
 
-def arrays(*values: Any) -> tuple[Any, list[Any]]:
-    """The module that computes, and the values as its arrays.
+def arrays(*values: Any, mask: Any = None) -> tuple[Any, list[Any]]:
+    """The module that computes, and the values as its arrays; the mask last, if there is one.
 
     Python's numbers keep to the types of the arrays beside them; lists of them do, too, if they
     can. None stays None.
     """
-    xp = numpy_or_jax(*values)
+    xp = numpy_or_jax(*values, mask)
     kinds = [np.dtype(v.dtype) for v in values if hasattr(v, "dtype")]
     beside = kinds[0] if kinds and kinds[0].kind != "O" else None
-    return xp, [_array(xp, value, beside) for value in values]
+    found = [_array(xp, value, beside) for value in values]
+    return xp, found if mask is None else [*found, _array(xp, mask, None)]
+
+
+def apart(*values: Any) -> tuple[Any, list[Any]]:
+    """As `arrays`, but each value with a type of its own, as an array and its indices have."""
+    xp = numpy_or_jax(*values)
+    return xp, [_array(xp, value, None) for value in values]
 
 
 def array(value: Any) -> tuple[Any, Any]:
@@ -154,8 +161,9 @@ def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
     """A nested list as one array."""
     if _is_plain(values):
         kept = of_python(values)
-        if beside is not None and (kept.dtype.kind in "iu" or beside.kind in "fc"):
-            kept = kept if kept.dtype.kind == "b" else kept.astype(beside)
+        numbers = beside is not None and beside.kind != "b" and kept.dtype.kind in "iufc"
+        if numbers and (kept.dtype.kind in "iu" or jnp.issubdtype(np.dtype(beside), jnp.inexact)):
+            kept = kept.astype(beside)
         return xp.asarray(fitting(kept) if xp is jnp else kept)
     return xp.stack([_array(xp, value, beside) for value in values])
 

@@ -130,7 +130,8 @@ def matrix_rank(
     a: Any, tol: Any = None, validate_args: bool = False, name: str | None = None
 ) -> Any:
     """The rank of each matrix; `tol` is the singular value that counts as 0."""
-    s = jnp.linalg.svd(jnp.asarray(a), compute_uv=False)
+    x = jnp.asarray(a)
+    s = jnp.linalg.svd(x, compute_uv=False)
     if tol is None:
-        tol = jnp.finfo(s.dtype).eps * max(a.shape[-2:]) * s.max(axis=-1, keepdims=True)
+        tol = jnp.finfo(s.dtype).eps * max(x.shape[-2:]) * s.max(axis=-1, keepdims=True)
     return jnp.sum(s > tol, axis=-1, dtype=np.int32)

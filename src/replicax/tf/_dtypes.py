@@ -33,8 +33,8 @@ class DType:
     Example:
         >>> import numpy as np
         >>> import replicax.tf as tf
-        >>> tf.float32 == np.float32, tf.float32.max > 3e38, np.zeros(2, tf.int8).dtype.name
-        (True, True, 'int8')
+        >>> tf.float32 == np.float32, tf.uint8.max, np.zeros(2, tf.int8).dtype.name
+        (True, 255, 'int8')
     """
 
     def __init__(self, name: str) -> None:

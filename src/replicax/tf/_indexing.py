@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import (
+    apart,
     array,
     array_function,
     arrays,
@@ -52,7 +53,7 @@ def gather(
         batch_dims: How many leading axes the two have in common.
         name: Of no consequence.
     """
-    xp, (params, indices) = arrays(params, indices)
+    xp, (params, indices) = apart(params, indices)
     batch = batch_dims + (indices.ndim if batch_dims < 0 else 0)
     axis = batch if axis is None else int(axis)
     return _gather(xp, params, indices, axis + (params.ndim if axis < 0 else 0), batch)
@@ -82,7 +83,7 @@ def gather_nd(
     **Differs from TF:** a place that is not there gives the nearest one; of NumPy arrays it raises
     an IndexError.
     """
-    xp, (params, indices) = arrays(params, indices)
+    xp, (params, indices) = apart(params, indices)
     if not batch_dims:
         return params[_places(xp, indices)]
     if xp is np:
@@ -100,7 +101,7 @@ def scatter_nd(
     indices: Any, updates: Any, shape: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """Zeros, with updates added at the places that the last axis of the indices names."""
-    xp, (updates, indices) = arrays(updates, indices)
+    xp, (updates, indices) = apart(updates, indices)
     return _scattered(xp, xp.zeros(static_shape(shape), updates.dtype), indices, updates, "add")
 
 
@@ -122,7 +123,7 @@ def tensor_scatter_nd_update(
     tensor: Any, indices: Any, updates: Any, name: str | None = None
 ) -> Any:
     """The array with updates at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = arrays(tensor, indices, updates)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     return _scattered(xp, tensor, indices, updates, "set")
 
 
@@ -131,7 +132,7 @@ def tensor_scatter_nd_add(
     tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """The array with updates added at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = arrays(tensor, indices, updates)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     return _scattered(xp, tensor, indices, updates, "add")
 
 
@@ -140,7 +141,7 @@ def tensor_scatter_nd_sub(
     tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """The array with updates subtracted at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = arrays(tensor, indices, updates)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     return _scattered(xp, tensor, indices, -updates, "add")
 
 
@@ -149,7 +150,7 @@ def tensor_scatter_nd_max(
     tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """The array with the larger of element and update at the places of the indices."""
-    xp, (tensor, indices, updates) = arrays(tensor, indices, updates)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     return _scattered(xp, tensor, indices, updates, "max")
 
 
@@ -158,7 +159,7 @@ def tensor_scatter_nd_min(
     tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """The array with the smaller of element and update at the places of the indices."""
-    xp, (tensor, indices, updates) = arrays(tensor, indices, updates)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     return _scattered(xp, tensor, indices, updates, "min")
 
 
@@ -192,7 +193,7 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
         xp = array(condition)[0]
         places = np.argwhere(concrete(condition, "where"))
         return places if xp is np else jnp.asarray(places)
-    xp, (condition, x, y) = arrays(condition, x, y)
+    xp, (x, y, condition) = arrays(x, y, mask=condition)
     return xp.where(condition, x, y)
 
 

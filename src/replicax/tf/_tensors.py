@@ -171,6 +171,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
     Raises:
         UsageError: If it has another one.
     """
+    x = x if hasattr(x, "shape") else convert_to_tensor(x)
     if not TensorShape(shape).is_compatible_with(x.shape):
         raise UsageError(
             f"The array must have the shape {TensorShape(shape)}. Received: {tuple(x.shape)}. The "

@@ -56,6 +56,16 @@ class TestHostOrDevice:
         assert tf.multiply(half, 2.5).dtype == tf.add(half, [1.0, 2.0]).dtype == tf.float16
         assert tf.add(np.float32([1]), 2.5).dtype == np.float32
 
+    def test_lists_of_indices_and_masks_keep_their_own_types(self):
+        for x in (np.float32([1, 2, 3]), jnp.float32([1, 2, 3])):
+            assert tf.gather(x, [2, 0]).tolist() == [3, 1]
+            assert tf.gather_nd(x, [[1]]).tolist() == [2]
+            assert tf.tensor_scatter_nd_add(x, [[1]], [5]).tolist() == [1, 7, 3]
+            assert tf.boolean_mask(x, [True, False, True]).tolist() == [1, 3]
+            found = tf.where(x > 1, [1, 2, 3], 0)
+            assert found.tolist() == [0, 2, 3] and found.dtype == tf.int32
+            assert tf.where(x > 1, 1.0, 0.0).dtype == tf.float32
+
     def test_text_is_computed_with_on_the_host(self):
         words = tf.stack([tf.constant("a"), "b"])
         assert tf.expand_dims(words, 0).shape == (1, 2)
@@ -221,6 +231,18 @@ class TestKerasModels:
         monkeypatch.delitem(sys.modules, "replicax.tf._symbolic")
         monkeypatch.delitem(keras.saving.get_custom_objects(), "replicax>ArrayFunction")
         np.testing.assert_array_equal(tf.keras.models.load_model(path)(x), model(x))
+
+    def test_a_layer_may_ask_for_the_size_of_the_batch(self):
+        class Sampling(keras.layers.Layer):
+            def call(self, x):
+                rows, columns = tf.shape(x)[0], tf.shape(x)[1]
+                noise = tf.zeros((rows, columns)) * tf.random.normal([rows, columns])
+                return x + noise + tf.reshape(tf.tile(x[:, None], [1, 2, 1]), [rows, -1])[:, :3]
+
+        inputs = keras.Input((3,))
+        model = keras.Model(inputs, Sampling()(inputs))
+        assert model.output_shape == (None, 3)
+        assert np.asarray(model(np.ones((5, 3)))).tolist() == [[2] * 3] * 5
 
     def test_a_function_that_is_gone_is_said(self):
         with pytest.raises(UsageError, match="A saved model may hold the array functions"):
