@@ -33,7 +33,7 @@ LAYERS = {
     "coordinator": {"_ps", "_core"},
     "train": {"_core", "_control", "_keras", "_input"},
     "callbacks": {"_core", "_control", "_keras", "experimental", "train"},
-    "layers": {"_core", "_keras", "_ps"},
+    "layers": {"_core", "_keras", "_ps", "data._host"},
     "experimental": {
         "strategies",
         "_core",

@@ -93,7 +93,8 @@ def _minimize(
     self: Any, loss: Any, var_list: Any, grad_loss: Any = None, name: Any = None, tape: Any = None
 ) -> Any:
     """One step that makes a loss smaller: a function, or a value that a tape has recorded."""
-    variables = list(var_list() if callable(var_list) else var_list)
+    given_variables: Any = var_list() if callable(var_list) else var_list
+    variables = list(given_variables)
     if grad_loss is not None or (tape is None and not callable(loss)):
         given = "grad_loss" if grad_loss is not None else f"a {type(loss).__name__} without a tape"
         raise UsageError(

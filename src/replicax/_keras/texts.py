@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, final
 
 import keras
@@ -224,7 +224,7 @@ def _with_rank(value: Any, shape: tuple[Any, ...]) -> np.ndarray:
     return array
 
 
-def _as_tuple(batch: Any) -> Iterable[Any]:
+def _as_tuple(batch: Any) -> tuple[Any, ...]:
     return batch if isinstance(batch, tuple) else (batch,)
 
 

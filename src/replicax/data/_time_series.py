@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def timeseries_dataset_from_array(
         batch_size: Windows in a batch; None for single windows.
         shuffle: Whether the order is random.
         seed: Of the order.
-        start_index: The first row that is used.
-        end_index: The row before which rows are used.
+        start_index: The first row that is used; 0 by default.
+        end_index: The row behind the last; the end by default.
 
     Raises:
         UsageError: If there is no room for a window.
@@ -54,20 +55,27 @@ def timeseries_dataset_from_array(
     if targets is not None:
         last = min(last, len(targets))
     starts = np.arange(start, last, sequence_stride)
-    if not len(starts) or min(sequence_length, sequence_stride, sampling_rate) < 1:
+    if not len(starts):
         raise UsageError(
             "A window of time has rows. Received: "
             f"sequence_length={sequence_length}, sequence_stride={sequence_stride}, sampling_rate="
             f"{sampling_rate} for rows {start} to {end}. No window fits in. Make it shorter."
         )
-    offsets = np.arange(0, width, sampling_rate)
-    wanted = None if targets is None else np.asarray(targets)
     made = Dataset.from_tensor_slices(starts)
     made = made.shuffle(len(starts), seed) if shuffle else made
     made = made if batch_size is None else made.batch(batch_size)
+    wanted = None if targets is None else np.asarray(targets)
+    return made.map(_Windows(rows, wanted, np.arange(0, width, sampling_rate)))
 
-    def windows(begin: Any) -> Any:
-        found = rows[np.asarray(begin)[..., None] + offsets]
-        return found if wanted is None else (found, wanted[begin])
 
-    return made.map(windows)
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """The windows that begin at some rows, with their targets."""
+
+    rows: np.ndarray
+    targets: np.ndarray | None
+    offsets: np.ndarray
+
+    def __call__(self, begin: Any) -> Any:
+        found = self.rows[np.asarray(begin)[..., None] + self.offsets]
+        return found if self.targets is None else (found, self.targets[begin])

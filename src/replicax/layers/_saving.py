@@ -22,6 +22,13 @@ class Saving:
     vocabulary: Vocabulary
     vocabulary_dtype: str
     output_mode: str
+    max_tokens: int | None
+    num_oov_indices: int
+    mask_token: Any
+    oov_token: Any
+    invert: bool
+    pad_to_max_tokens: bool
+    as_tokens: Any
     token_weights: np.ndarray | None
     set_vocabulary: Any
 

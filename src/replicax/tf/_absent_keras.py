@@ -14,7 +14,6 @@ ABSENT_KERAS = {
     "tf.data.experimental.make_batched_features_dataset": "Use `TFRecordDataset`, "
     "`rx.data.parse_example` in `map`, and `batch`.",
     "tf.data.experimental.snapshot": "Use `Dataset.cache(path)` or `Dataset.save(path)`.",
-    "tf.keras.__internal__": "It is TensorFlow's own; use what `tf.keras` documents.",
     "tf.keras.backend": "Use `keras.ops`: it has the functions of tensors.",
     "tf.keras.backend.function": "Call the model, or `tf.function`.",
     "tf.keras.backend.get_session": "Sessions are gone since TensorFlow 2; leave it out.",

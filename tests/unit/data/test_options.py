@@ -81,5 +81,5 @@ def test_what_is_no_policy_is_refused(value):
 
 
 def test_an_option_that_only_tf_data_has_is_named():
-    with pytest.raises(AttributeError, match="'experimental_optimization', which tf.data may have"):
-        _ = rx.data.Options().experimental_optimization
+    with pytest.raises(AttributeError, match="'experimental_stats', which tf.data may have"):
+        _ = rx.data.Options().experimental_stats

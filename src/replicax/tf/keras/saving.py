@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from replicax.tf._forward import forward
 
 if TYPE_CHECKING:
-    from keras.saving import *
+    from keras.saving import *  # pyright: ignore[reportAssignmentType]
 
 
 def load_model(

@@ -1,0 +1,163 @@
+"""`tf.data`: the pipelines of `rx.data`, with TensorFlow's names, types and tensors."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+Dataset = tf.data.Dataset
+
+
+def test_the_names_are_those_of_rx_data():
+    assert tf.data.Dataset is rx.data.Dataset
+    assert tf.data.Iterator is rx.data.DatasetIterator
+    assert tf.data.experimental.AutoShardPolicy is rx.data.AutoShardPolicy
+    assert {"AUTOTUNE", "Options", "TFRecordDataset", "experimental"} <= set(dir(tf.data))
+    with pytest.raises(AttributeError, match="tf.data.FixedLengthRecordDataset.*numpy.fromfile"):
+        _ = tf.data.FixedLengthRecordDataset
+
+
+def test_a_loop_gets_what_has_numpy():
+    pairs = Dataset.from_tensor_slices((np.eye(2, dtype="float32"), [3, 4]))
+    rows = [(row.numpy(), label.numpy()) for row, label in pairs]
+    assert rows[1][0].tolist() == [0.0, 1.0]
+    assert [type(label) for _, label in rows] == [np.int32, np.int32]
+    (batch,) = pairs.map(lambda row, label: {"row": row, "label": label}).batch(2)
+    assert batch["label"].numpy().tolist() == [3, 4]
+    assert next(iter(pairs.batch(2)))[0].numpy().shape == (2, 2)
+    nested = next(iter(Dataset.from_tensors((([1], [2]), [3]))))
+    assert nested[0][1].numpy().tolist() == [2]
+
+
+def test_numbers_of_a_loop_are_still_numbers():
+    for number in Dataset.range(2, 3):
+        assert (number.numpy(), int(number), number + 1, [0, 1, 2][number]) == (2, 2, 3, 2)
+        assert f"{number:03d}" == "002"
+
+
+def test_texts_of_a_loop_are_bytes_in_numpy():
+    (text,) = Dataset.from_tensor_slices(["é"])
+    assert text.numpy() == "é".encode()
+    (batch,) = Dataset.from_tensor_slices(["é"]).batch(1)
+    assert batch.numpy().tolist() == ["é".encode()]
+
+
+def test_other_ways_to_elements_stay_plain():
+    seen = []
+    plain = Dataset.range(2).map(lambda x: seen.append(type(x)) or x)
+    assert [type(x) for x in plain.as_numpy_iterator()] == [np.int64, np.int64] == seen
+    assert list(Dataset.from_tensor_slices(["a"]).as_numpy_iterator()) == ["a"]
+
+
+def test_jax_takes_what_a_loop_gets():
+    (batch,) = Dataset.range(3, output_type=tf.float32).batch(3)
+    assert float(jax.jit(lambda x: x.sum())(batch)) == 3.0
+    assert isinstance(jax.device_put(batch), jax.Array)
+
+
+def test_without_tf_a_loop_gets_plain_arrays(monkeypatch):
+    monkeypatch.setattr("replicax._core.seams.yields_tensors", False)
+    assert type(next(iter(Dataset.range(2).batch(2)))) is np.ndarray
+    assert list(Dataset.from_tensor_slices(["a"])) == ["a"]
+
+
+def test_what_a_loop_got_goes_into_pipelines_again():
+    (row,) = Dataset.from_tensors([1, 2])
+    again = Dataset.from_tensors((row, "x")).map(lambda row, text: (row, text))
+    ((found, text),) = again.as_numpy_iterator()
+    assert type(found) is np.ndarray
+    assert text == "x"
+
+
+def test_tensors_and_types_of_tensorflow_are_taken():
+    rows = Dataset.from_tensor_slices((tf.constant([1, 2]), tf.constant(["a", "b"])))
+    assert list(rows.as_numpy_iterator()) == [(1, "a"), (2, "b")]
+    assert Dataset.range(tf.constant(4)).batch(tf.constant(2)).cardinality() == 2
+    scaled = Dataset.range(2, output_type=tf.uint8).map(lambda x: tf.cast(x, tf.float32) / 2)
+    assert [float(x) for x in scaled] == [0.0, 0.5]
+    assert scaled.element_spec.dtype == tf.float32
+
+
+def counting(n):
+    for number in range(n):
+        yield number, [1.0] * number
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        {
+            "output_types": (tf.int64, tf.float32),
+            "output_shapes": (tf.TensorShape([]), tf.TensorShape([None])),
+        },
+        {"output_signature": (tf.TensorSpec((), tf.int64), tf.TensorSpec((None,), tf.float32))},
+    ],
+)
+def test_a_generator_has_a_signature(signature):
+    made = Dataset.from_generator(counting, args=(tf.constant(3),), **signature)
+    assert [(int(n), row.tolist()) for n, row in made] == [(0, []), (1, [1.0]), (2, [1.0, 1.0])]
+    assert made.element_spec == (
+        tf.TensorSpec((), tf.int64),
+        tf.TensorSpec((None,), tf.float32),
+    )
+
+
+def test_options_that_tune_are_taken():
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.autotune.enabled = True
+    options.experimental_optimization.map_parallelization = True
+    options.threading.max_intra_op_parallelism = 1
+    options.experimental_deterministic = False
+    found = Dataset.range(2).with_options(options).options()
+    assert found.deterministic is found.experimental_deterministic is False
+    assert found.autotune.enabled is True
+    assert found.autotune.cpu_budget is None
+    assert found == options
+
+
+def test_transformations_that_became_methods():
+    x = tf.data.experimental
+    twice = Dataset.range(4).apply(x.shuffle_and_repeat(4, count=2, seed=1))
+    assert sorted(int(n) for n in twice) == [0, 0, 1, 1, 2, 2, 3, 3]
+    doubled = Dataset.range(4).apply(x.map_and_batch(lambda n: 2 * n, 3, drop_remainder=True))
+    assert [batch.tolist() for batch in doubled] == [[0, 2, 4]]
+    assert [batch.tolist() for batch in doubled.apply(x.unbatch()).batch(2)] == [[0, 2], [4]]
+    sums = Dataset.range(4).apply(x.scan(0, lambda s, n: (s + n, s + n)))
+    assert [int(n) for n in sums.apply(x.take_while(lambda n: n < 3))] == [0, 1]
+    numbered = Dataset.range(7, 9).apply(x.enumerate_dataset(1)).apply(x.prefetch_to_device("GPU"))
+    assert [(int(a), int(b)) for a, b in numbered.apply(x.copy_to_device("GPU"))] == [
+        (1, 7),
+        (2, 8),
+    ]
+    turns = Dataset.range(2).apply(
+        x.parallel_interleave(lambda n: Dataset.from_tensors(n).repeat(2), cycle_length=2)
+    )
+    assert [int(n) for n in turns] == [0, 1, 0, 1]
+    assert [int(n) for n in x.Counter(3, 2).take(3)] == [3, 5, 7]
+    assert x.get_structure(Dataset.range(2)) == tf.TensorSpec((), tf.int64)
+    mixed = x.sample_from_datasets([Dataset.range(2), Dataset.range(2)], [1.0, 0.0], seed=0)
+    assert len(list(mixed.take(2))) == 2
+    chosen = x.choose_from_datasets([Dataset.range(2), Dataset.range(5, 7)], Dataset.range(2))
+    assert [int(n) for n in chosen] == [0, 5]
+
+
+def test_a_data_set_is_saved_by_the_older_function(tmp_path):
+    tf.data.experimental.save(Dataset.range(3), str(tmp_path / "saved"))
+    assert [int(n) for n in tf.data.experimental.load(str(tmp_path / "saved"))] == [0, 1, 2]
+
+
+def test_a_single_element_is_the_only_one():
+    assert int(tf.data.experimental.get_single_element(Dataset.range(7, 8))) == 7
+    with pytest.raises(ValueError, match="`get_single_element` is for data sets of one.*more than"):
+        tf.data.experimental.get_single_element(Dataset.range(2))
+
+
+def test_a_wrong_cardinality_is_refused():
+    Dataset.range(2).apply(tf.data.experimental.assert_cardinality(2))
+    with pytest.raises(ValueError, match="A data set has the cardinality that it is said"):
+        Dataset.range(3).apply(tf.data.experimental.assert_cardinality(2))
