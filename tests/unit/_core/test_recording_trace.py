@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
+from replicax._core.derivative import _kept
 from replicax._core.recording_trace import RecordingTrace, current_trace, recorded
 from replicax._core.wengert import WengertList
 
@@ -194,6 +195,28 @@ def test_the_program_is_that_of_value_and_grad():
     # 3 on the way there; back 3 for the weights and 2 for what was between them.
     assert tape["stablehlo.dot_general"] == 8
     assert tape == jaxs
+
+
+def test_derivatives_of_operations_are_traced_once_for_each_kind():
+    traced = []
+
+    def call(x):
+        traced.append(x.shape)
+        return x * x
+
+    square = jax.jit(call, inline=True)
+    before = _kept.cache_info()
+    for _ in range(3):
+        assert derivatives(lambda x: jnp.sum(square(x)), X)[1][0].tolist() == (2 * X).tolist()
+    after = _kept.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (2, 4)  # square and sum
+    # A loop is another each time, and its derivative is not kept.
+    jax.jit(lambda x: derivatives(lambda x: scanned(x)[0][0], x))(X)
+    jax.jit(lambda x: derivatives(lambda x: scanned(x)[0][0], x))(X)
+    kept = _kept.cache_info().misses
+    jax.jit(lambda x: derivatives(lambda x: scanned(x)[0][0], x))(X)
+    assert _kept.cache_info().misses == kept
+    assert len(traced) <= 2
 
 
 def test_nothing_is_recorded_of_what_does_not_depend_on_what_is_watched():
