@@ -205,11 +205,11 @@ def test_derivatives_of_operations_are_traced_once_for_each_kind():
         return x * x
 
     square = jax.jit(call, inline=True)
-    before = _kept.cache_info()
+    _kept.cache_clear()
     for _ in range(3):
         assert derivatives(lambda x: jnp.sum(square(x)), X)[1][0].tolist() == (2 * X).tolist()
-    after = _kept.cache_info()
-    assert (after.misses - before.misses, after.hits - before.hits) == (2, 4)  # square and sum
+    kept = _kept.cache_info()
+    assert (kept.misses, kept.hits) == (2, 4)  # square and sum
     # A loop is another each time, and its derivative is not kept.
     jax.jit(lambda x: derivatives(lambda x: scanned(x)[0][0], x))(X)
     jax.jit(lambda x: derivatives(lambda x: scanned(x)[0][0], x))(X)
@@ -281,7 +281,7 @@ STEPS = {
 }
 NUMBER = st.integers(-8, 8).map(lambda n: n / 4 + 0.0625)
 STEP = st.tuples(st.sampled_from(sorted(STEPS)), *[st.integers(0, 9)] * 2, st.integers(0, 2))
-PROGRAM = st.lists(STEP, min_size=1, max_size=6)
+PROGRAM = st.lists(STEP, min_size=1, max_size=5)
 
 
 def scalar_program(program, x, y):
