@@ -54,6 +54,13 @@ def _leaves_nothing_behind():
 
 
 @pytest.fixture(autouse=True)
+def _elements_as_the_program_asks(request, monkeypatch):
+    # `replicax.tf` asks for it when it is imported, for the whole process.
+    is_of_tf = "tf" in request.path.parts
+    monkeypatch.setattr("replicax._core.seams.yields_tensors", is_of_tf)
+
+
+@pytest.fixture(autouse=True)
 def _same_start():
     keras.utils.set_random_seed(0)
     np.random.seed(0)

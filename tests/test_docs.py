@@ -1,7 +1,8 @@
 """Everything the documentation shows runs: snippets, docstring examples, example programs, links.
 
 A snippet is a fenced block of Python. The snippets of one file run in order, as one program, in a
-process of their own. Two marks, each in the line before the fence:
+process of their own, forked from one that has imported JAX and Keras. Two marks, each in the line
+before the fence:
 
     <!-- not run: reason -->    the block is skipped; for code that needs TensorFlow
     <!-- raises: Name -->       the block ends with this error
@@ -11,27 +12,38 @@ A comment behind a `print` is its output, and is compared.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from zygote import Zygote
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
+PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
+
 # Small settings; an example without an entry fails, so that no new one goes untested.
 EXAMPLE_ARGUMENTS = {
+    "central_storage.py": [["--epochs", "1"]],
+    "cifar10_walkthrough.py": [
+        ["--epochs", "1", "--train", "256", "--test", "64", "--picture", PICTURE]
+    ],
+    "compare_strategies.py": [["--epochs", "1", "--batch-size", "300", "--picture", PICTURE]],
     "custom_loop.py": [["--epochs", "1", "--batch-size", "301"]],
+    "debugging.py": [["--steps", "6"]],
     "fit_mirrored.py": [
         ["--epochs", "1", "--batch-size", "500", "--strategy", name]
         for name in ("mirrored", "central_storage")
     ],
     "gradient_accumulation.py": [["--steps", "2", "--micro-batches", "2"]],
     "input_pipeline.py": [["--epochs", "1"]],
+    "multi_worker.py": [["--epochs", "1", "--steps", "5"]],
+    "news_classifier.py": [["--epochs", "3", "--picture", PICTURE]],
+    "one_device.py": [["--steps", "21"]],
     "parameter_server.py": [
         ["--engine", "threads", "--epochs", "1", "--ratings", "2000", "--servers", "2"]
     ],
@@ -119,38 +131,34 @@ sys.exit("".join(failures) or 0)
 """
 
 
-def run(*command, timeout=100):
-    environment = {
-        **os.environ,
-        "JAX_NUM_CPU_DEVICES": "8",
-        "NPROC": "8",
-        "KERAS_BACKEND": "jax",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
-    }
-    result = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    if result.returncode:
-        pytest.fail(f"{result.stdout[-4000:]}\n{result.stderr[-6000:]}", pytrace=False)
-    return result.stdout
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run Python with some arguments; return what it printed, or fail."""
+    zygote = Zygote()
+    output = tmp_path_factory.mktemp("docs") / "output"
+
+    def run_one(*command):
+        code = zygote.run(*command, output=output, timeout=100)
+        printed = output.read_text(errors="replace")
+        if code:
+            pytest.fail(f"exit code {code}\n{printed[-10000:]}", pytrace=False)
+        return printed
+
+    yield run_one
+    zygote.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_snippets_run(page):
+def test_snippets_run(run, page):
     run("-c", RUN_SNIPPETS, str(page.relative_to(ROOT)))
 
 
-def test_docstring_examples_run():
-    assert int(run("-c", RUN_DOCTESTS).split()[0]) >= 30
+def test_docstring_examples_run(run):
+    assert int(re.search(r"(\d+) docstrings", run("-c", RUN_DOCTESTS))[1]) >= 30
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_examples_run(example):
+def test_examples_run(run, example):
     assert "usage:" in run(str(example), "--help")
     for arguments in EXAMPLE_ARGUMENTS[example.name]:
         assert run(str(example), *arguments)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from replicax._core.options import InputOptions as InputOptions
     from replicax._core.options import InputReplicationMode as InputReplicationMode
     from replicax._core.options import RunOptions as RunOptions
+    from replicax._core.printing import print as print
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._input.context import InputContext as InputContext
@@ -49,7 +50,11 @@ if TYPE_CHECKING:
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
+    from replicax._keras.module import Module as Module
     from replicax._keras.tape import GradientTape as GradientTape
+    from replicax._keras.variable import Variable as Variable
+    from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
+    from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
     from replicax._plan._planning import plan as plan
     from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
@@ -79,6 +84,7 @@ _HOMES = {
         "ReductionToOneDevice",
     ],
     "replicax._core.options": ["InputOptions", "InputReplicationMode", "RunOptions"],
+    "replicax._core.printing": ["print"],
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
@@ -90,6 +96,9 @@ _HOMES = {
     "replicax._keras.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
     "replicax._keras.tape": ["GradientTape"],
+    "replicax._keras.module": ["Module"],
+    "replicax._keras.variable": ["Variable"],
+    "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
     "replicax._plan._planning": ["plan"],
     "replicax._plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],

@@ -291,3 +291,21 @@ def test_files_know_nothing_of_shards(started, tmp_path, kind, written):  # 22
 def context(started, shards):
     """The scope of a strategy that divides variables; none of no strategy."""
     return contextlib.nullcontext() if shards is None else started(Fixed(shards)).scope()
+
+
+def test_a_variable_of_tensorflows_kind(started):
+    strategy = started(Fixed(4), servers=2)
+    with strategy.scope():
+        v = rx.Variable(EIGHT, aggregation=rx.VariableAggregation.MEAN)
+        w = rx.Variable(1.0)
+    assert v.variables[0].device == "/job:ps/task:0"
+    assert v[1].tolist() == [3.0, 4.0]
+    v[1].assign([0.0, 0.0])
+    assert v.numpy()[:3].tolist() == [[1, 2], [0, 0], [5, 6]]
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    add = rx.function(lambda: w.assign_add(2.0))
+    coordinator.schedule(add)
+    coordinator.schedule(add)
+    coordinator.join()
+    assert float(w.assign_add(0.5).numpy()) == 5.5
+    assert isinstance(w, rx.Variable)

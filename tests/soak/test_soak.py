@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-STEPS = 3000
+STEPS = 2000
 
 PROGRAM = """
 import json, statistics, sys, time

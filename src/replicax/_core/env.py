@@ -8,6 +8,8 @@
                          it asks Google's metadata server, and only one process may load it.
 `TPU_LIBRARY_PATH`       set by `replicax compare` and `replicax devices`, on a machine without a
                          TPU, so that JAX does not load libtpu.
+`XLA_PYTHON_CLIENT_PREALLOCATE`, `XLA_FLAGS`  set by functions of `tf.config`: whether JAX takes
+                         most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
@@ -15,7 +17,8 @@
 `RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
                          set by `replicax run`.
 
-What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers.
+What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers,
+`RX_TPU_FALLBACK`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from replicax._core.errors import UsageError
 KERAS_BACKEND = "KERAS_BACKEND"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 NCCL_ALGO = "NCCL_ALGO"
+PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+XLA_FLAGS = "XLA_FLAGS"
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 TPU_LIBRARY_PATH = "TPU_LIBRARY_PATH"
 LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
@@ -165,3 +171,26 @@ def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
     """Where programs of this user keep what outlives them."""
     own = os.environ if environ is None else environ
     return Path(own.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+
+
+def count_visible(gpus: int, environ: Mapping[str, str] | None = None) -> int:
+    """How many of so many GPUs `CUDA_VISIBLE_DEVICES` leaves to this process."""
+    text = (os.environ if environ is None else environ).get(CUDA_VISIBLE_DEVICES)
+    if text is None:
+        return gpus
+    # CUDA stops at the first that it does not know; MIG devices and UUIDs have names.
+    named = [name.strip() for name in text.split(",")]
+    known = [name for name in named if name.isdecimal() and int(name) < gpus or name[:1].isalpha()]
+    return len(known)
+
+
+def preallocate_gpu_memory(preallocate: bool) -> None:
+    """Let JAX take most of a GPU's memory when it starts, or grow; before it starts."""
+    os.environ[PREALLOCATE] = "true" if preallocate else "false"
+
+
+def demand_deterministic_gpus() -> None:
+    """Let XLA use deterministic kernels on GPUs; before it starts."""
+    flags = os.environ.get(XLA_FLAGS, "")
+    if DETERMINISTIC not in flags:
+        os.environ[XLA_FLAGS] = f"{flags} {DETERMINISTIC}".strip()

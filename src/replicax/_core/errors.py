@@ -5,7 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
-    + UnsupportedIndex · IndexOutOfBounds · TapeMisuse
+    + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch · TapeMisuse
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -14,7 +14,7 @@ ReplicaxError
     + ProcessFailed(rank, returncode, tail) · ProcessesTimedOut
     + WorkersDiffer(what, differing, table) · WorkerLost(workers)
   x CoordinatorError
-    + UnavailableError(task) · CancelledError · ClosureInputError · OutOfRangeError
+    + UnavailableError(task) · CancelledError · ClosureInputError · OutOfRangeError · EndOfData
 """
 
 from __future__ import annotations
@@ -81,6 +81,10 @@ class UnsupportedVersion(UsageError, RuntimeError):
 
 class LeakedTracer(UsageError, TypeError):
     """Raised when compiled code needs the concrete value of a traced array."""
+
+
+class SignatureMismatch(UsageError, TypeError):
+    """Raised when an argument of a compiled function does not fit its input signature."""
 
 
 class TapeMisuse(UsageError, RuntimeError):
@@ -251,7 +255,11 @@ class ClosureInputError(CoordinatorError, RuntimeError):
 
 
 class OutOfRangeError(CoordinatorError, IndexError):
-    """Raised when a closure asks a worker's data set for more than it has."""
+    """Raised when compiled code, such as a closure, asks a data set for more than it has."""
+
+
+class EndOfData(OutOfRangeError, StopIteration):
+    """Raised by an iterator's `get_next` at the end of its data; `next` raises `StopIteration`."""
 
 
 def describe_exit(returncode: int) -> str:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 _pending: list[Callable[[], None]] = []
 
+# Whether loops over data sets get arrays with `numpy()`: so `replicax.tf` wants it.
+yields_tensors = False
+
 
 def provide(install: Callable[[], None]) -> None:
     """Say how the seams are put in."""

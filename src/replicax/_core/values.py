@@ -72,9 +72,9 @@ class PerReplica(DistributedValues):
     def values(self) -> tuple[Any, ...]:
         if self.parts is not None:
             return tuple(part for replica, part in enumerate(self.parts) if is_here(part, replica))
-        return tuple(self._here().values())
+        return tuple(self.by_replica().values())
 
-    def _here(self) -> dict[int, Any]:
+    def by_replica(self) -> dict[int, Any]:
         """The components of the replicas that this process drives, by the replicas' numbers."""
         if self.parts is not None or isinstance(self.stacked, Tracer | np.ndarray):
             return dict(enumerate(self.components))
@@ -96,7 +96,7 @@ class PerReplica(DistributedValues):
 
     def __repr__(self) -> str:
         # Of other processes' components nobody knows here, and asking needs all processes.
-        here = self._here() if is_spread(self.stacked) else dict(enumerate(self.components))
+        here = self.by_replica() if is_spread(self.stacked) else dict(enumerate(self.components))
         lines = (f"  {replica}: {value!r}" for replica, value in here.items())
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 

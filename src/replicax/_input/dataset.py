@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core.errors import UsageError
+from replicax._core.tracing import refuse_to_loop
 from replicax._core.values import WorkerRows
 from replicax._input.in_step import Exchange, InStep
 from replicax._input.iterator import DistributedIterator
@@ -73,6 +74,7 @@ class DistributedDataset:
         self._is_for_workers = is_for_workers
 
     def __iter__(self) -> DistributedIterator:
+        refuse_to_loop("loops over a distributed data set")
         if self._is_for_workers:
             raise UsageError(
                 "With parameter servers, batches are for closures on workers. Received: a loop "

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext, UsageError
+from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
-from replicax.data._position import noted, refuse_if_read, resumed
+from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
@@ -62,6 +63,7 @@ class DistributedIterator:
 
     def _begin(self, epoch: int, position: Any) -> None:
         self._epoch, self._is_read = epoch, False
+        self._waiting: list[tuple[Any, Any]] = []
         feed = Feed(self._dataset.shares, (epoch,))
         if position is not None:
             feed.set_state(position)
@@ -73,6 +75,7 @@ class DistributedIterator:
         self._steps = self._dataset.steps()
 
     def __iter__(self) -> DistributedIterator:
+        refuse_to_loop("loops over a distributed data set")
         return self
 
     def __next__(self) -> Any:
@@ -82,15 +85,23 @@ class DistributedIterator:
             StopIteration: At the end of the data set.
             NotInCrossReplicaContext: Inside `run`.
         """
-        frame = current_frame()
-        if frame is not None and frame.replica is not None:
-            raise NotInCrossReplicaContext(
-                "next(iterator) should be called from outside of replica_fn. Received: a call "
-                "inside `strategy.run`. A batch is taken for all replicas at once. Take it "
-                "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
-            )
+        _check_outside()
         refuse_if_read(self._is_read)
+        reader = current_reader()
+        if reader is not None:
+            return reader.take(self)
+        if self._waiting:
+            return self._waiting.pop()[0]
         return self._dataset.settled(self._steps, self._make())
+
+    def put_back(self, batch: Any, state: Any) -> None:
+        """Give back a batch that was taken last: the next one to be taken is this one again.
+
+        Args:
+            batch: The batch.
+            state: What `get_state` was before it was taken.
+        """
+        self._waiting.append((batch, state))
 
     def _make(self) -> Any:
         """What this worker brings to the next step; None after its last rows."""
@@ -114,11 +125,13 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next batch; the same as `next(iterator)`."""
-        return next(self)
+        """The next batch; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
+        return next_or_error(self)
 
     def get_next_as_optional(self) -> Optional:
         """The next batch if there is one, without an exception at the end."""
+        _check_outside()
+        refuse_to_loop("asks an iterator whether there is a next batch")
         for batch in self:
             return Optional(batch, present=True)
         return Optional(None, present=False)
@@ -131,6 +144,8 @@ class DistributedIterator:
             that of this worker; keep those of all to go on with another number of workers.
         """
         refuse_if_read(self._is_read)
+        if self._waiting:
+            return self._waiting[-1][1]
         if self._ahead is None:
             self._position = self._feed.get_state()
         position = self._position
@@ -180,3 +195,13 @@ class DistributedIterator:
         states = [state] if isinstance(state, dict) else list(state)
         position = self._dataset.position_from(states)
         self._begin(resumed(self._dataset.sources, states[0]), position)
+
+
+def _check_outside() -> None:
+    frame = current_frame()
+    if frame is not None and frame.replica is not None:
+        raise NotInCrossReplicaContext(
+            "next(iterator) should be called from outside of replica_fn. Received: a call "
+            "inside `strategy.run`. A batch is taken for all replicas at once. Take it "
+            "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
+        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -54,7 +55,9 @@ from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
+from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
+from keras.src.models.functional import Functional  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
 from keras.src.random.seed_generator import SeedGenerator  # noqa: E402
@@ -70,6 +73,7 @@ __all__ = [
     "DataAdapter",
     "Distribution",
     "EpochIterator",
+    "Functional",
     "JAXEpochIterator",
     "JAXTrainer",
     "JaxVariable",
@@ -396,6 +400,11 @@ def bind_strategy(model: Any, strategy: Any) -> None:
     object.__setattr__(model, "_replicax_strategy", strategy)
 
 
+def global_random_seed() -> int | None:
+    """What `keras.utils.set_random_seed` was given last."""
+    return global_state.get_global_attribute("global_random_seed")
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace `owner.name` by `wrapper(original)`, once."""
     original = getattr(owner, name)
@@ -451,3 +460,100 @@ def stored(variable: KerasVariable) -> Any:
 def store(variable: KerasVariable, value: Any) -> None:
     """Give the variable a value of its own, whatever scope is active."""
     variable._value = value
+
+
+def older_preprocessing(kind: str) -> Any:
+    """The module of helpers of Keras 2 for images, sequences or texts."""
+    return importlib.import_module(f"keras.src.legacy.preprocessing.{kind}")
+
+
+def holds_learning_rate(optimizer: BaseOptimizer) -> bool:
+    """Whether an optimizer has been made so far that it has a learning rate."""
+    return "_learning_rate" in vars(optimizer)
+
+
+ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+"""The methods of `JAXTrainer` that take one batch."""
+
+
+def functional_of(model: Any) -> Any:
+    """The functional model that a sequential one is inside, or None if it is not built."""
+    return model._functional
+
+
+def nodes_of(functional: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """The calls that a functional model is made of, in their order: layer, inputs, outputs."""
+    for depth in sorted(functional._nodes_by_depth, reverse=True):
+        for node in functional._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node.operation, list(node.input_tensors), list(node.outputs)
+
+
+def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
+    """Call the layers of a `keras.Function`, as a functional model calls its own."""
+
+    def told(operation: Any) -> Any:
+        wants = training is not None and getattr(operation, "_call_has_training_arg", False)
+        return functools.partial(operation, training=training) if wants else operation
+
+    outputs = function._run_through_graph(inputs, operation_fn=told)
+    return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
+
+
+def unbuilt(owner: Any) -> list[Any]:
+    """What of a model, layer or optimizer is not built, and will make variables when it is."""
+    if isinstance(owner, BaseOptimizer):
+        return [] if owner.built else [owner]
+    if isinstance(owner, keras.Layer):
+        return [layer for layer in owner._flatten_layers() if not layer.built]
+    return []
+
+
+def after_build(owner: Any, call: Callable[[], None]) -> None:
+    """Have a function called when a layer or an optimizer was built, in a trace perhaps."""
+    original = owner.build
+
+    @functools.wraps(original)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        call()
+        return result
+
+    object.__setattr__(owner, "build", build)
+
+
+def awaits_value(variable: KerasVariable) -> bool:
+    """Whether a variable gets its first value when the stateless scope ends."""
+    return variable._value is None and variable._initializer is not None
+
+
+def start_from(variable: KerasVariable, value: Any) -> None:
+    """Let a variable that awaits its first value get this one."""
+    variable._initializer = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)
+
+
+@contextlib.contextmanager
+def outside_scopes() -> Iterator[None]:
+    """Let a `with` block change variables themselves, in the middle of a trace, too."""
+    scope = get_stateless_scope()
+    global_state.set_global_attribute("stateless_scope", None)
+    try:
+        with jax.ensure_compile_time_eval():
+            yield
+    finally:
+        global_state.set_global_attribute("stateless_scope", scope)
+
+
+def layers_in(layer: Any) -> list[Any]:
+    """The layers in a layer or model, at any depth."""
+    return list(layer._flatten_layers(include_self=False))
+
+
+def call_specs(model: Any) -> list[Any]:
+    """The shapes and types of what a model is called with: a nest for each argument.
+
+    Raises:
+        ValueError: If it was not built, or not called.
+    """
+    specs: Any = get_input_signature(model)
+    return list(specs)

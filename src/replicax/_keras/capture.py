@@ -18,8 +18,10 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.errors import LeakedTracer
+from replicax._core.errors import LeakedTracer, UsageError
+from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
+from replicax._keras.blaming import root_of, user_line
 
 MAX_TRACES = 6
 
@@ -119,6 +121,7 @@ def capture(
     axis_env: Sequence[tuple[str, int]] | None = None,
     known: Sequence[Any] = (),
     recorder: Any = None,
+    reader: Reader | None = None,
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
@@ -128,6 +131,7 @@ def capture(
         axis_env: Names and sizes of the mapped axes that `fn` may use collectives over.
         known: Variables to take as inputs in any case.
         recorder: What a closure is recorded by: see recording.py.
+        reader: Answers if data is asked for.
 
     Returns:
         The pure function.
@@ -140,7 +144,7 @@ def capture(
         before = _compat.pending_variables()
         error: Exception | None = None
         result = None
-        with CaptureScope(recorder, finds=True) as scope:
+        with CaptureScope(recorder, finds=True) as scope, read_by(reader):
             try:
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env)
             except Exception as caught:
@@ -158,7 +162,12 @@ def capture(
         if complete and result is not None:
             return result
         variables.update(found)
-    raise RuntimeError("A function must touch the same variables each time it is traced.")
+    raise UsageError(
+        "A function makes its variables once, when it is first called. Received: one that creates "
+        f"variables on a non-first call: in each of {MAX_TRACES} traces it touched others. "
+        "There would be new ones in every step, and none would be kept. Make variables, layers and "
+        "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
+    )
 
 
 def _trace(
@@ -223,6 +232,9 @@ def raise_explained(error: Exception) -> NoReturn:
 
 def explain(error: Exception) -> Exception:
     """Say a JAX tracing error in the user's words; any other error is returned as it is."""
+    root = root_of(error)
+    if isinstance(root, _NEEDS_A_NUMBER):
+        error = root
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return LeakedTracer(
             "A traced array must not outlive the function that made it. Received: an array "
@@ -233,8 +245,9 @@ def explain(error: Exception) -> Exception:
     if isinstance(error, _NEEDS_A_NUMBER):
         return LeakedTracer(
             "Compiled code cannot look at the value of an array. Received: "
-            f"{type(error).__name__} from `float`, `int`, `bool`, `if` or NumPy inside the "
-            "function. It is traced once, before there are numbers. Return the value and look "
-            "at it outside, or use `jnp.where` / `jax.lax.cond` instead of `if`."
+            f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
+            "are numbers, and Python's `if` and `while` are not converted (no AutoGraph). Instead "
+            "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
+            "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
         )
     return error

@@ -3,45 +3,72 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-import jax
-import jax.numpy as jnp
-
 from replicax._core.context import current_frame
 from replicax._core.device_errors import blame
-from replicax._core.placement import is_spread
-from replicax._core.program import agree_on_program, agree_on_shared
+from replicax._core.eager import functions_run_eagerly
+from replicax._core.errors import UsageError
+from replicax._core.program import agree_on_shared
 from replicax._core.progress import begin_step, dispatched
-from replicax._core.topology import AXIS, MODEL
-from replicax._core.values import PerReplica, is_distributed
+from replicax._core.tracing import host_loop
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, capture, evaluate, raise_explained
+from replicax._keras.capture import raise_explained
+from replicax._keras.concrete import ConcreteFunction
+from replicax._keras.feeding import Feed, HostLoop, NeedsElement, at_end, first_of, next_of
+from replicax._keras.function_program import FunctionProgram
+from replicax._keras.input_signature import InputSignature
+from replicax._keras.per_instance import PerInstance
 from replicax._keras.signature import ProgramCache, Signature
 
+logger = logging.getLogger("replicax")
 
-def function(fn: Callable[..., Any] | None = None, *, jit_compile: bool = True) -> Any:
+_NOTHING = Signature.of((), {})
+
+
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Any:
     """Compile a function that reads and writes Keras variables; also a decorator.
 
     The function is traced once per signature: shapes and types of arrays, and the values of
-    everything else (numbers, strings, flags), as in `tf.function`. Around `strategy.run` it
-    makes one program of the whole step, without a return to Python between its parts.
+    everything else (numbers, strings, flags). Around `strategy.run` it makes one program of the
+    whole step. `next(iterator)` in it takes a new element for each call. A function that loops over
+    a data set or a long `tf.range` runs as plain Python instead; what it calls stays compiled.
 
-    **Differs from TF:** a Python `print` runs while tracing only; a model and an optimizer
-    may be unbuilt at the first call.
+    **Differs from TF:** there is no AutoGraph: `if` and `while` on arrays are errors that name
+    `tf.cond` and `tf.while_loop`. It is always compiled by XLA. A model and an optimizer may be
+    unbuilt at the first call.
 
     Args:
-        fn: The function to compile.
-        jit_compile: False runs the function as it is, for debugging.
+        func: The function to compile.
+        input_signature: The shapes and types of its arguments; others are refused.
+        autograph: Ignored, as are the arguments that are not listed here.
+        jit_compile: Ignored: see `run_functions_eagerly` for running it as plain Python.
+        reduce_retracing: Ignored: each shape is a program of its own.
 
     Returns:
         The compiled function.
 
     Raises:
         LeakedTracer: When the function needs the concrete value of an array.
+        SignatureMismatch: When it is called with what `input_signature` does not fit.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> import keras
         >>> import replicax as rx
         >>> counter = keras.Variable(0, dtype="int32")
@@ -52,50 +79,169 @@ def function(fn: Callable[..., Any] | None = None, *, jit_compile: bool = True) 
         >>> int(count(jnp.int32(2))), int(count(jnp.int32(3))), int(counter.value)
         (20, 50, 5)
     """
-    if fn is None:
-        return functools.partial(function, jit_compile=jit_compile)
-    return StatefulFunction(fn) if jit_compile else fn
+    if func is None:
+        return lambda func: StatefulFunction(func, input_signature)
+    return StatefulFunction(func, input_signature)
+
+
+@final
+class _Traces:
+    """What is known of a function, of one object if it is a method."""
+
+    def __init__(self) -> None:
+        self.programs = ProgramCache()
+        self.feeds: dict[Any, list[Feed]] = {}
+        self.is_host_loop = False
+        self._has_begun = False
+        self.in_flight: Any = None
+
+    def runs_as_python(self, *, once: bool) -> None:
+        """The function is to run as plain Python, now or always.
+
+        Raises:
+            UsageError: If that was to be once, and it has been.
+        """
+        if once and self._has_begun:
+            raise UsageError(
+                "A function makes its variables once, when it is first called. Received: a later "
+                "call that makes a variable of what it computes. There would be a new one in each "
+                "step. Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
+            )
+        self._has_begun = True
+        self.is_host_loop = not once
 
 
 @final
 class StatefulFunction:
-    """What `function` returns: programs by signature, and the variables they touch."""
+    """What `function` returns: programs by signature, and the variables they touch.
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    Args:
+        fn: The function.
+        input_signature: What its arguments look like.
+    """
+
+    def __init__(self, fn: Callable[..., Any], input_signature: Any = None) -> None:
         functools.update_wrapper(self, fn)
         self._fn = fn
-        self._programs = ProgramCache()
-        self._in_flight: Any = None
+        self.name = getattr(fn, "__qualname__", "a function")
+        self.inputs = InputSignature.of(fn, input_signature)
+        self._specs = input_signature
+        self._owner: type | None = None
+        self._traces = PerInstance(_Traces)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else BoundFunction(self, instance)
+
+    def __reduce__(self) -> Any:
+        return StatefulFunction, (self._fn, self._specs)
 
     @property
     def num_traces(self) -> int:
         """For how many signatures the function was compiled."""
-        return len(self._programs)
+        return sum(len(traces.programs) for traces in self._traces.all())
+
+    def experimental_get_tracing_count(self) -> int:
+        """The same as `num_traces`."""
+        return self.num_traces
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+        return self._fn
+
+    @property
+    def input_signature(self) -> Any:
+        """What its arguments have to look like; None if that was not said."""
+        return None if self._specs is None else tuple(self._specs)
+
+    def pretty_printed_concrete_signatures(self) -> str:
+        """The signature, and how many programs there are."""
+        given = f", called with {tuple(self._specs)}" if self._specs is not None else ""
+        parameters = inspect.signature(self._fn)
+        return f"{self.name}{parameters}{given}: {self.num_traces} programs"
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The function for arguments of a kind.
+
+        Args:
+            args: Arrays, or specs (`tf.TensorSpec`) for them, and constants; if there is an input
+                signature, they may be left out.
+            kwargs: The same, by name.
+
+        Returns:
+            A function with the shapes of its arguments and results.
+        """
+        return ConcreteFunction(self, args, kwargs, self.inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        owned = self._owner is not None and args and isinstance(args[0], self._owner)
+        return self.call(args[0] if owned else None, args[1:] if owned else args, kwargs)
+
+    def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call the function, as a method if there is an instance."""
+        fn = self._fn if instance is None else functools.partial(self._fn, instance)
+        if self.inputs is not None:
+            args, kwargs = self.inputs.bound(args, kwargs)
         if _compat.get_stateless_scope() is not None:
-            return self._fn(*args, **kwargs)  # inlined into the function around it
+            return fn(*args, **kwargs)  # inlined into the function around it
+        traces = self._traces.of(instance)
+        if functions_run_eagerly():
+            return fn(*args, **kwargs)
+        if not traces.is_host_loop:
+            try:
+                return self._compiled(fn, traces, args, kwargs)
+            except HostLoop as signal:
+                traces.runs_as_python(once=signal.once)
+                text = "%s runs as plain Python, and what it calls is compiled: it %s"
+                logger.info(text, self.name, signal.what)
+        try:
+            with host_loop():
+                return fn(*args, **kwargs)
+        except StopIteration as end:
+            raise at_end() from end
+
+    def _compiled(
+        self, fn: Callable[..., Any], traces: _Traces, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
         signature = Signature.of(args, kwargs, expand=True)
         # The function may ask for the current strategy: each gets programs of its own.
         frame = current_frame()
         strategy = frame.strategy if frame else None
-        program = self._programs.get(
-            self._fn,
-            (signature.key, id(strategy)),
-            lambda: _Program(self._fn, signature),
-            keep=(signature.leaves, strategy),
-        )
-        name = f"call of {getattr(self, '__qualname__', 'a function')}"
+        key = (signature.key, id(strategy))
+        feeds = traces.feeds.get(key, [])
+        iterators = [feed.source(signature.leaves) for feed in feeds]
+        elements = [(next_of(iterator), None) for iterator in iterators]
+        keep = (signature.kept, strategy)
+        while True:
+            given = [element for element, _ in elements]
+            fed = Signature.of(given, {}, expand=True) if given else _NOTHING
+            make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
+            try:
+                program = traces.programs.get(self._fn, (key, fed.key), make, keep=keep)
+                break
+            except NeedsElement as need:
+                iterators.append(need.iterator)
+                elements.append(first_of(need.iterator))
+            except Exception:  # nothing was computed, so nothing was taken
+                for iterator, (element, state) in zip(iterators, elements, strict=True):
+                    iterator.put_back(element, state)
+                raise
+        if len(iterators) > len(feeds):
+            traces.feeds[key] = [Feed.of(iterator, signature.leaves) for iterator in iterators]
+        return self._run(traces, program, [*signature.arrays, *fed.arrays])
+
+    def _run(self, traces: _Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
+        name = f"call of {self.name}"
         if program.is_common:
-            agree_on_shared(f"arguments in the {name}", signature.arrays)
+            agree_on_shared(f"arguments in the {name}", arrays)
         begin_step(name, common=program.is_common)
-        if self._in_flight is not None:
-            self._in_flight.block_until_ready()
+        if traces.in_flight is not None:
+            traces.in_flight.block_until_ready()
         try:
-            result, token = program(signature.arrays)
+            result, token = program(arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)
@@ -105,75 +251,44 @@ class StatefulFunction:
         spread = (
             len(token.sharding.device_set) > 1 and next(iter(token.devices())).platform == "cpu"
         )
-        self._in_flight = token if spread else None
+        traces.in_flight = token if spread else None
         return result
 
 
 @final
-class _Program:
-    def __init__(self, fn: Callable[..., Any], signature: Signature) -> None:
-        rebuild = signature.without_arrays().rebuild
+class BoundFunction:
+    """A compiled method of an object.
 
-        def flat(leaves: Any) -> Any:
-            args, kwargs = rebuild(leaves)
-            return fn(*args, **kwargs)
+    Args:
+        func: The compiled function.
+        instance: The object.
+    """
 
-        self._captured = captured = capture(flat, signature.arrays)
-        values = self._lend()
-        layouts = [values[i].sharding for i in captured.written]
-        outputs = _layouts_of_outputs(captured, [*values, *signature.arrays])
-        self.is_common = any(map(is_spread, [*values, *signature.arrays]))
-        if self.is_common:
-            name = getattr(fn, "__qualname__", "a function")
-            paths = [variable.path for variable in captured.variables]
-            variables = list(zip(paths, values, strict=True))
-            agree_on_program(f"program of {name}", captured.jaxpr, signature.arrays, variables)
-        self._compiled = jax.jit(
-            lambda state, leaves: (evaluate(captured.jaxpr, *state, *leaves), jnp.int32(0)),
-            out_shardings=([*outputs, *layouts], None),
-        )
+    def __init__(self, func: StatefulFunction, instance: Any) -> None:
+        self.func = func
+        self.instance = instance
+        self.__name__ = getattr(func, "__name__", "method")
+        self.__doc__ = func.__doc__
 
-    def __call__(self, leaves: list[Any]) -> tuple[Any, Any]:
-        captured: Captured = self._captured
-        results, token = self._compiled(self._lend(), leaves)
-        written = [captured.variables[position] for position in captured.written]
-        news = _by_store(written, results[captured.num_outputs :], "keep")
-        for variable, new in zip(written, news, strict=True):
-            _compat.write(variable, new)
-        return captured.assemble(results[: captured.num_outputs]), token
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(functools.partial(self.func.python_function, self.instance))
 
-    def _lend(self) -> list[Any]:
-        variables = self._captured.variables
-        return _by_store(variables, [_compat.read(variable) for variable in variables], "lend")
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func.call(self.instance, args, kwargs)
 
+    def __eq__(self, other: Any) -> bool:
+        same = isinstance(other, BoundFunction) and self.func is other.func
+        return same and self.instance is other.instance
 
-def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
-    """Where results go, if several processes or several devices hold a replica's: all do."""
-    meshes = [
-        value.sharding.mesh
-        for value in inputs
-        if is_spread(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
-    ]
-    if not meshes:
-        return [None] * captured.num_outputs
-    whole = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
-    split = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec(AXIS))
-    layouts = [whole] * captured.num_outputs
-    found = captured.assemble(range(captured.num_outputs))
-    for leaf in jax.tree.leaves(found, is_leaf=is_distributed):
-        if isinstance(leaf, PerReplica) and leaf.is_even:
-            layouts[leaf.stacked] = split
-    return layouts
+    def __hash__(self) -> int:
+        return hash((id(self.func), id(self.instance)))
 
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The function for arguments of a kind: see `StatefulFunction.get_concrete_function`."""
+        return ConcreteFunction(self, args, kwargs, self.func.inputs)
 
-def _by_store(variables: Sequence[Any], values: Sequence[Any], way: str) -> list[Any]:
-    """Lend or keep the values of variables that live away from where they are computed with."""
-    moved = list(values)
-    stores = [_compat.owner(variable) for variable in variables]
-    for store in {id(store): store for store in stores if store is not None}.values():
-        if not store.is_resident:
-            places = [i for i, owner in enumerate(stores) if owner is store]
-            there = getattr(store, way)([values[i] for i in places])
-            for i, value in zip(places, there, strict=True):
-                moved[i] = value
-    return moved
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "func" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.func, name)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, abstract, capture
+from replicax._keras.feeding import Refusal
 from replicax._keras.recorder import (
     DenseUse,
     Inputs,
@@ -137,7 +138,8 @@ def _captured(fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder)
             "ids": [ids for _, ids in recorder.lookups],
         }
 
-    return capture(flat, [*arrays, *batches, *positions], recorder=recorder)
+    leaves = [*arrays, *batches, *positions]
+    return capture(flat, leaves, recorder=recorder, reader=Refusal())
 
 
 def _recorded(captured: Captured, recorder: Recorder) -> Recorded:

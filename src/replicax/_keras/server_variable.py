@@ -6,17 +6,18 @@ whatever Keras does with a variable (assign, save, print, load) finds the one tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.core import Tracer
 
 from replicax._keras import _compat
 from replicax._keras.recorder import DenseUse, recorder_of
+from replicax._keras.variable_methods import VariableMethods
 
 
 class Home(Protocol):
@@ -47,7 +48,7 @@ class Home(Protocol):
         ...
 
 
-class ServerVariable(keras.Variable):
+class ServerVariable(_compat.JaxVariable):
     """A variable on a parameter server; made by its strategy's scope.
 
     Reads and writes outside closures are live. Inside a closure it is what the server had when
@@ -186,13 +187,20 @@ def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
     rehome(variable, home, ShardedVariable if sharded else ServerVariable)
 
 
-def rehome(variable: Any, home: Any, kind: type[ServerVariable]) -> None:
+def rehome(variable: Any, home: Any, kind: Any) -> None:
     """Let a variable be of a kind and live at a home; a value that it has is sent there."""
     value = variable.__dict__.pop("_value", None)
-    variable.__class__ = kind
+    extended = issubclass(type(variable), VariableMethods)
+    own: Any = _with_methods(kind) if extended else kind
+    variable.__class__ = own
     variable._home = home
     if value is not None:
         variable._value = value
+
+
+@functools.cache
+def _with_methods(kind: Any) -> Any:
+    return type(kind.__name__, (VariableMethods, kind), {})
 
 
 def home_of(variable: Any) -> Any:

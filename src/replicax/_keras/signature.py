@@ -6,10 +6,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, final
 
 import jax
 
+from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras.capture import Static, is_array
 
@@ -59,6 +61,12 @@ class Signature:
                 key.append(_static_key(leaf))
         return cls(tuple(key), arrays, tuple(kinds), tree)
 
+    @property
+    def kept(self) -> list[Any]:
+        """What `key` names by `id`; of an iterator only its data set, and nothing read ahead."""
+        values = [leaf.value for leaf in self.leaves if leaf is not None]
+        return [getattr(v, "dataset", v) if hasattr(v, "put_back") else v for v in values]
+
     def without_arrays(self) -> Signature:
         """The same, for a program to keep: without this call's arrays and their memory."""
         return replace(self, arrays=[])
@@ -79,6 +87,11 @@ def _array_key(value: Any) -> Hashable:
 
 
 def _static_key(leaf: Any) -> Hashable:
+    if hasattr(leaf, "put_back"):
+        return (
+            type(leaf),
+            id(leaf.dataset),
+        )  # the next pass is another iterator, and all else equal
     if isinstance(leaf, int | str | bytes | type(None)):
         return (type(leaf), leaf)
     if isinstance(leaf, float | complex):
@@ -95,6 +108,35 @@ def _callable_key(fn: Callable[..., Any]) -> Hashable:
     return fn
 
 
+def _structure(fn: Any, kept: list[Any], around: tuple[int, ...] = ()) -> Hashable:
+    """What a function is made of: equal for two that a `def` in a loop makes of the same things.
+
+    Args:
+        fn: A function, or what a function holds.
+        kept: Gets what the structure names by `id`.
+        around: The functions that hold this one.
+    """
+    if not isinstance(fn, FunctionType):
+        kept.append(fn)
+        return _static_key(fn)
+    if id(fn) in around:
+        return ("itself", around.index(id(fn)))
+    around = (*around, id(fn))
+    held = [*(cell.cell_contents for cell in fn.__closure__ or () if _is_filled(cell))]
+    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    kept.append(fn.__globals__)
+    parts = tuple(_structure(value, kept, around) for value in held)
+    return (fn.__code__, id(fn.__globals__), tuple(fn.__kwdefaults__ or ()), parts)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
 @final
 class ProgramCache:
     """Programs by function and signature, the least recently used dropped first.
@@ -106,6 +148,7 @@ class ProgramCache:
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self._alike: dict[Hashable, Hashable] = {}
         self._traces: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
@@ -125,11 +168,21 @@ class ProgramCache:
         """
         full_key = (_callable_key(fn), key)
         entry = self._programs.get(full_key)
+        kept: list[Any] = []
+        alike = None
+        if entry is None and is_host_loop() and isinstance(fn, FunctionType):
+            # A step that each call of a host loop defines is a new function, but not another one.
+            alike = (_structure(fn, kept), key)
+            full_key = self._alike.get(alike, full_key)
+            entry = self._programs.get(full_key)
         if entry is None:
-            entry = self._programs[full_key] = (build(), fn, keep)
+            entry = self._programs[full_key] = (build(), fn, keep, kept)
+            if alike is not None:
+                self._alike[alike] = full_key
             self._count(fn)
             if len(self._programs) > self._limit:
-                self._programs.popitem(last=False)
+                gone, _ = self._programs.popitem(last=False)
+                self._alike = {a: full for a, full in self._alike.items() if full != gone}
         else:
             self._programs.move_to_end(full_key)
         return entry[0]

@@ -14,6 +14,7 @@ from typing import Any
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._keras import _compat
+from replicax._keras.capture import raise_explained
 from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
@@ -90,9 +91,11 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                 refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
-            except BaseException:
+            except BaseException as error:
                 for steps in _steps_of(self):
                     steps.restore()
+                if isinstance(error, Exception):
+                    raise_explained(error)
                 raise
             finally:
                 for steps in _steps_of(self):

@@ -15,6 +15,7 @@ from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
+from replicax._keras.feeding import Refusal
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -77,12 +78,12 @@ def build(
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         rest, fresh = iter(others), iter(news)
         state = [next(fresh if i in written else rest) for i in range(len(captured.variables))]
-        outputs, news = body(state, arrays)
+        outputs, news, *token = body(state, arrays)
         if layouts is not None:
             outputs = [
                 _for_replicas(out, v, topology) for out, v in zip(outputs, varies, strict=True)
             ]
-        return outputs, news, jnp.int32(0)
+        return outputs, news, *(token or [jnp.int32(0)])
 
     compiled = jax.jit(
         step,
@@ -110,14 +111,16 @@ def _build_spmd(
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
-    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env)
+    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal())
     varies, how = analyse(captured, shares)
 
-    def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         outputs, news = settled(captured, how, group, state, leaves)
         stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
-        return (stacked if replicas > 1 else outputs), news
+        # The map has an output in any case: of one without, XLA runs one device's part alone, and
+        # the others would print nothing.
+        return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     def unwrapped(leaves: Sequence[Any]) -> list[Any]:
         return [leaf.stacked if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
@@ -131,7 +134,7 @@ def _build_spmd(
         mesh=topology.mesh,
         axis_names={AXIS},
         in_specs=(whole, [split if share else whole for share in shares]),
-        out_specs=([split if v else whole for v in varies], whole),
+        out_specs=([split if v else whole for v in varies], whole, whole),
         check_vma=False,
     )
     return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves))

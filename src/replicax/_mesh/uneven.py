@@ -5,6 +5,7 @@ See lockstep.py for how they run and fingerprint.py for what they have in common
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
 from replicax._keras.capture import Captured, Static, abstract, capture
+from replicax._keras.feeding import Refusal
 from replicax._mesh.fingerprint import same_outputs
 from replicax._mesh.lockstep import run_in_lockstep
 from replicax._mesh.writes import analyse, settled
@@ -93,6 +95,7 @@ def _trace_each(
 ) -> tuple[list[SyncGroup], list[Captured]]:
     """Trace every replica; again while the sizes that its gathers meet are still unknown."""
     replicas = len(inputs)
+    one = functools.partial(capture, axis_env=[(AXIS, replicas)], reader=Refusal())
     known: tuple[tuple[int, ...], ...] = ()
     variables: Sequence[Any] = ()
     for _ in range(MAX_GATHER_ROUNDS):
@@ -108,7 +111,7 @@ def _trace_each(
                 log.seen.clear()  # only the last of capture's traces counts
                 return fn(group, leaves)
 
-            captures.append(capture(traced, leaves, axis_env=[(AXIS, replicas)], known=variables))
+            captures.append(one(traced, leaves, known=variables))
             variables = captures[-1].variables
             groups.append(group)
             logs.append(tuple(log.seen))

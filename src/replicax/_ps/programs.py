@@ -188,7 +188,8 @@ def _export(fn: Callable[..., Any], shapes: Any, platforms: Sequence[str] | None
         raise UsageError(
             "What a closure computes travels to the workers as compiled code. Received: a "
             f"function that cannot be exported: {error}. Calls back into Python "
-            "(`jax.debug.print`, `io_callback`) stay behind. Leave them out of the closure."
+            "(`rx.print`, `jax.debug.print`, summaries, checks) stay behind. Leave them out of the "
+            "closure; return the value, and print what `fetch` gives."
         ) from error
 
 

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras.function import StatefulFunction
+from replicax._keras.concrete import ConcreteFunction
+from replicax._keras.function import BoundFunction, StatefulFunction
 from replicax._keras.recording import Position, record
 from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature
@@ -123,8 +124,8 @@ class Tracer:
             TypeError: If `fn` was not made by `rx.function`.
             UsageError: If an argument is a `RemoteValue`.
         """
-        plain = fn.func if isinstance(fn, functools.partial) else fn
-        if not isinstance(plain, StatefulFunction):
+        plain = fn.func if isinstance(fn, functools.partial | BoundFunction) else fn
+        if not isinstance(plain, StatefulFunction | ConcreteFunction):
             raise TypeError(
                 "A closure is a compiled function. Received: "
                 f"{getattr(fn, '__qualname__', fn)!r}, which `rx.function` has not made. Workers "
@@ -138,8 +139,9 @@ class Tracer:
                 "which may not be. The result of one closure is no input of another. Call "
                 "`fetch` on it first, or do both steps in one function."
             )
+        key = fn if isinstance(fn, BoundFunction) else plain  # a method is one of its object
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):
-            return self.traced(fn, plain, args, kwargs)
+            return self.traced(fn, key, args, kwargs)
 
         args, kwargs = jax.tree.map(_owned, (tuple(args), kwargs))
 
@@ -148,7 +150,7 @@ class Tracer:
                 lambda leaf: leaf.of_worker(worker) if isinstance(leaf, PerWorkerValues) else leaf,
                 (args, kwargs),
             )
-            return self.traced(fn, plain, mine, named)
+            return self.traced(fn, key, mine, named)
 
         make(0)  # so that what cannot be traced is refused now
         return PerWorkerTask(make)

@@ -11,6 +11,7 @@ from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._fetch import Fetch, fetch_json
 from replicax.cluster_resolver._spec import ClusterSpec
+from replicax.cluster_resolver._tpu_fallback import fallback_of
 from replicax.cluster_resolver._tpu_slice import (
     PCI_DEVICES,
     PROCESS_ADDRESSES,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replicax.cluster_resolver._roles import JaxProcess
-
-_FALLBACKS = ("gpu", "cpu")
 
 
 class TPUSystemMetadata(NamedTuple):
@@ -76,7 +75,8 @@ class TPUClusterResolver(ClusterResolver):
         credentials: Not needed.
         service: Not needed.
         discovery_url: Not needed.
-        fallback: Where to run if there is no TPU, in this order: `"gpu"`, `"cpu"`.
+        fallback: Where to run if there is no TPU, in this order: `"gpu"`, `"cpu"`. By default
+            what the environment variable `RX_TPU_FALLBACK` says, such as `gpu,cpu`.
         environ: The variables to read; by default those of the process.
         fetch: What asks the metadata server; by default over HTTP with a time-out of 5 seconds.
         pci_devices: The folder of the PCI bus.
@@ -120,7 +120,7 @@ class TPUClusterResolver(ClusterResolver):
         self._pci_devices = pci_devices
         self._looked: list[str] = []
         self._topology: object = None
-        self.fallback = _checked(fallback)
+        self.fallback = fallback_of(fallback, self._variables())
         self._check()
 
     @staticmethod
@@ -271,7 +271,8 @@ class TPUClusterResolver(ClusterResolver):
                 f"Received: a machine where none was found. Looked for:\n{self.looked_for}\n"
                 "Nothing can be trained on a TPU here. Start the program on a TPU VM, with "
                 "`pip install 'replicax[tpu]'`, or let it run without one: "
-                'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")).'
+                'TPUClusterResolver(tpu="auto", fallback=("gpu", "cpu")), or, without a change of '
+                "the program, RX_TPU_FALLBACK=gpu,cpu in its environment."
             )
         known = self._slice.name if self._slice else ""
         if known and self._tpu not in ("", "local", known):
@@ -281,20 +282,3 @@ class TPUClusterResolver(ClusterResolver):
                 "Another TPU cannot be reached from here. Start the program on all hosts of the "
                 "one you mean, or leave the name out."
             )
-
-
-def _checked(fallback: Sequence[str]) -> tuple[str, ...]:
-    """The kinds of devices to fall back to.
-
-    Raises:
-        ClusterSpecError: If one is neither a GPU nor a CPU.
-    """
-    kinds = (fallback,) if isinstance(fallback, str) else tuple(fallback)
-    unknown = [kind for kind in kinds if kind not in _FALLBACKS]
-    if unknown:
-        raise ClusterSpecError(
-            "Without a TPU a program falls back to GPUs or CPUs. "
-            f"Received: fallback={fallback!r}. There is no kind of devices {unknown[0]!r}. "
-            'Write fallback=("gpu", "cpu"), or one of them.'
-        )
-    return kinds

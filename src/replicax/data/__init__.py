@@ -23,3 +23,7 @@ from replicax.data._readers import ParquetDataset as ParquetDataset
 from replicax.data._readers import TextLineDataset as TextLineDataset
 from replicax.data._readers import TFRecordDataset as TFRecordDataset
 from replicax.data._spec import ArraySpec as ArraySpec
+from replicax.data._text_files import text_dataset_from_directory as text_dataset_from_directory
+from replicax.data._time_series import (
+    timeseries_dataset_from_array as timeseries_dataset_from_array,
+)

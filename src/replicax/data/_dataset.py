@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.seams import put_in_if_keras_is_there
+from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax.data._batching import Batching
 from replicax.data._cardinality import INFINITE_CARDINALITY
 from replicax.data._creation import Creation
@@ -19,13 +19,14 @@ from replicax.data._mapping import Mapping
 from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import read_ahead
 from replicax.data._options import Options
-from replicax.data._position import noted, refuse_if_read, resumed
+from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
 from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
 from replicax.data._selection import Selection
 from replicax.data._spec import num_rows, own_copy
 from replicax.data._storage import Storage
+from replicax.data._yielded import plain, yielded
 
 # Batches that wait while `fit` computes: one may be slow without anybody noticing.
 _AHEAD_OF_FIT = 2
@@ -65,6 +66,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         self.epochs = epochs or Epochs()
 
     def __iter__(self) -> DatasetIterator:
+        refuse_to_loop("loops over a data set")
         return DatasetIterator(self)
 
     def prepared(self) -> Node:
@@ -79,7 +81,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
             >>> [batch.tolist() for batch in rx.data.Dataset.range(3).batch(2).as_numpy_iterator()]
             [[0, 1], [2]]
         """
-        return (jax.tree.map(_as_numpy, element) for element in self)
+        return (jax.tree.map(plain, element) for element in self)
 
     @property
     def element_spec(self) -> Any:
@@ -188,10 +190,6 @@ def _outline(node: Node) -> str:
     return f"{type(node).__name__}({inner})"
 
 
-def _as_numpy(leaf: Any) -> Any:
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
-
-
 @final
 class DatasetIterator:
     """One pass over a `Dataset`; it holds the position.
@@ -217,13 +215,23 @@ class DatasetIterator:
         self.begin_pass(dataset.epochs.next())
 
     def __iter__(self) -> DatasetIterator:
+        refuse_to_loop("loops over a data set")
         return self
 
     def __next__(self) -> Any:
         refuse_if_read(self._is_read)
+        reader = current_reader()
+        if reader is not None:
+            return reader.take(self)
+        if self._waiting:
+            return self._waiting.pop()[0]
         for element in self._feed.elements(1):
-            return element
+            return yielded(element)
         raise StopIteration
+
+    def put_back(self, element: Any, state: Any) -> None:
+        """Give back an element, and what `get_state` was before it was taken: it is next again."""
+        self._waiting.append((element, state))
 
     @property
     def dataset(self) -> Dataset:
@@ -236,8 +244,8 @@ class DatasetIterator:
         return self._dataset.element_spec
 
     def get_next(self) -> Any:
-        """The next element; the same as `next(iterator)`."""
-        return next(self)
+        """The next element; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
+        return next_or_error(self)
 
     def get_state(self) -> dict[str, Any]:
         """The position in the data set, to be kept and given to `set_state`.
@@ -248,6 +256,8 @@ class DatasetIterator:
             in it, so that another process goes on in the same order.
         """
         refuse_if_read(self._is_read)
+        if self._waiting:
+            return self._waiting[-1][1]
         return noted([self._dataset], self._epoch, self._feed.get_state())
 
     def begin_pass(self, epoch: int) -> None:
@@ -255,6 +265,7 @@ class DatasetIterator:
         self._epoch = self._dataset.epochs.next(after=epoch)
         self._feed = Feed(self._dataset.prepared(), (epoch,))
         self._is_read = False
+        self._waiting: list[tuple[Any, Any]] = []
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to a position; the passes that follow go on from its epoch, in its order.
@@ -275,10 +286,11 @@ class DatasetIterator:
         """
         if self._is_read:
             return self._dataset.host_batches()
+        if self._waiting:
+            self.set_state(self.get_state())
         self._is_read = True
         return _for_fit(self._feed)
 
     @property
     def num_batches(self) -> None:
-        """How much is left is not known."""
-        return None
+        return None  # how much is left is not known

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax.data._host import HostTensor
 
 _INT32 = range(-(2**31), 2**31)
 # Text of a fixed width, by the kind of its dtype, and what it becomes.
@@ -27,10 +28,13 @@ def as_element(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in _TEXT
+    kind = type(value)
+    return (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind not in _TEXT
 
 
 def _as_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, HostTensor):  # what pipelines compute with is plain
+        leaf = leaf.view(np.ndarray)[()]
     if isinstance(leaf, np.ndarray):  # text of a fixed width becomes `str` and `bytes`
         return leaf.astype(object) if leaf.dtype.kind in _TEXT else leaf
     if isinstance(leaf, np.generic):

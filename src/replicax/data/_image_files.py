@@ -74,8 +74,17 @@ def image_files(
     label_mode: str | None,
     class_names: Sequence[str] | None,
     follow_links: bool,
+    formats: tuple[str, ...] = FORMATS,
 ) -> ImageFiles:
     """The images below a folder, sorted by path; the arguments are those of the public function.
+
+    Args:
+        directory: See there, as the others.
+        labels: See there.
+        label_mode: See there.
+        class_names: See there.
+        follow_links: See there.
+        formats: The endings of the files, which may be texts, too.
 
     Raises:
         UsageError: If there is no such folder, or labels and classes do not fit the files.
@@ -88,7 +97,7 @@ def image_files(
         )
     if isinstance(labels, str) and labels == "inferred" and label_mode is not None:
         names = _folders(folder, class_names)
-        parts = [_images_below(folder / name, follow_links) for name in names]
+        parts = [_images_below(folder / name, follow_links, formats) for name in names]
         numbers = np.repeat(np.arange(len(names), dtype=np.int32), [len(part) for part in parts])
         paths = [path for part in parts for path in part]
         return ImageFiles(paths, _encoded(numbers, label_mode, names), names)
@@ -98,7 +107,7 @@ def image_files(
             f"{list(class_names)} with labels={labels!r:.60} and label_mode={label_mode!r}. There "
             "is nothing to name. Leave `class_names` out."
         )
-    paths = _images_below(folder, follow_links)
+    paths = _images_below(folder, follow_links, formats)
     if labels is None or label_mode is None:
         return ImageFiles(paths, None, None)
     if isinstance(labels, str) or len(labels) != len(paths):
@@ -124,12 +133,12 @@ def _folders(folder: Path, class_names: Sequence[str] | None) -> list[str]:
     return list(class_names)
 
 
-def _images_below(folder: Path, follow_links: bool) -> list[str]:
+def _images_below(folder: Path, follow_links: bool, formats: tuple[str, ...]) -> list[str]:
     return [
         os.path.join(root, name)
         for root, _, names in sorted(os.walk(folder, followlinks=follow_links))
         for name in sorted(names)
-        if name.lower().endswith(FORMATS)
+        if name.lower().endswith(formats)
     ]
 
 

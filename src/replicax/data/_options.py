@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from replicax._core.errors import UsageError
@@ -33,10 +34,15 @@ class AutoShardPolicy(enum.IntEnum):
     HINT = 3
 
 
+# Older names of fields.
+_OLDER = {"experimental_deterministic": "deterministic", "experimental_threading": "threading"}
+
+
 class _Fields:
     """Refuses names that are no field: they would have no effect, silently."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        name = _OLDER.get(name, name)
         known = sorted(type(self).__dataclass_fields__)  # type: ignore[attr-defined]
         if name not in known:
             raise UsageError(
@@ -47,6 +53,8 @@ class _Fields:
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OLDER:
+            return getattr(self, _OLDER[name])
         raise AttributeError(
             f"{type(self).__name__} has the fields "
             f"{', '.join(sorted(type(self).__dataclass_fields__))}. "  # type: ignore[attr-defined]
@@ -85,9 +93,23 @@ class ThreadingOptions(_Fields):
 
     Args:
         private_threadpool_size: Threads of a `map` with `AUTOTUNE`; None for one per core.
+        max_intra_op_parallelism: Accepted for tf.data programs: functions are plain Python.
     """
 
     private_threadpool_size: int | None = None
+    max_intra_op_parallelism: int | None = None
+
+
+class Tuning(SimpleNamespace):
+    """What tf.data is told about its own speed: any names, None before they are set.
+
+    It has no effect: a pipeline gives the same elements either way.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
 
 
 @dataclass
@@ -98,6 +120,12 @@ class Options(_Fields):
         deterministic: Whether parallel transformations keep their order; None for yes.
         experimental_distribute: How workers share the data set.
         threading: How many threads it uses.
+        autotune: Accepted for tf.data programs, with any names in it, as the others that follow:
+            they say how fast, not what.
+        experimental_optimization: See `autotune`.
+        experimental_slack: See `autotune`.
+        experimental_symbolic_checkpoint: See `autotune`.
+        experimental_warm_start: See `autotune`.
 
     Raises:
         UsageError: If an option is set that does not exist.
@@ -114,6 +142,11 @@ class Options(_Fields):
     deterministic: bool | None = None
     experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
     threading: ThreadingOptions = field(default_factory=ThreadingOptions)
+    autotune: Tuning = field(default_factory=Tuning)
+    experimental_optimization: Tuning = field(default_factory=Tuning)
+    experimental_slack: bool | None = None
+    experimental_symbolic_checkpoint: bool | None = None
+    experimental_warm_start: bool | None = None
 
     def merged(self, over: Options) -> Options:
         """These options with those of `over` where they are not the defaults."""

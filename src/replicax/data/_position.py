@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import EndOfData, UsageError
 from replicax.data._seeds import drawn_seeds
 
 if TYPE_CHECKING:
@@ -82,3 +82,17 @@ def outline(node: Node) -> str:
     """The transformations of a pipeline by name, such as `Batch(Shuffle(Slices))`."""
     inner = ", ".join(outline(part) for part in node.inputs)
     return f"{type(node).__name__}({inner})" if inner else type(node).__name__
+
+
+def next_or_error(iterator: Iterator[Any]) -> Any:
+    """What `next` gives; at the end an error that is also TensorFlow's.
+
+    Raises:
+        EndOfData: At the end.
+    """
+    for element in iterator:
+        return element
+    raise EndOfData(
+        "An iterator gives what its data set has. Received: `get_next` at the end. There is no "
+        "element left. Catch this error, loop with `for`, or use `get_next_as_optional`."
+    )

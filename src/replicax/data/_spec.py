@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax.data._shape import TensorShape
 
 # The kinds of NumPy's text of a fixed width, and what text is here.
 _TEXT = {"U": str, "S": bytes}
@@ -22,6 +23,7 @@ class ArraySpec:
     Args:
         shape: Its axes; None for an axis that may vary, and for the whole if the rank may.
         dtype: A NumPy dtype, or `str` or `bytes`.
+        name: Kept, and of no consequence.
 
     Example:
         >>> import replicax as rx
@@ -30,11 +32,28 @@ class ArraySpec:
     """
 
     shape: tuple[int | None, ...] | None
-    dtype: Any
+    dtype: Any = np.float32
+    name: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        kept = self.dtype if self.dtype in (str, bytes) else np.dtype(self.dtype)
+        shape = TensorShape(self.shape)
+        object.__setattr__(self, "shape", None if shape.rank is None else tuple(shape))
+        # Of TensorFlow's types, which is bytes where NumPy's is object.
+        text = getattr(self.dtype, "name", "") == "string"
+        dtype = bytes if text else self.dtype
+        kept = dtype if dtype in (str, bytes) else np.dtype(dtype)
         object.__setattr__(self, "dtype", _TEXT.get(getattr(kept, "kind", ""), kept))
+
+    @classmethod
+    def from_tensor(cls, tensor: Any, name: str | None = None) -> ArraySpec:
+        """What describes this array exactly."""
+        found = _leaf_spec(tensor)
+        return cls(found.shape, found.dtype, name)
+
+    def is_compatible_with(self, spec_or_value: Any) -> bool:
+        """Whether an array, or what another one describes, fits this."""
+        other = _leaf_spec(spec_or_value)
+        return self.dtype == other.dtype and TensorShape(self.shape).is_compatible_with(other.shape)
 
     def __repr__(self) -> str:
         name = self.dtype.__name__ if isinstance(self.dtype, type) else self.dtype.name

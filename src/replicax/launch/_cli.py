@@ -17,6 +17,7 @@ from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._child import run_child
 from replicax.launch._devices import device_variables
+from replicax.launch._migrate_arguments import add_migrate, migrate_environment
 from replicax.launch._plan_arguments import (
     add_plan,
     plan_environment,
@@ -75,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = str(request.pop("command"))
     if command == "run":
         return _run(request, typed)
+    if command == "migrate":
+        child = [sys.executable, "-m", "replicax._migrate", json.dumps(request)]
+        return run_child(child, migrate_environment(os.environ))
     child = [sys.executable, "-m", "replicax.report", command, json.dumps(request)]
     return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
 
@@ -129,6 +133,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_compare(commands)
     _add_devices(commands)
+    add_migrate(commands)
     add_plan(commands)
     add_run(commands)
     return parser

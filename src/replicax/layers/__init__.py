@@ -1,7 +1,14 @@
-"""Keras layers for tables of embeddings that are too large for one process."""
+"""Keras layers for tables of embeddings too large for one process, and for text and ids."""
 
+from replicax._keras.saved_layer import TFSMLayer as TFSMLayer
 from replicax._ps.hashing import hash_ids as hash_ids
+from replicax.layers._discretization import Discretization as Discretization
 from replicax.layers._dynamic_table import DynamicTable as DynamicTable
+from replicax.layers._hashing import HashedCrossing as HashedCrossing
+from replicax.layers._hashing import Hashing as Hashing
+from replicax.layers._lookups import IntegerLookup as IntegerLookup
+from replicax.layers._lookups import StringLookup as StringLookup
 from replicax.layers._plain import to_plain as to_plain
 from replicax.layers._sharded_embedding import ShardedEmbedding as ShardedEmbedding
+from replicax.layers._text_vectorization import TextVectorization as TextVectorization
 from replicax.layers._vocabulary_embedding import VocabularyEmbedding as VocabularyEmbedding

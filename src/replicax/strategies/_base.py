@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
     from replicax._mesh.runtime import Runtime
 
+# What TensorFlow calls deprecated, and what to use.
+_INSTEAD = {
+    "colocate_vars_with": "Use `strategy.extended.colocate_vars_with(variable)`.",
+    "configure": "Sessions are gone; a strategy is set up by its constructor.",
+    "experimental_make_numpy_dataset": "Use `experimental_distribute_dataset([arrays])`.",
+    "experimental_run": "Use `strategy.run(fn, args=(next(iterator),))`.",
+    "experimental_run_v2": "It is called `strategy.run(fn, args=(batch,))`.",
+    "group": "Operations run when they are called; leave it out.",
+    "make_dataset_iterator": "Use `iter(strategy.experimental_distribute_dataset(dataset))`.",
+    "make_input_fn_iterator": "Use `iter(strategy.distribute_datasets_from_function(fn))`.",
+    "unwrap": "Use `strategy.experimental_local_results(value)`.",
+    "update_config_proto": "Sessions are gone; a strategy is set up by its constructor.",
+}
+
 
 class Strategy:
     """Where variables live, how many replicas compute, and how they combine.
@@ -215,6 +229,8 @@ class Strategy:
         """
         return distribute_from_function(dataset_fn, self._runtime, options or InputOptions())
 
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
@@ -233,6 +249,15 @@ class Strategy:
         replicas, here = self.num_replicas_in_sync, self._runtime.topology.local_replicas
         pieces = [value_fn(ValueContext(replica, replicas)) for replica in here]
         return pieces[0] if replicas == 1 else self._runtime.put_values(pieces)
+
+    if not TYPE_CHECKING:  # to a type checker, every attribute would exist
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"A strategy has the methods of TensorFlow 2. Received: {type(self).__name__}."
+                f"{name}. {_INSTEAD.get(name, 'There is none of this name.')} See "
+                "docs/migration.md for the names there are."
+            )
 
     def __repr__(self) -> str:
         devices = ", ".join(self.extended.worker_devices)

@@ -1,5 +1,256 @@
-"""Functions that make, join, cut and reorder arrays, with TensorFlow's names and arguments."""
+"""The shape of arrays and how they are put together: `reshape`, `concat`, `split`, `pad`, …
+
+What picks elements out is in `_indexing.py`, what makes arrays from numbers in `_making.py`.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax.data._host import HostTensor
+from replicax.tf._calls import (
+    array,
+    array_function,
+    arrays,
+    axes_of,
+    is_symbolic,
+    numpy_dtype,
+    static_shape,
+    static_size,
+)
+from replicax.tf._dtypes import int32
+
+__all__ = [
+    "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat", "expand_dims",
+    "pad", "rank", "repeat", "reshape", "reverse", "roll", "shape", "shape_n", "size", "split",
+    "squeeze", "stack", "tile", "transpose", "unstack",
+]  # fmt: skip
+
+
+def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
+    """The shape of an array, known also while code is compiled.
+
+    So it can be indexed, computed with, and passed on as a shape.
+
+    **Differs from TF:** it is a NumPy array. Of an input of a Keras model that is being built it
+    is a tuple, with None for the size of the batch.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> x = tf.zeros([2, 3])
+        >>> tf.reshape(x, [tf.shape(x)[0] * 3, -1]).shape
+        (6, 1)
+    """
+    if is_symbolic(input):
+        return tuple(input.shape)
+    sizes = input.shape if hasattr(input, "shape") else array(input)[1].shape
+    # Keras traces models with sizes that are not numbers yet.
+    known = all(isinstance(size, int) for size in sizes)
+    return HostTensor.of(np.array(sizes, numpy_dtype(out_type or int32))) if known else tuple(sizes)
+
+
+def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[Any]:
+    """The shapes of several arrays."""
+    return [shape(one, out_type) for one in input]
+
+
+def size(input: Any, out_type: Any = None, name: str | None = None) -> Any:
+    """How many elements an array has, known also while code is compiled."""
+    found = np.prod([*shape(input)], dtype=np.int64)
+    return HostTensor.of(found.astype(numpy_dtype(out_type or int32)))
+
+
+def rank(input: Any, name: str | None = None) -> Any:
+    """How many axes an array has."""
+    return HostTensor.of(np.int32(len(shape(input))))
+
+
+@array_function
+def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
+    """The elements in another shape; -1 for the size that follows from the others."""
+    _, x = array(tensor)
+    wanted = static_shape(shape)
+    # None is a size that a Keras model did not know when it was built.
+    return x.reshape([x.shape[i] if wish is None else wish for i, wish in enumerate(wanted)])
+
+
+@array_function
+def expand_dims(input: Any, axis: Any, name: str | None = None) -> Any:
+    """A new axis of size 1."""
+    xp, x = array(input)
+    return xp.expand_dims(x, int(axis))
+
+
+@array_function
+def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Any:
+    """Without the axes of size 1, or without those of them that are named."""
+    xp, x = array(input)
+    axes = axes_of(axis)
+    return xp.squeeze(x, axis=None if axes == () else axes)
+
+
+@array_function
+def transpose(
+    a: Any, perm: Any = None, conjugate: bool = False, name: str | None = "transpose"
+) -> Any:
+    """The axes in another order, backwards by default."""
+    xp, x = array(a)
+    x = xp.transpose(x, None if perm is None else axes_of(perm))
+    return xp.conj(x) if conjugate else x
+
+
+@array_function
+def concat(values: Any, axis: Any, name: str | None = "concat") -> Any:
+    """Arrays one behind the other, along an axis that they have."""
+    if not isinstance(values, list | tuple):
+        return array(values)[1]
+    xp, found = arrays(*values)
+    return xp.concatenate(found, axis=int(axis))
+
+
+@array_function
+def stack(values: Any, axis: Any = 0, name: str | None = "stack") -> Any:
+    """Arrays of one shape along a new axis."""
+    xp, found = arrays(*values)
+    return xp.stack(found, axis=int(axis))
+
+
+@array_function
+def unstack(
+    value: Any, num: int | None = None, axis: int = 0, name: str | None = "unstack"
+) -> list[Any]:
+    """The arrays that stand along an axis, as a list.
+
+    Raises:
+        UsageError: If there are not `num` of them.
+    """
+    xp, x = array(value)
+    if num is not None and num != x.shape[axis]:
+        raise UsageError(
+            f"`num` says how many arrays stand along the axis. Received: num={num} for an axis of "
+            f"size {x.shape[axis]}. One of them is wrong. Leave `num` out, or correct it."
+        )
+    return [xp.take(x, place, axis=axis) for place in range(x.shape[axis])]
+
+
+@array_function
+def split(
+    value: Any,
+    num_or_size_splits: Any,
+    axis: Any = 0,
+    num: int | None = None,
+    name: str | None = "split",
+) -> list[Any]:
+    """An array in parts along an axis.
+
+    Args:
+        value: The array.
+        num_or_size_splits: How many equal parts; or a list of their sizes, of which one may be -1.
+        axis: The axis.
+        num: The number of the parts, where TensorFlow cannot see it; of no consequence.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If the parts do not make up the axis.
+    """
+    xp, x = array(value)
+    length, axis = x.shape[int(axis)], int(axis)
+    if not np.ndim(num_or_size_splits):
+        parts = static_size(num_or_size_splits)
+        sizes = [length // parts] * parts
+    else:
+        sizes = list(static_shape(num_or_size_splits))
+        if -1 in sizes:
+            sizes[sizes.index(-1)] = length - sum(part for part in sizes if part != -1)
+    if sum(sizes) != length or min(sizes, default=0) < 0:
+        raise UsageError(
+            f"The parts of a split make up its axis. Received: {num_or_size_splits} for an axis "
+            f"of size {length}. Something would be left over, or missing. Choose a divisor of "
+            f"{length}, or sizes of that sum."
+        )
+    return xp.split(x, np.cumsum(sizes)[:-1].tolist(), axis=axis)
+
+
+@array_function
+def tile(input: Any, multiples: Any, name: str | None = None) -> Any:
+    """An array repeated as often along each axis."""
+    xp, x = array(input)
+    return xp.tile(x, static_shape(multiples))
+
+
+@array_function
+def repeat(input: Any, repeats: Any, axis: Any = None, name: str | None = None) -> Any:
+    """Each element, or each row along an axis, several times in succession."""
+    xp, x = array(input)
+    counts = static_shape(repeats) if np.ndim(repeats) else static_size(repeats)
+    return xp.repeat(x, np.asarray(counts), axis=axes_of(axis))
+
+
+@array_function
+def pad(
+    tensor: Any,
+    paddings: Any,
+    mode: str = "CONSTANT",
+    constant_values: Any = 0,
+    name: str | None = None,
+) -> Any:
+    """More elements before and after, on each axis.
+
+    Args:
+        tensor: The array.
+        paddings: For each axis a pair: how many before, how many after.
+        mode: "CONSTANT", "REFLECT" (without the edge) or "SYMMETRIC" (with it).
+        constant_values: What stands there.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If there is no such mode.
+    """
+    xp, x = array(tensor)
+    widths = [static_shape(pair) for pair in paddings]
+    if mode.upper() == "CONSTANT":
+        return xp.pad(x, widths, mode="constant", constant_values=constant_values)
+    if mode.upper() not in ("REFLECT", "SYMMETRIC"):
+        raise UsageError(
+            f'A mode of `pad` is "CONSTANT", "REFLECT" or "SYMMETRIC". Received: {mode!r}. It says '
+            "what stands in the new places. Choose one of the three."
+        )
+    return xp.pad(x, widths, mode=mode.lower())
+
+
+@array_function
+def reverse(tensor: Any, axis: Any, name: str | None = None) -> Any:
+    """The elements backwards along axes."""
+    xp, x = array(tensor)
+    return xp.flip(x, axes_of(axis))
+
+
+@array_function
+def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Any:
+    """The elements moved along axes, those from the end to the start."""
+    xp, x = array(input)
+    return xp.roll(x, axes_of(shift), axes_of(axis))
+
+
+@array_function
+def broadcast_to(input: Any, shape: Any, name: str | None = None) -> Any:
+    """The array repeated to a larger shape."""
+    xp, x = array(input)
+    return xp.broadcast_to(x, static_shape(shape))
+
+
+def broadcast_static_shape(shape_x: Any, shape_y: Any) -> Any:
+    """The shape of what is computed of two arrays of these shapes."""
+    from replicax.data._shape import TensorShape
+
+    return TensorShape(jnp.broadcast_shapes(static_shape(shape_x), static_shape(shape_y)))
+
+
+def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Any:
+    """The shape of what is computed of two arrays of these shapes, as `tf.shape` gives it."""
+    found = jnp.broadcast_shapes(static_shape(shape_x), static_shape(shape_y))
+    return HostTensor.of(np.array(found, np.int32))

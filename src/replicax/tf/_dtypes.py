@@ -1,5 +1,205 @@
-"""Data types: `tf.float32` and its siblings, which NumPy, JAX and Keras all understand."""
+"""The types of numbers: `float32`, `int32`, `bool`, …; arrays of any of them are elsewhere."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+import builtins
+import functools
+from typing import Any, final
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+
+__all__ = [
+    "DType", "as_dtype", "bfloat16", "bool", "complex64", "complex128", "double", "float16",
+    "float32", "float64", "half", "int8", "int16", "int32", "int64", "string", "uint8", "uint16",
+    "uint32", "uint64",
+]  # fmt: skip
+
+
+@final
+class DType:
+    """The type of an array's elements.
+
+    It equals its name and the types of NumPy and JAX, and is taken as `dtype=` by NumPy, JAX and
+    Keras.
+
+    **Differs from TF:** the `dtype` of an array is NumPy's own class, which equals this one but
+    has not its properties: `tf.as_dtype(x.dtype).is_floating`.
+
+    Args:
+        name: One of TensorFlow's names.
+
+    Example:
+        >>> import numpy as np
+        >>> import replicax.tf as tf
+        >>> tf.float32 == np.float32, tf.float32.max > 3e38, np.zeros(2, tf.int8).dtype.name
+        (True, True, 'int8')
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of NumPy; NumPy and JAX look for it under this name."""
+        if self.name == "string":
+            return np.dtype(object)
+        if self.name == "bfloat16":
+            import jax.numpy as jnp
+
+            return np.dtype(jnp.bfloat16)
+        return np.dtype(self.name)
+
+    @property
+    def as_numpy_dtype(self) -> Any:
+        """The type of NumPy's numbers, such as `numpy.float32`."""
+        return self.dtype.type if self.name != "string" else object
+
+    @property
+    def base_dtype(self) -> DType:
+        """Itself."""
+        return self
+
+    @property
+    def real_dtype(self) -> DType:
+        """The type of the real part."""
+        return as_dtype({"complex64": "float32", "complex128": "float64"}.get(self.name, self))
+
+    @property
+    def is_floating(self) -> builtins.bool:
+        """Whether it is a floating-point type."""
+        return "float" in self.name
+
+    @property
+    def is_integer(self) -> builtins.bool:
+        """Whether it is an integer type, signed or not; `bool` is none."""
+        return "int" in self.name
+
+    @property
+    def is_unsigned(self) -> builtins.bool:
+        """Whether it is an integer type without negative numbers."""
+        return self.name.startswith("uint")
+
+    @property
+    def is_complex(self) -> builtins.bool:
+        """Whether it is a complex type."""
+        return self.name.startswith("complex")
+
+    @property
+    def is_bool(self) -> builtins.bool:
+        """Whether it is `bool`."""
+        return self.name == "bool"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element; text has 1, as in TensorFlow."""
+        return 1 if self.name == "string" else self.dtype.itemsize
+
+    @property
+    def max(self) -> Any:
+        """The largest number."""
+        return self.limits[1]
+
+    @property
+    def min(self) -> Any:
+        """The smallest number, for a floating-point type the most negative one."""
+        return self.limits[0]
+
+    @property
+    def limits(self) -> tuple[Any, Any]:
+        """The smallest and the largest number.
+
+        Raises:
+            UsageError: If the type has none.
+        """
+        if self.is_bool:
+            return False, True
+        if self.is_integer:
+            found = np.iinfo(self.dtype)
+            return found.min, found.max
+        if self.is_floating:
+            import jax.numpy as jnp
+
+            info = jnp.finfo(self.dtype)
+            return info.min, info.max
+        raise UsageError(
+            f"Limits are of integers and floating-point numbers. Received: {self!r}. Neither "
+            "complex numbers nor text have an order. Ask `real_dtype` of a complex type."
+        )
+
+    def is_compatible_with(self, other: Any) -> builtins.bool:
+        """Whether the other is the same type."""
+        return self == other
+
+    def __eq__(self, other: object) -> builtins.bool:
+        if isinstance(other, DType):
+            return self.name == other.name
+        try:
+            return self.name == as_dtype(other).name
+        except TypeError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> Any:
+        return as_dtype, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"tf.{self.name}"
+
+    def __str__(self) -> str:
+        return f"<dtype: '{self.name}'>"
+
+
+bfloat16 = DType("bfloat16")
+complex64, complex128 = DType("complex64"), DType("complex128")
+float16, float32, float64 = DType("float16"), DType("float32"), DType("float64")
+half, double = float16, float64
+int8, int16, int32, int64 = DType("int8"), DType("int16"), DType("int32"), DType("int64")
+string = DType("string")
+uint8, uint16, uint32, uint64 = DType("uint8"), DType("uint16"), DType("uint32"), DType("uint64")
+bool = DType("bool")
+
+_KNOWN = (
+    bfloat16, complex64, complex128, float16, float32, float64, int8, int16, int32, int64, string,
+    uint8, uint16, uint32, uint64, bool,
+)  # fmt: skip
+_BY_NAME = {found.name: found for found in _KNOWN}
+_BY_NAME |= {"half": float16, "float": float32, "double": float64, "object": string, "str": string}
+_BY_TYPE = {float: float32, builtins.bool: bool, object: string, str: string, bytes: string}
+
+
+def as_dtype(type_value: Any) -> DType:
+    """The `DType` that a name, a type of NumPy, JAX or Python, or a `DType` means.
+
+    Raises:
+        TypeError: If there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> import replicax.tf as tf
+        >>> tf.as_dtype(np.zeros(2).dtype)
+        tf.float64
+    """
+    if isinstance(type_value, DType):
+        return type_value
+    found = None
+    if isinstance(type_value, str):
+        found = _BY_NAME.get(type_value)
+    elif isinstance(type_value, type):
+        found = _BY_TYPE.get(type_value)
+    if found is None:
+        try:
+            kept = np.dtype(type_value) if type_value is not None else None
+        except TypeError:
+            kept = None
+        name = getattr(kept, "name", "")
+        found = string if getattr(kept, "kind", "") in ("U", "S", "T") else _BY_NAME.get(name)
+    if found is None:
+        raise TypeError(
+            f"A type of numbers is one of tf.dtypes. Received: {type_value!r}. No array here "
+            'holds such elements. Use one of them, such as tf.float32, or its name, "float32".'
+        )
+    return found

@@ -5,18 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from keras.initializers import Constant as constant_initializer
+from keras.initializers import Ones as ones_initializer
+from keras.initializers import RandomNormal as random_normal_initializer
+from keras.initializers import RandomUniform as random_uniform_initializer
+from keras.initializers import Zeros as zeros_initializer
 
 from replicax._core.unconnected import UnconnectedGradients
 from replicax._keras.custom_gradient import custom_gradient, recompute_grad
+from replicax._keras.function import function
+from replicax._keras.module import Module as Module
 from replicax._keras.tape import GradientTape
 from replicax._keras.tape_values import value_of
+from replicax._keras.variable import Variable as Variable
+from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
+from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
 
-__all__: list[str] = [
+__all__ = [
     "GradientTape",
+    "Module",
     "UnconnectedGradients",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "constant_initializer",
     "custom_gradient",
+    "function",
+    "ones_initializer",
+    "random_normal_initializer",
+    "random_uniform_initializer",
     "recompute_grad",
     "stop_gradient",
+    "zeros_initializer",
 ]
 
 

@@ -1,5 +1,7 @@
-"""`tf.print`: printing from compiled code, each replica by name."""
+"""`tf.print`: printing from compiled code, each replica by name. See `_core/printing.py`."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from replicax._core.printing import print as print
+
+__all__ = ["print"]

@@ -1,5 +1,207 @@
-"""Tensors: `constant`, `convert_to_tensor`, `Tensor`, `TensorSpec`, `TensorShape`."""
+"""Tensors: `constant`, `convert_to_tensor`, `Tensor`, `TensorSpec`, `TensorShape`.
+
+A tensor is a `jax.Array`. On import, arrays get the method `numpy()`, and `get_shape()`.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax.data import ArraySpec
+from replicax.data._host import HostTensor
+from replicax.data._inside import is_inside
+from replicax.data._shape import TensorShape as TensorShape
+from replicax.tf._calls import (
+    array,
+    array_function,
+    fitting,
+    is_symbolic,
+    numpy_dtype,
+    of_python,
+    static_shape,
+)
+from replicax.tf._calls import numpy_or_jax as numpy_or_jax
+
+__all__ = [
+    "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
+    "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
+]  # fmt: skip
+
+Tensor = jax.Array
+TensorSpec = ArraySpec
+
+
+@final
+@dataclass(frozen=True)
+class IndexedSlices:
+    """Some rows of an array: TensorFlow's gradient of a look-up.
+
+    **Differs from TF:** no gradient is one, since JAX's are whole arrays; `convert_to_tensor`
+    makes a whole array of it.
+
+    Args:
+        values: The rows.
+        indices: Which rows they are; those of one index are added.
+        dense_shape: The shape of the whole array.
+    """
+
+    values: Any
+    indices: Any
+    dense_shape: Any = None
+
+    def __jax_array__(self) -> Any:
+        rows = jnp.zeros(static_shape(self.dense_shape), jnp.asarray(self.values).dtype)
+        return rows.at[jnp.asarray(self.indices)].add(jnp.asarray(self.values))
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = "Const") -> Any:
+    """An array of numbers, or of text.
+
+    Python's floats become float32 and its integers int32. Inside compiled code it has its value
+    already, so that a shape may be made of it.
+
+    **Differs from TF:** 64-bit types are 32 bits wide on JAX unless `jax_enable_x64` is set; text
+    is a NumPy array.
+
+    Args:
+        value: A number, text, a list of them, or an array.
+        dtype: The type.
+        shape: The shape; a single number is repeated.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If a number does not fit, or the shape.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.constant([1, 2]).dtype == tf.int32, tf.constant(7, shape=[2]).numpy().tolist()
+        (True, [7, 7])
+    """
+    found = _as_tensor(value, dtype)
+    if shape is None or tuple(found.shape) == static_shape(shape):
+        return found
+    wanted = static_shape(shape)
+    if found.size == 1:
+        return _as_tensor(np.broadcast_to(np.asarray(found).ravel()[0], wanted), found.dtype)
+    if found.size != int(np.prod(wanted)):
+        raise UsageError(
+            f"A constant has as many elements as its shape. Received: {found.size} elements for "
+            f"the shape {wanted}. Only one single number is repeated. Correct the shape."
+        )
+    return found.reshape(wanted)
+
+
+def convert_to_tensor(
+    value: Any, dtype: Any = None, dtype_hint: Any = None, name: str | None = None
+) -> Any:
+    """An array of a number, a list, a NumPy array or a variable; arrays stay what they are.
+
+    Args:
+        value: What it is made of.
+        dtype: The type.
+        dtype_hint: The type, if the value can be it.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If a number does not fit.
+    """
+    if dtype is None and dtype_hint is not None and not hasattr(value, "dtype"):
+        kinds = (of_python(value).dtype.kind, np.dtype(numpy_dtype(dtype_hint)).kind)
+        dtype = dtype_hint if kinds in (("i", "i"), ("i", "f"), ("f", "f")) else None
+    return value if is_symbolic(value) else _as_tensor(value, dtype)
+
+
+def _as_tensor(value: Any, dtype: Any) -> Any:
+    if isinstance(value, jax.Array | Tracer):
+        return value if dtype is None else value.astype(numpy_dtype(dtype, jnp))
+    if not isinstance(value, np.ndarray | np.generic) and not _is_python(value):
+        found = array(value)[1]  # a variable, or a list in which there are arrays
+        return found if dtype is None else found.astype(numpy_dtype(dtype, jnp))
+    held = value if hasattr(value, "dtype") else of_python(value)
+    if dtype is not None:
+        held = np.asarray(value if held.dtype != object else held).astype(numpy_dtype(dtype))
+    if held.dtype.kind in "OSU":
+        return HostTensor.of(held)
+    if is_inside():
+        return HostTensor.of(held)
+    # With a value at once, also where code is being compiled.
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(np.asarray(fitting(held)))
+
+
+def _is_python(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_python, value))
+    return isinstance(value, bool | int | float | complex | str | bytes | range)
+
+
+@array_function
+def identity(input: Any, name: str | None = None) -> Any:
+    """The value itself, as an array; of a variable, what it holds now."""
+    return array(input)[1]
+
+
+@array_function
+def identity_n(input: Any, name: str | None = None) -> list[Any]:
+    """The values themselves, as arrays."""
+    return [array(one)[1] for one in input]
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether this is an array of JAX or of a pipeline, or a variable."""
+    known = isinstance(x, jax.Array | HostTensor | IndexedSlices)
+    return known or is_symbolic(x) or (hasattr(x, "assign") and hasattr(x, "__jax_array__"))
+
+
+def get_static_value(tensor: Any, partial: bool = False) -> Any:
+    """The value as a NumPy array; None if it is computed in compiled code."""
+    return None if isinstance(tensor, Tracer) or is_symbolic(tensor) else np.asarray(tensor)
+
+
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Any:
+    """The array, if it can have this shape, in which None stands for any size.
+
+    Raises:
+        UsageError: If it has another one.
+    """
+    if not TensorShape(shape).is_compatible_with(x.shape):
+        raise UsageError(
+            f"The array must have the shape {TensorShape(shape)}. Received: {tuple(x.shape)}. The "
+            "program said so with `ensure_shape`. Look at where the array comes from."
+        )
+    return x
+
+
+def _numpy(self: Any) -> Any:
+    """The values in host memory; of one element, the number."""
+    held = np.array(self)
+    return held if held.ndim else held[()]
+
+
+def _get_shape(self: Any) -> TensorShape:
+    """The shape, as a `TensorShape`."""
+    return TensorShape(self.shape)
+
+
+def _no_numpy(self: Any) -> NoReturn:
+    raise UsageError(
+        f"`numpy()` is for values that are known. Received: {self}, which is computed by compiled "
+        "code. It has no value while the code is compiled. Return it and call `numpy()` on the "
+        "result, or use `tf.print`."
+    )
+
+
+def _give_methods() -> None:
+    for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
+        setattr(kind, "numpy", method)  # noqa: B010
+        setattr(kind, "get_shape", _get_shape)  # noqa: B010
+
+
+_give_methods()

@@ -1,3 +1,120 @@
-"""`tf.math`."""
+"""`tf.math`: functions of numbers; here are only their names."""
 
 from __future__ import annotations
+
+from typing import Any
+
+from replicax.tf._activations import log_softmax as log_softmax
+from replicax.tf._activations import softmax as softmax
+from replicax.tf._activations import softplus as softplus
+from replicax.tf._activations import softsign as softsign
+from replicax.tf._elementwise import abs as abs
+from replicax.tf._elementwise import acos as acos
+from replicax.tf._elementwise import acosh as acosh
+from replicax.tf._elementwise import add as add
+from replicax.tf._elementwise import add_n as add_n
+from replicax.tf._elementwise import asin as asin
+from replicax.tf._elementwise import asinh as asinh
+from replicax.tf._elementwise import atan as atan
+from replicax.tf._elementwise import atan2 as atan2
+from replicax.tf._elementwise import atanh as atanh
+from replicax.tf._elementwise import ceil as ceil
+from replicax.tf._elementwise import conj as conj
+from replicax.tf._elementwise import cos as cos
+from replicax.tf._elementwise import cosh as cosh
+from replicax.tf._elementwise import digamma as digamma
+from replicax.tf._elementwise import divide as divide
+from replicax.tf._elementwise import divide_no_nan as divide_no_nan
+from replicax.tf._elementwise import equal as equal
+from replicax.tf._elementwise import erf as erf
+from replicax.tf._elementwise import erfc as erfc
+from replicax.tf._elementwise import erfinv as erfinv
+from replicax.tf._elementwise import exp as exp
+from replicax.tf._elementwise import expm1 as expm1
+from replicax.tf._elementwise import floor as floor
+from replicax.tf._elementwise import floordiv as floordiv
+from replicax.tf._elementwise import floormod as floormod
+from replicax.tf._elementwise import greater as greater
+from replicax.tf._elementwise import greater_equal as greater_equal
+from replicax.tf._elementwise import imag as imag
+from replicax.tf._elementwise import is_finite as is_finite
+from replicax.tf._elementwise import is_inf as is_inf
+from replicax.tf._elementwise import is_nan as is_nan
+from replicax.tf._elementwise import less as less
+from replicax.tf._elementwise import less_equal as less_equal
+from replicax.tf._elementwise import lgamma as lgamma
+from replicax.tf._elementwise import log as log
+from replicax.tf._elementwise import log1p as log1p
+from replicax.tf._elementwise import log_sigmoid as log_sigmoid
+from replicax.tf._elementwise import logical_and as logical_and
+from replicax.tf._elementwise import logical_not as logical_not
+from replicax.tf._elementwise import logical_or as logical_or
+from replicax.tf._elementwise import logical_xor as logical_xor
+from replicax.tf._elementwise import maximum as maximum
+from replicax.tf._elementwise import minimum as minimum
+from replicax.tf._elementwise import mod as mod
+from replicax.tf._elementwise import multiply as multiply
+from replicax.tf._elementwise import multiply_no_nan as multiply_no_nan
+from replicax.tf._elementwise import negative as negative
+from replicax.tf._elementwise import not_equal as not_equal
+from replicax.tf._elementwise import pow as pow
+from replicax.tf._elementwise import real as real
+from replicax.tf._elementwise import reciprocal as reciprocal
+from replicax.tf._elementwise import reciprocal_no_nan as reciprocal_no_nan
+from replicax.tf._elementwise import rint as rint
+from replicax.tf._elementwise import round as round
+from replicax.tf._elementwise import rsqrt as rsqrt
+from replicax.tf._elementwise import scalar_mul as scalar_mul
+from replicax.tf._elementwise import sigmoid as sigmoid
+from replicax.tf._elementwise import sign as sign
+from replicax.tf._elementwise import sin as sin
+from replicax.tf._elementwise import sinh as sinh
+from replicax.tf._elementwise import sqrt as sqrt
+from replicax.tf._elementwise import square as square
+from replicax.tf._elementwise import squared_difference as squared_difference
+from replicax.tf._elementwise import subtract as subtract
+from replicax.tf._elementwise import tan as tan
+from replicax.tf._elementwise import tanh as tanh
+from replicax.tf._elementwise import truediv as truediv
+from replicax.tf._elementwise import xdivy as xdivy
+from replicax.tf._elementwise import xlog1py as xlog1py
+from replicax.tf._elementwise import xlogy as xlogy
+from replicax.tf._losses import in_top_k as in_top_k
+from replicax.tf._losses import top_k as top_k
+from replicax.tf._missing import missing_name
+from replicax.tf._reductions import argmax as argmax
+from replicax.tf._reductions import argmin as argmin
+from replicax.tf._reductions import count_nonzero as count_nonzero
+from replicax.tf._reductions import cumprod as cumprod
+from replicax.tf._reductions import cumsum as cumsum
+from replicax.tf._reductions import cumulative_logsumexp as cumulative_logsumexp
+from replicax.tf._reductions import reduce_all as reduce_all
+from replicax.tf._reductions import reduce_any as reduce_any
+from replicax.tf._reductions import reduce_euclidean_norm as reduce_euclidean_norm
+from replicax.tf._reductions import reduce_logsumexp as reduce_logsumexp
+from replicax.tf._reductions import reduce_max as reduce_max
+from replicax.tf._reductions import reduce_mean as reduce_mean
+from replicax.tf._reductions import reduce_min as reduce_min
+from replicax.tf._reductions import reduce_prod as reduce_prod
+from replicax.tf._reductions import reduce_std as reduce_std
+from replicax.tf._reductions import reduce_sum as reduce_sum
+from replicax.tf._reductions import reduce_variance as reduce_variance
+from replicax.tf._reductions import zero_fraction as zero_fraction
+from replicax.tf._segments import bincount as bincount
+from replicax.tf._segments import confusion_matrix as confusion_matrix
+from replicax.tf._segments import segment_max as segment_max
+from replicax.tf._segments import segment_mean as segment_mean
+from replicax.tf._segments import segment_min as segment_min
+from replicax.tf._segments import segment_prod as segment_prod
+from replicax.tf._segments import segment_sum as segment_sum
+from replicax.tf._segments import unsorted_segment_max as unsorted_segment_max
+from replicax.tf._segments import unsorted_segment_mean as unsorted_segment_mean
+from replicax.tf._segments import unsorted_segment_min as unsorted_segment_min
+from replicax.tf._segments import unsorted_segment_prod as unsorted_segment_prod
+from replicax.tf._segments import unsorted_segment_sqrt_n as unsorted_segment_sqrt_n
+from replicax.tf._segments import unsorted_segment_sum as unsorted_segment_sum
+from replicax.tf.linalg import l2_normalize as l2_normalize
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("tf.math", name)

@@ -1,3 +1,57 @@
-"""`tf.saved_model`: models for inference."""
+"""`tf.saved_model`: models for inference. The work is in `_keras/exporting.py`."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from replicax._keras.exporting import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
+from replicax._keras.exporting import save as save
+from replicax._keras.importing import contains_saved_model as contains_saved_model
+from replicax._keras.importing import load as load
+from replicax.tf._missing import missing_name
+
+__all__ = [
+    "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
+    "LoadOptions",
+    "SERVING",
+    "SaveOptions",
+    "contains_saved_model",
+    "load",
+    "save",
+]
+
+SERVING = "serve"
+_NAMESPACE = "tf.saved_model"
+
+
+@dataclass
+class SaveOptions:
+    """Options of `save`; none of them changes anything here."""
+
+    namespace_whitelist: Any = None
+    save_debug_info: bool = False
+    function_aliases: Any = None
+    experimental_debug_stripper: bool = False
+    experimental_io_device: str | None = None
+    experimental_variable_policy: Any = None
+    experimental_custom_gradients: bool = True
+    experimental_image_format: bool = False
+    experimental_skip_saver: bool = False
+    experimental_sharding_callback: Any = None
+    extra_tags: Any = None
+
+
+@dataclass
+class LoadOptions:
+    """Options of `load`; none of them changes anything here."""
+
+    allow_partial_checkpoint: bool = False
+    experimental_io_device: str | None = None
+    experimental_skip_checkpoint: bool = False
+    experimental_variable_policy: Any = None
+    experimental_load_function_aliases: bool = False
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name(_NAMESPACE, name)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import current
-from replicax._core.errors import UsageError
-from replicax._input.iterator import DistributedIterator
 from replicax.train import _files
+from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     Stateful,
     Variables,
     assign,
     build_optimizers,
-    matched,
     parts_of,
     rows_of,
     to_host,
 )
-from replicax.train._plain import decoded, encoded
+from replicax.train._plain import encoded
+from replicax.train._restoring import plan_of, seen_alike, set_states, stored_content
 from replicax.train._status import LoadStatus
 from replicax.train._together import together
+from replicax.train._waiting import Waiting
+from replicax.train._writer import Writer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,14 +42,16 @@ class Checkpoint:
     else has `get_state` and `set_state`, and dicts and lists of these.
 
     With several workers all of them call the same methods. The chief writes; what an iterator
-    has read is asked of every worker.
+    has read is asked of every worker. What is not built yet when it is restored gets its values
+    when it is built.
 
     **Differs from TF:** the state of iterators on all workers is kept, a restored number of
     workers and replicas may be another one, and restoring is checked at once: variables that the
     checkpoint has no value for are an error, and so are other shapes and types.
 
     Args:
-        **objects: The objects by name.
+        root: An object without a name; it is called "root".
+        **objects: The objects by name; each is an attribute of the checkpoint, too.
 
     Raises:
         UsageError: If an object can be neither.
@@ -65,14 +68,25 @@ class Checkpoint:
         1.0
     """
 
-    def __init__(self, **objects: Any) -> None:
+    def __init__(self, root: Any = None, **objects: Any) -> None:
+        objects = objects if root is None else {"root": root, **objects}
         parts_of(objects)
         self._objects = objects
         self._tracked: list[Stateful] = []
         self._count = 0
-        self._thread: threading.Thread | None = None
-        self._failures: list[Exception] = []
+        self._writer = Writer()
         self._channel: Channel | None = None
+
+    if not TYPE_CHECKING:  # to a type checker, every attribute would exist
+
+        def __getattr__(self, name: str) -> Any:
+            objects = self.__dict__.get("_objects", {})
+            if name in objects:
+                return objects[name]
+            raise AttributeError(
+                f"An attribute of a checkpoint is one of its objects. Received: {name!r}; there "
+                f"are {sorted(objects)}. Nothing else is saved. Pass it to `Checkpoint`."
+            )
 
     @property
     def channel(self) -> Channel:
@@ -96,6 +110,10 @@ class Checkpoint:
         """How many times `save` was called, in this run and in those that it goes on from."""
         return self._count
 
+    def count(self) -> None:
+        """Count one more save."""
+        self._count += 1
+
     def track(self, name: str, value: Any) -> None:
         """Add an object with `get_state` and `set_state`; a checkpoint without it is restored too.
 
@@ -106,22 +124,31 @@ class Checkpoint:
         self._tracked = [part for part in self._tracked if part.name != name]
         self._tracked.append(Stateful(name, value, optional=True))
 
-    def save(self, file_prefix: str | os.PathLike[str], *, asynchronous: bool = False) -> str:
+    def save(
+        self,
+        file_prefix: str | os.PathLike[str],
+        options: CheckpointOptions | None = None,
+        *,
+        asynchronous: bool = False,
+    ) -> str:
         """Write to `file_prefix-N`, N being how many times this was called.
 
         Args:
             file_prefix: The path without the number.
+            options: See `write`.
             asynchronous: See `write`.
 
         Returns:
             The path.
         """
-        self._count += 1
-        return self.write(f"{os.fspath(file_prefix)}-{self._count}", asynchronous=asynchronous)
+        self.count()
+        path = f"{os.fspath(file_prefix)}-{self._count}"
+        return self.write(path, options, asynchronous=asynchronous)
 
     def write(
         self,
         path: str | os.PathLike[str],
+        options: CheckpointOptions | None = None,
         *,
         asynchronous: bool = False,
         then: Callable[[], None] | None = None,
@@ -130,6 +157,7 @@ class Checkpoint:
 
         Args:
             path: The folder.
+            options: TensorFlow's way to say the same as `asynchronous`.
             asynchronous: Copy to host memory and return; a thread writes. A failure of it is
                 raised by the next `write`, or by `wait`.
             then: What the chief does after writing.
@@ -141,21 +169,17 @@ class Checkpoint:
             OSError: On all workers, if the chief could not write.
         """
         self.wait()
-        path = os.fspath(path)
+        path, options = os.fspath(path), options or CheckpointOptions()
+        asynchronous = asynchronous or options.asynchronous
         content = self._collected(copy=asynchronous)
-        job = partial(_write, path, content, then) if self.channel.is_chief else _nothing
+        calls = [*([then] if then else []), partial(options.written, path)]
+        chief = self.channel.is_chief
+        job = partial(_write, path, content, calls) if chief else partial(_make_room, path)
         if asynchronous:
-            self._thread = threading.Thread(target=self._guarded, args=(job,))
-            self._thread.start()
+            self._writer.start(job)
         else:
             together(self.channel, "written", job)
         return path
-
-    def _guarded(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:
-            self._failures.append(error)
 
     def wait(self) -> None:
         """Wait until what is written asynchronously is on disk.
@@ -163,21 +187,19 @@ class Checkpoint:
         Raises:
             OSError: On all workers, if the chief could not write.
         """
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        together(self.channel, "written", self._raise_failure)
+        if self._writer.end():
+            together(self.channel, "written", self._writer.raise_failure)
 
-    def _raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures.pop()
+    sync = wait
 
-    def restore(self, path: str | os.PathLike[str] | None) -> LoadStatus:
+    def restore(
+        self, path: str | os.PathLike[str] | None, options: CheckpointOptions | None = None
+    ) -> LoadStatus:
         """Restore what `save` has written, and go on counting from it.
 
         Args:
             path: The folder; None, as `latest_checkpoint` may say, changes nothing.
+            options: Say nothing here.
 
         Raises:
             CheckpointError: If there is no whole checkpoint.
@@ -185,23 +207,26 @@ class Checkpoint:
         """
         return LoadStatus() if path is None else self._read(os.fspath(path), counted=True)
 
-    def read(self, path: str | os.PathLike[str]) -> LoadStatus:
+    def read(
+        self, path: str | os.PathLike[str], options: CheckpointOptions | None = None
+    ) -> LoadStatus:
         """Restore what `write` has written; see `restore`."""
         return self._read(os.fspath(path), counted=False)
 
     def _read(self, path: str, *, counted: bool) -> LoadStatus:
         self.wait()
         channel = self.channel
-        payload = _seen_alike(channel, path)
-        body, arrays = together(channel, "read", partial(_content, path, payload))
+        payload = seen_alike(channel, path)
+        body, arrays = together(channel, "read", partial(stored_content, path, payload))
         parts = self._parts()
-        plan = together(channel, "matched", lambda: _plan(parts, body["parts"], path))
+        plan, later = together(channel, "matched", lambda: plan_of(parts, body["parts"], path))
         for variable, key in plan:
             assign(variable, arrays, key)
-        together(channel, "restored", partial(_set_states, channel, parts, body["parts"]))
+        waiting = [Waiting(part, entries, arrays) for part, entries in later]
+        together(channel, "restored", partial(set_states, channel, parts, body["parts"]))
         if counted:
             self._count = body["save_counter"]
-        return LoadStatus(sorted(set(body["parts"]) - {part.name for part in parts}))
+        return LoadStatus(sorted(set(body["parts"]) - {part.name for part in parts}), waiting)
 
     def _parts(self) -> list[Variables | Stateful]:
         parts = [*parts_of(self._objects), *self._tracked]
@@ -233,60 +258,16 @@ class Checkpoint:
         return _files.Content({"parts": body, "save_counter": self._count}, arrays)
 
 
-def _write(path: str, content: _files.Content, then: Callable[[], None] | None) -> None:
+def _write(path: str, content: _files.Content, calls: Sequence[Callable[[], None]]) -> None:
     _files.write(path, content)
-    if then is not None:
-        then()
+    for call in calls:
+        call()
 
 
-def _nothing() -> None:
-    """What other workers than the chief write."""
+def _make_room(path: str) -> None:
+    """What other workers than the chief write: the folder around it.
 
-
-def _seen_alike(channel: Channel, path: str) -> bytes | None:
-    """None if all workers see the same checkpoint; else the chief's, in bytes."""
-    seen = channel.exchange("checkpoint seen", _files.identity(path))
-    if seen[0] is None or all(one == seen[0] for one in seen):
-        return None
-    return channel.from_chief("checkpoint", _files.packed(path) if channel.is_chief else b"")
-
-
-def _content(path: str, payload: bytes | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    content = _files.read(path) if payload is None else _files.unpacked(payload, path)
-    return content.body, content.arrays
-
-
-def _plan(
-    parts: Sequence[Variables | Stateful], saved: dict[str, Any], path: str
-) -> list[tuple[Any, str]]:
-    """Which variable gets which array; nothing is changed before all of it is known to fit."""
-    plan = []
-    for part in parts:
-        if part.name not in saved and not (isinstance(part, Stateful) and part.optional):
-            raise UsageError(
-                "A checkpoint holds all that is restored from it. Received: "
-                f"{path!r} with {sorted(saved)}, without {part.name!r}. It would stay as it was "
-                "made, silently. Give the objects the names that they were saved by, or leave "
-                "this one out."
-            )
-        if isinstance(part, Variables):
-            variables, entries = part.variables, saved[part.name].get("variables", ())
-            found = matched(part.name, entries, variables)
-            plan += [
-                (variable, f"{part.name}:{index}")
-                for variable, index in zip(variables, found, strict=True)
-            ]
-    return plan
-
-
-def _set_states(
-    channel: Channel, parts: Sequence[Variables | Stateful], saved: dict[str, Any]
-) -> None:
-    for part in parts:
-        if not isinstance(part, Stateful) or part.name not in saved:
-            continue
-        states = [decoded(state) for state in saved[part.name]["states"]]
-        if isinstance(part.owner, DistributedIterator) or hasattr(part.owner, "states_of_all"):
-            part.owner.set_state(states)  # it knows how other workers have shared the data
-        else:
-            part.owner.set_state(states[channel.index if len(states) == channel.size else 0])
+    Programs for TensorFlow give each worker a folder of its own, and remove it.
+    """
+    with contextlib.suppress(OSError):  # it may be a place that only the chief can write to
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)

@@ -152,6 +152,12 @@ def located(path: str) -> Path | None:
     return next((place for place in (target, _replaced(target)) if _is_whole(place)), None)
 
 
+def written_at(path: str) -> float:
+    """When a checkpoint was written, in seconds."""
+    place = located(path)
+    return 0.0 if place is None else (place / MANIFEST).stat().st_mtime
+
+
 def remove(path: str) -> None:
     """Remove a checkpoint; a program killed while it does so leaves no half of one."""
     target = Path(os.path.abspath(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from replicax.train import _files
 
 if TYPE_CHECKING:
     from replicax.train._checkpoint import Checkpoint
+    from replicax.train._options import CheckpointOptions
 
 _log = logging.getLogger("replicax")
 
@@ -29,12 +31,17 @@ class CheckpointManager:
         checkpoint: What is saved and restored.
         directory: The folder; it is made when it is needed.
         max_to_keep: How many stay; None for all.
+        keep_checkpoint_every_n_hours: Of the older ones, keep those that are so far apart; the
+            oldest stays.
         checkpoint_name: What comes before the number.
+        step_counter: A variable, or a number's holder, that counts steps.
+        checkpoint_interval: How many of its steps lie between two checkpoints at least; `save`
+            does nothing before.
         init_fn: Called by `restore_or_initialize` if there is nothing to restore.
         asynchronous: Let a thread write; see `Checkpoint.write`.
 
     Raises:
-        UsageError: If `max_to_keep` is not positive.
+        UsageError: If `max_to_keep` is not positive, or an interval has no counter.
 
     Example:
         >>> import tempfile
@@ -52,9 +59,12 @@ class CheckpointManager:
         checkpoint: Checkpoint,
         directory: str | os.PathLike[str],
         max_to_keep: int | None = 5,
-        *,
+        keep_checkpoint_every_n_hours: float | None = None,
         checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
+        *,
         asynchronous: bool = False,
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
@@ -63,10 +73,19 @@ class CheckpointManager:
                 f"max_to_keep={max_to_keep}. What was saved would be gone at once. Use a positive "
                 "number, or None to keep all."
             )
+        if checkpoint_interval is not None and step_counter is None:
+            raise UsageError(
+                "An interval of checkpoints is counted in steps. Received: "
+                f"checkpoint_interval={checkpoint_interval}, without a step_counter. Nothing "
+                "says how many steps were made. Pass the variable that counts them."
+            )
         self.checkpoint = checkpoint
         self.directory = os.fspath(directory)
         self._max_to_keep = max_to_keep
         self._name = checkpoint_name
+        self._hours = keep_checkpoint_every_n_hours
+        self._steps, self._interval = step_counter, checkpoint_interval
+        self._saved_at: int | None = None
         self._init_fn = init_fn
         self._asynchronous = asynchronous
 
@@ -80,23 +99,43 @@ class CheckpointManager:
         """The path of the checkpoint with the highest number, or None."""
         return latest_checkpoint(self.directory, self._name)
 
-    def save(self, checkpoint_number: int | None = None) -> str:
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """How many steps lie between two checkpoints at least."""
+        return self._interval
+
+    def save(
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+    ) -> str | None:
         """Save, and remove the oldest beyond `max_to_keep`.
 
         Args:
             checkpoint_number: Its number, such as the step; by default one more than the last.
+            check_interval: Whether `checkpoint_interval` counts.
+            options: See `Checkpoint.write`.
 
         Returns:
-            The path.
+            The path; None if it is too early for another.
 
         Raises:
             OSError: On all workers, if the chief could not write.
             UsageError: If there is a checkpoint of a higher number.
         """
         self.wait()
-        number = self._number(checkpoint_number)
+        if self._interval is not None:
+            step = int(getattr(self._steps, "value", self._steps))
+            early = self._saved_at is not None and step - self._saved_at < self._interval
+            if check_interval and early:
+                return None
+            self._saved_at = step
+        number = self._number(None if checkpoint_number is None else int(checkpoint_number))
+        self.checkpoint.count()
         return self.checkpoint.write(
             os.path.join(self.directory, f"{self._name}-{number}"),
+            options,
             asynchronous=self._asynchronous,
             then=self._remove_old,
         )
@@ -116,8 +155,13 @@ class CheckpointManager:
 
     def _remove_old(self) -> None:
         if self._max_to_keep is not None:
+            kept = -math.inf
             for path in self.checkpoints[: -self._max_to_keep]:
-                _files.remove(path)
+                written = _files.written_at(path)
+                if self._hours is not None and written - kept >= 3600 * self._hours:
+                    kept = written
+                else:
+                    _files.remove(path)
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint that is whole; without one, call `init_fn`.
@@ -148,6 +192,8 @@ class CheckpointManager:
         """Wait until what is written asynchronously is on disk; see `Checkpoint.wait`."""
         self.checkpoint.wait()
 
+    sync = wait
+
 
 def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None) -> str | None:
     """The path of the whole checkpoint with the highest number in a folder, or None.
@@ -163,6 +209,15 @@ def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None
     """
     found = _numbered(os.fspath(directory), name)
     return found[-1][1] if found else None
+
+
+def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
+    """The paths of the whole checkpoints in a folder, by number.
+
+    Args:
+        directory: The folder.
+    """
+    return [path for _, path in _numbered(os.fspath(directory), None)]
 
 
 def _numbered(directory: str, name: str | None) -> list[tuple[int, str]]:

@@ -31,9 +31,16 @@ class Variables:
         """The variables, in Keras' order."""
         if isinstance(self.owner, _compat.KerasVariable):
             return [self.owner]
-        if isinstance(self.owner, _compat.SeedGenerator):
+        if _is_generator(self.owner):
             return [self.owner.state]
         return list(self.owner.variables)
+
+
+def _is_generator(value: Any) -> bool:
+    """Whether something draws random numbers from a variable: Keras', and TensorFlow's by name."""
+    return isinstance(getattr(value, "state", None), _compat.KerasVariable) and not isinstance(
+        getattr(value, "variables", None), (list, tuple)
+    )
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,10 @@ def _parts(name: str, value: Any) -> Iterator[Variables | Stateful]:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
             yield from _parts(f"{name}/{key}", item)
-    elif isinstance(value, (_compat.KerasVariable, _compat.SeedGenerator)) or isinstance(
-        getattr(value, "variables", None), (list, tuple)
+    elif (
+        isinstance(value, _compat.KerasVariable)
+        or _is_generator(value)
+        or isinstance(getattr(value, "variables", None), (list, tuple))
     ):
         yield Variables(name, value)
     elif callable(getattr(value, "get_state", None)) and callable(

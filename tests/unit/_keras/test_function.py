@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._core.eager import run_functions_eagerly
 from replicax._core.values import Mirrored, PerReplica
 
 
@@ -121,13 +122,21 @@ def test_it_decorates():
     assert float(with_brackets(jnp.float32(1))) == 2.0
 
 
-def test_without_compilation_it_is_the_function():
-    def fn(x):
-        return float(x)
+def test_without_xla_it_is_compiled_as_well():
+    # `jit_compile=False` means "without XLA" in TensorFlow, not "run eagerly".
+    with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):
+        rx.function(jit_compile=False)(float)(jnp.float32(2.0))
 
-    assert rx.function(fn, jit_compile=False) is fn
-    decorated = rx.function(jit_compile=False)(fn)
-    assert decorated(jnp.float32(2.0)) == 2.0
+
+def test_functions_run_eagerly_if_that_is_wanted():
+    fn = rx.function(lambda x: float(x))
+    run_functions_eagerly(True)
+    try:
+        assert fn(jnp.float32(2.0)) == 2.0
+    finally:
+        run_functions_eagerly(False)
+    with pytest.raises(rx.errors.LeakedTracer):
+        fn(jnp.float32(2.0))
 
 
 class Counter:
@@ -223,6 +232,40 @@ def test_a_value_kept_from_another_trace_is_explained():
 def test_looking_at_a_value_is_explained():
     with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):
         rx.function(lambda x: float(x))(jnp.float32(1.0))
+
+
+def clipped(x):
+    if x.sum() > 1:
+        return x * 0 + 1
+    return x
+
+
+class Clipping(keras.Model):
+    def call(self, x):
+        return clipped(x)
+
+
+def in_function(strategy):
+    rx.function(clipped)(jnp.float32(2.0))
+
+
+def in_run(strategy):
+    strategy.run(clipped, args=(jnp.float32(2.0),))
+
+
+def in_fit(strategy):
+    with strategy.scope():
+        model = Clipping()
+        model.compile("sgd", "mse")
+    model.built = True
+    model.fit(np.ones((4, 1), "float32"), np.ones((4, 1), "float32"), verbose=0)
+
+
+@pytest.mark.parametrize("way", [in_function, in_run, in_fit])
+def test_the_error_names_the_line_and_the_fix(mirrored, way):
+    wanted = r"at test_function.py:\d+, `if x.sum\(\) > 1:`.*no AutoGraph.*of `if` use `tf.cond`"
+    with pytest.raises(rx.errors.LeakedTracer, match=wanted):
+        way(mirrored)
 
 
 def test_values_held_outside_stay_valid():

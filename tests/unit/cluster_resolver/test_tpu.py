@@ -190,6 +190,16 @@ def test_a_fallback_is_no_cluster():
     assert resolver(fallback="cpu").fallback == ("cpu",)
 
 
+def test_a_fallback_may_come_from_the_environment():
+    told = {"RX_TPU_FALLBACK": "gpu, cpu"}
+    assert resolver(environ=told).fallback == ("gpu", "cpu")
+    assert resolver(environ=told, fallback="cpu").fallback == ("cpu",)  # the program's own wins
+    with pytest.raises(
+        errors.ClusterSpecError, match=r"Received: RX_TPU_FALLBACK='tpu'\. There is no"
+    ):
+        resolver(environ={"RX_TPU_FALLBACK": "tpu"})
+
+
 @pytest.mark.parametrize(
     ("options", "environ", "said"),
     [

@@ -51,8 +51,8 @@ def test_a_data_set_does_not_change_with_the_options_it_was_given():
 @pytest.mark.parametrize(
     ("part", "field", "fields"),
     [
-        (Options(), "autotune", "Options has the fields deterministic, experimental_distribute"),
-        (Options().threading, "max_intra_op_parallelism", "ThreadingOptions has the fields"),
+        (Options(), "service", "Options has the fields autotune, deterministic"),
+        (Options().threading, "max_threads", "ThreadingOptions has the fields"),
         (Options().experimental_distribute, "num_devices", "DistributeOptions has the fields"),
     ],
 )

@@ -107,7 +107,7 @@ def test_folders_of_the_chief_decide(tmp_path):
 
     assert as_workers(2, work) == [(4, True), (4, True)]
     assert sorted(os.listdir(tmp_path / "0")) == ["ckpt-12", "ckpt-13"]
-    assert not (tmp_path / "1").exists()
+    assert os.listdir(tmp_path / "1") == []  # for programs that remove what a worker wrote
 
 
 def test_no_checkpoints():
@@ -134,3 +134,54 @@ def test_managers_in_one_folder_leave_each_other_what_they_write(tmp_path, monke
     may_end.set()
     best.wait()
     assert sorted(os.listdir(tmp_path)) == ["ckpt-1", "ckpt_best-1"]
+
+
+def test_checkpoints_by_steps(tmp_path):
+    step, kept = manager(tmp_path)
+    kept = rx.train.CheckpointManager(
+        kept.checkpoint, tmp_path, max_to_keep=None, step_counter=step, checkpoint_interval=3
+    )
+    saved = []
+    for step.value in range(8):
+        saved.append(kept.save())
+    assert [n for n, path in enumerate(saved) if path] == [0, 3, 6]
+    assert kept.save(check_interval=False) is not None
+    with pytest.raises(UsageError, match="An interval of checkpoints is counted in steps"):
+        manager(tmp_path, checkpoint_interval=3)
+
+
+def test_older_ones_hours_apart_stay(tmp_path):
+    _, kept = manager(tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=2)
+    for hour in range(6):
+        path = kept.save()
+        os.utime(os.path.join(path, _files.MANIFEST), (0, hour * 3600))
+    # Hours 0, 2 and 4 are two hours apart; 5 is the newest.
+    assert [os.path.basename(path) for path in kept.checkpoints] == [
+        f"ckpt-{n}" for n in (1, 3, 5, 6)
+    ]
+
+
+def test_options_of_tensorflow(tmp_path):
+    heard = []
+    calls = [heard.append, lambda: heard.append("written")]
+    options = rx.train.CheckpointOptions(experimental_write_callbacks=calls, enable_async=True)
+    _, kept = manager(tmp_path)
+    path = kept.save(options=options)
+    kept.sync()
+    assert heard == [path, "written"]
+
+
+def test_iterator_over_checkpoints(tmp_path):
+    _, kept = manager(tmp_path)
+    first = kept.save()
+    asked = []
+
+    def is_enough():
+        asked.append(len(asked))
+        if len(asked) == 1:
+            kept.save()
+        return len(asked) == 2
+
+    found = list(rx.train.checkpoints_iterator(tmp_path, timeout=0, timeout_fn=is_enough))
+    assert found == [first, kept.latest_checkpoint]
+    assert rx.train.all_checkpoints(tmp_path) == found

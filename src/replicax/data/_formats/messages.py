@@ -51,3 +51,12 @@ def _add_field(
         field.type = field.Type.Value("TYPE_MESSAGE")
         field.type_name = f".tensorflow.{kind}"
     return field
+
+
+@functools.cache
+def message_class(name: str) -> Any:
+    """The class of one of the messages that an example is made of, such as "Int64List"."""
+    file = messages()[0].DESCRIPTOR.file
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(file.message_types_by_name[name])

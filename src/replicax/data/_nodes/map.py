@@ -20,6 +20,7 @@ import jax
 
 from replicax._core.errors import MapFailed, ReplicaxError
 from replicax.data._element import as_element
+from replicax.data._inside import inside
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.sources import first_spec
 from replicax.data._options import AUTOTUNE
@@ -39,6 +40,7 @@ def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
     Raises:
         MapFailed: If the function raises.
     """
+    token = inside.set(True)
     try:
         # As in tf.data, a named tuple stays one argument.
         return fn(*element) if type(element) is tuple else fn(element)
@@ -46,6 +48,8 @@ def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
         raise
     except Exception as error:
         raise failed(fn, f"element {number}", error) from error
+    finally:
+        inside.reset(token)
 
 
 def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:

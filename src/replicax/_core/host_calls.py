@@ -1,0 +1,109 @@
+"""Python that a compiled program calls as it goes: what prints, writes summaries and checks.
+
+Nothing is lost: a program that ends waits for the calls that are under way. Nothing stands still:
+on CPUs the devices of a process share few threads, and a call runs on one of them, so it never
+waits for an array there. A long array is waited for by a thread of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.extend.core import take_current_trace
+
+# XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
+_AT_ONCE_BYTES = 64 * 1024
+
+
+def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
+    """Call `fn` with the values, as NumPy arrays, whenever compiled code gets here.
+
+    Args:
+        fn: What to call. Under `run` each replica calls it for itself; calls may overlap.
+        values: Arrays of compiled code.
+    """
+    _line().open()
+    jax.debug.callback(functools.partial(_line().call, fn), *values)
+
+
+def is_compiling(*values: Any) -> bool:
+    """Whether this code is traced, to be compiled; no backend is asked."""
+    if any(isinstance(value, Tracer) for value in values):
+        return True
+    return _kind_of_trace() is not _kind_outside()
+
+
+def flush() -> None:
+    """Wait until all calls of the programs under way were made."""
+    jax.effects_barrier()
+    _line().wait()
+
+
+@final
+class _Line:
+    """Calls that wait for a long array, and what comes after them, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
+        self._left, self._idle = 0, threading.Condition()
+        self._is_open = False
+
+    def open(self) -> None:
+        with self._idle:
+            if not self._is_open:
+                self._is_open = True
+                threading.Thread(target=self._work, daemon=True, name="replicax-calls").start()
+                # After JAX's own hooks, so before them at the end: the devices are still there.
+                atexit.register(flush)
+
+    def call(self, fn: Callable[..., Any], *arrays: Any) -> None:
+        with self._idle:
+            at_once = not self._left and all(a.nbytes <= _AT_ONCE_BYTES for a in arrays)
+            self._left += not at_once
+        if at_once:
+            fn(*map(np.asarray, arrays))
+        else:
+            self._waiting.put((fn, arrays))
+
+    def wait(self) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: not self._left)
+
+    def _work(self) -> None:
+        while True:
+            fn, arrays = self._waiting.get()
+            try:
+                fn(*map(np.asarray, arrays))
+            finally:
+                del fn, arrays
+                with self._idle:
+                    self._left -= 1
+                    self._idle.notify_all()
+
+
+@functools.cache
+def _line() -> _Line:
+    return _Line()
+
+
+def _kind_of_trace() -> type:
+    with take_current_trace() as trace:
+        return type(trace)
+
+
+@functools.cache
+def _kind_outside() -> type:
+    """The kind where nothing is traced, as in a new thread."""
+    found: list[type] = []
+    thread = threading.Thread(target=lambda: found.append(_kind_of_trace()))
+    thread.start()
+    thread.join()
+    return found[0]

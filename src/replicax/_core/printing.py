@@ -1,0 +1,201 @@
+"""`print`: also from compiled code, each replica by name. How arrays look is in text.py."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.context import current_frame
+from replicax._core.errors import UsageError
+from replicax._core.host_calls import call_on_host, is_compiling
+from replicax._core.placement import to_host
+from replicax._core.text import array_text, ends, nest_text
+from replicax._core.values import Mirrored, PerReplica, is_distributed
+
+_writing = threading.Lock()
+
+
+def print(
+    *inputs: Any,
+    output_stream: Any = None,
+    summarize: int | None = 3,
+    sep: str = " ",
+    end: str = "\n",
+    name: str | None = None,
+) -> None:
+    """Print values; in compiled code, whenever it runs, with the numbers that there are then.
+
+    Inside `run` every replica prints a line of its own, which begins with `[replica 1]`, and with
+    `[worker 0, replica 1]` if there are several workers. In `fit` and in an `rx.function` around
+    `run` there is one line. A program that ends waits for what was not printed yet.
+
+    **Differs from TF:** lines of compiled code may come later than what Python prints, and those
+    of different replicas in any order.
+
+    Args:
+        inputs: Arrays, numbers, texts, and nests of them.
+        output_stream: `sys.stderr`, which is the default, `sys.stdout` or the like; `"file://…"`,
+            to append to a file; or a function of the text, such as `logging.info`.
+        summarize: How many entries of both ends of an axis are shown; -1 for all.
+        sep: What stands between the inputs.
+        end: What stands at the end.
+        name: Not used.
+
+    Raises:
+        UsageError: If the stream is none of these.
+
+    Example:
+        >>> import sys
+        >>> import numpy as np
+        >>> import replicax as rx
+        >>> rx.print("loss:", np.float32(0.25), np.arange(9), output_stream=sys.stdout)
+        loss: 0.25 [0 1 2 ... 6 7 8]
+    """
+    del name
+    write = _writer(output_stream)
+    count = -1 if summarize is None else summarize
+    slots: list[Any] = []
+    nests = [jax.tree.map(lambda leaf: _noted(leaf, slots), i, is_leaf=_is_whole) for i in inputs]
+    line = _Line(nests, count, sep, end, write)
+    if not is_compiling(*slots):
+        line.print([to_host(value) for value in slots])
+        return
+    if not all(isinstance(size, int) for value in slots for size in value.shape):
+        return  # Keras asks for shapes alone
+    frame = current_frame()
+    context = (frame.replica or frame.merging) if frame else None
+    cut = [ends(value, count) for value in slots]
+    if context is not None and context.num_replicas_in_sync > 1:
+        call_on_host(line.print_replica, context.replica_id_in_sync_group, *cut)
+    else:
+        call_on_host(line.print_cut, *cut)
+
+
+@final
+@dataclass(frozen=True)
+class _Slot:
+    """Where an array of this shape stands."""
+
+    number: int
+    shape: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True)
+class _Words:
+    """An array of texts, or of other objects."""
+
+    array: Any
+
+
+@final
+@dataclass(frozen=True)
+class _Components:
+    """Where a value stands that differs per replica."""
+
+    slots: dict[int, _Slot]
+
+
+def _is_whole(leaf: Any) -> bool:
+    return leaf is None or is_distributed(leaf)
+
+
+def _noted(leaf: Any, slots: list[Any]) -> Any:
+    if isinstance(leaf, PerReplica):
+        return _Components({r: _slot(one, slots) for r, one in leaf.by_replica().items()})
+    if isinstance(leaf, Mirrored):
+        return _slot(leaf.value, slots)
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind in "OSU":
+        return _Words(leaf)  # no device takes it
+    if isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic):
+        return _slot(leaf, slots)
+    if hasattr(leaf, "__jax_array__"):  # a variable
+        return _slot(leaf.__jax_array__(), slots)
+    return leaf
+
+
+def _slot(array: Any, slots: list[Any]) -> _Slot:
+    slots.append(array)
+    return _Slot(len(slots) - 1, tuple(array.shape))
+
+
+@final
+@dataclass(frozen=True)
+class _Line:
+    """What is printed each time.
+
+    Args:
+        inputs: The nests, with slots for arrays.
+        count: How many entries are shown of the ends of an axis.
+        sep: What stands between the inputs.
+        end: What stands at the end.
+        write: Takes the text.
+    """
+
+    inputs: list[Any]
+    count: int
+    sep: str
+    end: str
+    write: Callable[[str], Any]
+
+    def print(self, arrays: list[np.ndarray], prefix: str = "") -> None:
+        """Print, with whole arrays."""
+        self.print_cut(*(ends(np.asarray(array), self.count) for array in arrays), prefix=prefix)
+
+    def print_cut(self, *arrays: np.ndarray, prefix: str = "") -> None:
+        """Print, with the ends of arrays."""
+        text = functools.partial(self._leaf, arrays)
+        line = self.sep.join(nest_text(value, text) for value in self.inputs)
+        with _writing:
+            self.write(f"{prefix}{line}{self.end}")
+
+    def print_replica(self, replica: np.ndarray, *arrays: np.ndarray) -> None:
+        """Print what a replica has."""
+        worker = f"worker {jax.process_index()}, " if jax.process_count() > 1 else ""
+        self.print_cut(*arrays, prefix=f"[{worker}replica {int(replica)}] ")
+
+    def _leaf(self, arrays: tuple[np.ndarray, ...], leaf: Any) -> str:
+        if isinstance(leaf, _Slot):
+            return array_text(arrays[leaf.number], leaf.shape, self.count)
+        if isinstance(leaf, _Components):
+            parts = (f"  {r}: {self._leaf(arrays, slot)}" for r, slot in leaf.slots.items())
+            return "PerReplica:{\n" + ",\n".join(parts) + "\n}"
+        if isinstance(leaf, _Words):
+            return array_text(ends(leaf.array, self.count), leaf.array.shape, self.count)
+        return str(leaf)
+
+
+def _writer(stream: Any) -> Callable[[str], Any]:
+    if stream is None:
+        return lambda text: _written(sys.stderr, text)
+    if isinstance(stream, str) and stream.startswith("file://"):
+        return functools.partial(_append, Path(stream.removeprefix("file://")))
+    if hasattr(stream, "write"):
+        return functools.partial(_written, stream)
+    if callable(stream):
+        return lambda text: stream(text.removesuffix("\n"))
+    raise UsageError(
+        "What is printed goes to a stream, a file or a function. Received: "
+        f"output_stream={stream!r}. It cannot take text. Use sys.stderr, sys.stdout, a path as "
+        "in 'file:///tmp/log', or a function such as logging.info."
+    )
+
+
+def _written(stream: Any, text: str) -> None:
+    stream.write(text)
+    if hasattr(stream, "flush"):
+        stream.flush()
+
+
+def _append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)

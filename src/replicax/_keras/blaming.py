@@ -1,0 +1,41 @@
+"""Where in the user's program an error comes from."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from typing import Any
+
+_LIBRARIES = {"jax", "jaxlib", "keras", "numpy", "replicax"}
+
+
+def user_line(error: BaseException) -> str:
+    """The innermost line of the user's that an error passed, in words."""
+    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if not _is_library(frame):
+            file = frame.f_code.co_filename
+            line = linecache.getline(file, number).strip()
+            return f"at {os.path.basename(file)}:{number}" + (f", `{line}`" if line else "")
+    return "from `float`, `int`, `bool`, `if` or NumPy"
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The error that came before those that libraries made of it.
+
+    Keras raises another one where a layer's `call` fails, which says less. What the user's own code
+    raises is the user's word.
+    """
+    while error.__traceback__ is not None:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        before = error.__cause__ or error.__context__
+        if before is None or not _is_library(frame):
+            break
+        error = before
+    return error
+
+
+def _is_library(frame: Any) -> bool:
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}

@@ -1,0 +1,160 @@
+"""Data that a traced function asks for: it becomes an input, or the function a host loop.
+
+One element of an iterator is an input of the program, which is taken anew for each call. What goes
+through data in a loop cannot be a program: the number of rounds is not known, and an element
+taken while tracing would be a constant of it. Then `HostLoop` ends the trace, and the function
+runs as plain Python from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, final
+
+from replicax._core.errors import OutOfRangeError, UsageError
+from replicax._core.tracing import read_by
+from replicax._keras.capture import TraceAgain
+
+# A loop of so few rounds costs little when it is written out, and stays part of the program.
+MAX_UNROLLED = 16
+
+
+class HostLoop(TraceAgain):
+    """Raised while a function is traced that only Python can go through.
+
+    Args:
+        what: What it does.
+        once: Whether it does so in its first call only.
+    """
+
+    def __init__(self, what: str, *, once: bool = False) -> None:
+        super().__init__(what)
+        self.what = what
+        self.once = once
+
+
+class NeedsElement(TraceAgain):
+    """The function asks an iterator for its next element.
+
+    Args:
+        iterator: The iterator.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        super().__init__(iterator)
+        self.iterator = iterator
+
+
+class Feed(NamedTuple):
+    """Which iterator an element comes from.
+
+    Args:
+        leaf: Its number among the leaves of the arguments; None if it is none of them.
+        iterator: The iterator, if it is no argument.
+    """
+
+    leaf: int | None
+    iterator: Any
+
+    @classmethod
+    def of(cls, iterator: Any, leaves: Sequence[Any]) -> Feed:
+        """The feed of an iterator that a call with these leaves has asked."""
+        for number, leaf in enumerate(leaves):
+            if leaf is not None and leaf.value is iterator:
+                return cls(number, None)
+        return cls(None, iterator)
+
+    def source(self, leaves: Sequence[Any]) -> Any:
+        """The iterator of a call with these leaves."""
+        return self.iterator if self.leaf is None else leaves[self.leaf].value
+
+
+@final
+class Elements:
+    """Answers a traced function: each iterator has one element for it.
+
+    Args:
+        elements: The iterators with their elements, which are traced.
+    """
+
+    def __init__(self, elements: Sequence[tuple[Any, Any]]) -> None:
+        self._elements = {id(iterator): [element] for iterator, element in elements}
+
+    def take(self, iterator: Any) -> Any:
+        """The element of an iterator."""
+        waiting = self._elements.get(id(iterator))
+        if waiting is None:
+            raise NeedsElement(iterator)
+        if not waiting:
+            self.loop("takes more than one element of an iterator")
+        return waiting.pop()
+
+    def loop(self, what: str) -> NoReturn:
+        """End the trace: the function is a host loop."""
+        raise HostLoop(what)
+
+    def begin(self, what: str) -> None:
+        """End the trace: the first call runs as plain Python."""
+        raise HostLoop(what, once=True)
+
+    def unrolls(self, rounds: int) -> bool:
+        """Whether so many rounds of a loop may be written out."""
+        return rounds <= MAX_UNROLLED
+
+
+@final
+class Refusal:
+    """Answers a replica function, which cannot be a host loop."""
+
+    def take(self, iterator: Any) -> NoReturn:
+        """Refuse."""
+        self.loop("takes an element of an iterator")
+
+    def loop(self, what: str) -> NoReturn:
+        """Refuse."""
+        raise UsageError(
+            "A function that runs on replicas or on a worker is one program, and data comes to it "
+            f"by its arguments. Received: one that {what}. It is traced once: the data would be "
+            "a constant of it, the same in every step. Take the data outside, "
+            "`strategy.run(fn, args=(next(iterator),))`, and loop there; loop over numbers with "
+            "`range` (written out), `tf.while_loop` or `tf.map_fn`."
+        )
+
+    def begin(self, what: str) -> None:
+        """Nothing: it cannot run as plain Python."""
+
+    def unrolls(self, rounds: int) -> bool:
+        """Whether so many rounds of a loop may be written out."""
+        return rounds <= MAX_UNROLLED
+
+
+def is_data(leaf: Any) -> bool:
+    """Whether a leaf is a data set or an iterator over one."""
+    return hasattr(leaf, "host_batches")
+
+
+def first_of(iterator: Any) -> tuple[Any, Any]:
+    """The next element of an iterator, and its position before."""
+    try:
+        with read_by(None):
+            state = iterator.get_state()
+            return next(iterator), state
+    except StopIteration as end:
+        raise at_end() from end
+
+
+def next_of(iterator: Any) -> Any:
+    """The next element of an iterator."""
+    try:
+        return next(iterator)
+    except StopIteration as end:
+        raise at_end() from end
+
+
+def at_end() -> OutOfRangeError:
+    """The error for a call at the end of the data."""
+    return OutOfRangeError(
+        "An iterator gives as many elements as its data set has. Received: a call of a compiled "
+        "function at the end of the data set. There is no next element. Catch this error, count "
+        "the steps, or `repeat()` the data set."
+    )

@@ -1,0 +1,149 @@
+"""The input signature of a compiled function: what its arguments have to look like."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import SignatureMismatch
+from replicax._core.values import Mirrored, PerReplica, is_distributed
+
+
+def is_spec(value: Any) -> bool:
+    """Whether a value describes an array (`tf.TensorSpec`, `rx.data.ArraySpec`) and is none."""
+    described = hasattr(value, "shape") and hasattr(value, "dtype")
+    return described and not (hasattr(value, "__array__") or hasattr(value, "__jax_array__"))
+
+
+def numpy_dtype(dtype: Any) -> Any:
+    """The NumPy dtype that arrays of a spec's type have; None for text."""
+    if dtype in (str, bytes):
+        return None
+    found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    return None if found.kind in "OUS" else jax.dtypes.canonicalize_dtype(found)
+
+
+def flatten_specs(specs: Any) -> tuple[list[Any], Any]:
+    """The specs of a nest, and its structure."""
+    return jax.tree.flatten(specs, is_leaf=is_spec)
+
+
+@final
+class InputSignature:
+    """The specs of a function's first arguments.
+
+    Args:
+        parameters: The function's parameters, without `self`.
+        specs: One nest of specs for each argument.
+    """
+
+    def __init__(self, parameters: Sequence[inspect.Parameter], specs: Sequence[Any]) -> None:
+        self.parameters = parameters
+        self.specs = tuple(specs)
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], specs: Any) -> InputSignature | None:
+        """That of a function; None if nothing was said.
+
+        Raises:
+            SignatureMismatch: If there are more specs than arguments, or they are no list.
+        """
+        if specs is None:
+            return None
+        parameters = list(inspect.signature(fn).parameters.values())
+        if parameters and parameters[0].name == "self":
+            parameters = parameters[1:]
+        several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        if not isinstance(specs, list | tuple) or (len(specs) > len(parameters) and not several):
+            raise SignatureMismatch(
+                "An input signature is a list with a spec for each argument. Received: "
+                f"input_signature={specs!r} for {[p.name for p in parameters]}. It cannot be told "
+                "which argument is meant. Write `input_signature=[tf.TensorSpec(shape, dtype)]`."
+            )
+        return cls(parameters, specs)
+
+    def bound(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, as arrays of the types that were said.
+
+        Raises:
+            SignatureMismatch: If one does not fit.
+        """
+        names = [p.name for p in self.parameters]
+        given, rest = list(args), dict(kwargs)
+        while len(given) < len(self.specs) and names[len(given)] in rest:
+            given.append(rest.pop(names[len(given)]))
+        if len(given) < len(self.specs):
+            raise SignatureMismatch(
+                "A function with an input signature gets an argument for each of its specs. "
+                f"Received: {len(given)} for {len(self.specs)}. The others have no value. "
+                f"Pass {names[len(given) : len(self.specs)]} as well."
+            )
+        for number, spec in enumerate(self.specs):
+            name = names[number] if number < len(names) else str(number)
+            given[number] = fitted(spec, given[number], name)
+        return tuple(given), rest
+
+
+def fitted(spec: Any, value: Any, name: str) -> Any:
+    """An argument as its spec wants it.
+
+    Raises:
+        SignatureMismatch: If it does not fit.
+    """
+    leaves, tree = flatten_specs(spec)
+    try:
+        parts = tree.flatten_up_to(value)
+    except ValueError as error:
+        raise SignatureMismatch(
+            "An argument has the structure of its spec. Received: for "
+            f"'{name}' {jax.tree.structure(value)}, not {tree}. Binding inputs to the function "
+            "failed: its parts cannot be matched. Pass the same nest of lists and dicts."
+        ) from error
+    fitting = [_fitted_leaf(s, part, name) for s, part in zip(leaves, parts, strict=True)]
+    return tree.unflatten(fitting)
+
+
+def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
+    if not is_spec(spec) or spec.dtype is None:
+        return value
+    dtype = numpy_dtype(spec.dtype)
+    if dtype is None:
+        return value
+    if not (is_distributed(value) or isinstance(value, jax.Array | Tracer)):
+        value = np.asarray(getattr(value, "value", value), dtype)
+    for part in _parts(value):
+        shape = None if spec.shape is None else tuple(spec.shape)
+        if part.dtype != dtype or not _fits(shape, part.shape):
+            raise SignatureMismatch(
+                "An argument has the shape and type of its spec. Received: for "
+                f"'{name}' {part.dtype}{list(part.shape)}, where {spec} is wanted. The function "
+                "was promised other arguments. Cast or reshape it, or change `input_signature`; "
+                "None stands for an axis of any size."
+            )
+    return value
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mirrored):
+        return [value.value]
+    if not isinstance(value, PerReplica):
+        return [value]
+    if value.is_even:
+        whole = value.stacked
+        return [jax.ShapeDtypeStruct(whole.shape[1:], whole.dtype)]
+    return value.components
+
+
+def _fits(wanted: tuple[Any, ...] | None, shape: tuple[int, ...]) -> bool:
+    if wanted is None:
+        return True
+    return len(wanted) == len(shape) and all(
+        w is None or w == size for w, size in zip(wanted, shape, strict=True)
+    )

@@ -1,0 +1,86 @@
+"""`tf.range`: an array of numbers, and what compiled code makes of a loop over it.
+
+A loop over a short range is written out in the program. A function that loops over a long one, or
+over one whose end is an argument, runs as plain Python instead: a host loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn, final
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import LeakedTracer
+from replicax._core.tracing import current_reader, refuse_to_loop
+from replicax._keras import _compat
+
+
+def number_range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None) -> Any:
+    """Numbers from `start` up to `limit`, which is not among them.
+
+    Args:
+        start: The first; the limit, if there is no other.
+        limit: Where they end.
+        delta: The difference between two.
+        dtype: Their type; 32 bits, unless an argument has another.
+
+    Returns:
+        An array that can be looped over; if an argument is an array of compiled code, something
+        that can only be looped over.
+    """
+    start, limit = (0, start) if limit is None else (start, limit)
+    ends = [_number(value) for value in (start, limit, delta)]
+    if any(isinstance(end, Tracer) for end in ends):
+        return TracedRange()
+    wanted = np.dtype(getattr(dtype, "as_numpy_dtype", dtype)) if dtype is not None else None
+    if wanted is None:
+        typed = [end for end in ends if hasattr(end, "dtype")]
+        default = np.float32 if any(isinstance(end, float) for end in ends) else np.int32
+        wanted = np.result_type(*typed) if typed else np.dtype(default)
+        if default is np.float32 and wanted.kind in "iu":
+            wanted = np.dtype(default)
+    return np.arange(*ends, dtype=wanted).view(Range)
+
+
+def _number(value: Any) -> Any:
+    value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        return np.asarray(value)[()]
+    return value
+
+
+@final
+class Range(np.ndarray):
+    """The array of a `tf.range`: loops over it are watched while a function is traced."""
+
+    def numpy(self) -> np.ndarray:
+        """The plain array."""
+        return self.view(np.ndarray)
+
+    def __iter__(self) -> Iterator[Any]:
+        reader = current_reader()
+        if reader is not None and not reader.unrolls(len(self)):
+            reader.loop(f"loops over a `tf.range` of {len(self)}")
+        return (self[number, ...] for number in range(len(self)))
+
+
+@final
+class TracedRange:
+    """A range whose end is an array of compiled code: it can be looped over in a host loop."""
+
+    def __iter__(self) -> NoReturn:
+        refuse_to_loop("loops over a `tf.range` of an argument")
+        self._misuse()
+
+    def _misuse(self, *_: Any) -> NoReturn:
+        raise LeakedTracer(
+            "An array of compiled code has a size that is known when it is traced. Received: a "
+            "`tf.range` whose end is computed in the program, used as an array. XLA compiles for "
+            "fixed sizes. Take the end from a shape, `x.shape[0]`, or loop with `tf.while_loop`."
+        )
+
+    __array__ = __jax_array__ = __len__ = __getitem__ = __add__ = __radd__ = __mul__ = _misuse
+    __rmul__ = __sub__ = __rsub__ = __truediv__ = _misuse

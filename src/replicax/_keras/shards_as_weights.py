@@ -1,0 +1,58 @@
+"""`layer.weights` with the shards of variables that parameter servers divide, as TensorFlow has it.
+
+`older_spellings.py` puts it in. What reads or writes values still sees whole variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from replicax._keras.server_variable import ShardedVariable
+
+_whole = ContextVar("whole", default=False)
+
+
+def with_shards(weights: property) -> property:
+    """The property `weights`: in place of a sharded variable, its shards."""
+
+    @functools.wraps(weights.fget or weights)
+    def found(self: Any) -> list[Any]:
+        wants_whole = _whole.get()
+        with _of_whole_variables():
+            variables = weights.__get__(self)
+        return variables if wants_whole else [part for v in variables for part in _parts(v)]
+
+    return property(found)
+
+
+def whole(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that works on whole variables."""
+
+    @functools.wraps(method)
+    def with_whole(*args: Any, **options: Any) -> Any:
+        with _of_whole_variables():
+            return method(*args, **options)
+
+    return with_whole
+
+
+def whole_property(found: property) -> property:
+    """A property that is a list of whole variables."""
+    return property(whole(lambda self: found.__get__(self)))
+
+
+@contextlib.contextmanager
+def _of_whole_variables() -> Iterator[None]:
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
+def _parts(variable: Any) -> list[Any]:
+    return list(variable.variables) if isinstance(variable, ShardedVariable) else [variable]

@@ -1,0 +1,237 @@
+"""Models whose input is text: their first layers run on the host, the others on the devices.
+
+Devices know no text. A functional or sequential model with an `Input(dtype="string")` is taken
+apart: the layers that read text make arrays of it, on the host; the rest is a function of those
+arrays, of the same layers. Called on text, both follow one another; `fit`, `evaluate` and
+`predict` compute the first part of each batch beforehand, and the strategy sees numbers only.
+Put into Keras by the first layer that reads text (`install`).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+
+_PREPARED = "replicax prepared "
+_parts_of: weakref.WeakKeyDictionary[Any, Parts] = weakref.WeakKeyDictionary()
+_is_installed = False
+
+
+def install() -> None:
+    """Put the seams into Keras; a second call changes nothing."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    # Of its own, so that other layers are called as they were.
+    keras.Model.__call__ = _called(keras.Model.__call__)
+    _compat.Functional.call = _prepared_call(_compat.Functional.call)
+    trainer: Any = _compat.JAXTrainer
+    for method in ("fit", "evaluate", "predict", *_compat.ON_BATCH):
+        setattr(trainer, method, _with_text(getattr(trainer, method)))
+
+
+def _called(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get("inputs")
+        functional = _taking_text(self, given)
+        if functional is None or _is_symbolic(given):
+            return original(self, *args, **kwargs)
+        training = kwargs.get("training", args[1] if len(args) > 1 else None)
+        return parts(functional)(given, training)
+
+    return call
+
+
+def _prepared_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_prepared(inputs):
+            return original(self, inputs, *args, **kwargs)
+        return parts(self)(inputs, kwargs.get("training", args[0] if args else None))
+
+    return call
+
+
+def _with_text(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        functional = _taking_text(self, x)
+        if functional is None:
+            return original(self, x, *args, **kwargs)
+        own = parts(functional)
+        if own.rest is None:
+            return own.in_batches(x, *args, **kwargs)
+        if kwargs.get("validation_data") is not None:
+            kwargs["validation_data"] = own.prepared_data(kwargs["validation_data"], is_pair=True)
+        return original(self, own.prepared_data(x), *args, **kwargs)
+
+    return method
+
+
+def _taking_text(model: Any, given: Any) -> Any:
+    """The functional model that a model is, if it reads text; a new sequential one is built."""
+    if isinstance(model, keras.Sequential):
+        model = _compat.functional_of(model) or _built(model, given)
+    if model is None or not isinstance(model, _compat.Functional):
+        return None
+    return model if any(_is_text(tensor) for tensor in model.inputs) else None
+
+
+def _built(model: Any, given: Any) -> Any:
+    first = next(iter(model.layers), None)
+    if getattr(first, "compute_dtype", None) != "string":
+        return None
+    shape = getattr(given, "shape", None)
+    model.build((None, *shape[1:]) if shape else (None,))
+    return _compat.functional_of(model)
+
+
+def _is_text(tensor: Any) -> bool:
+    return tensor.dtype == "string"
+
+
+def _is_symbolic(value: Any) -> bool:
+    return any(isinstance(leaf, keras.KerasTensor) for leaf in keras.tree.flatten(value))
+
+
+def _is_prepared(value: Any) -> bool:
+    return isinstance(value, dict) and any(str(key).startswith(_PREPARED) for key in value)
+
+
+def parts(functional: Any) -> Parts:
+    """The two parts of a model that reads text."""
+    if functional not in _parts_of:
+        _parts_of[functional] = Parts(functional)
+    return _parts_of[functional]
+
+
+@final
+class Parts:
+    """A functional model as a function on the host, and a model of what that makes.
+
+    Args:
+        functional: The model.
+
+    Raises:
+        UsageError: If text reaches a layer that has weights to train.
+    """
+
+    def __init__(self, functional: Any) -> None:
+        self._struct, self._inputs = functional.input, functional.inputs
+        made: dict[int, Any] = {}  # what is made of text, by the host
+        of_text = {id(tensor) for tensor in self._inputs if _is_text(tensor)}
+        self._texts = [tensor for tensor in self._inputs if _is_text(tensor)]
+        for operation, sources, results in _compat.nodes_of(functional):
+            if not any(id(source) in of_text for source in sources):
+                continue
+            _refuse_weights(operation)
+            of_text |= {id(result) for result in results if _is_text(result)}
+            made |= {id(result): result for result in results if not _is_text(result)}
+        whole = {id(tensor) for tensor in keras.tree.flatten(functional.output)}
+        self.rest: Any = None
+        if whole <= {*of_text, *made}:
+            self._first = keras.Function(self._texts, functional.output)
+            return
+        self._first = keras.Function(self._texts, list(made.values()))
+        others = [tensor for tensor in self._inputs if not _is_text(tensor)]
+        # A function, not a model: that would add calls to the layers, which are seen outside.
+        self.rest = keras.Function([*made.values(), *others], functional.output)
+
+    def __call__(self, inputs: Any, training: bool | None = None) -> Any:
+        """What the model makes of text, or of what was prepared."""
+        if self.rest is None:
+            return self._on_host(self._flat(inputs))
+        prepared = self.prepared(inputs)
+        flat = [prepared[_PREPARED + str(number)] for number in range(len(prepared))]
+        return _compat.run_graph(self.rest, flat, training)
+
+    def prepared(self, inputs: Any) -> Any:
+        """The inputs with arrays in place of text."""
+        if _is_prepared(inputs):
+            return inputs
+        flat = self._flat(inputs)
+        others = [x for x, tensor in zip(flat, self._inputs, strict=True) if not _is_text(tensor)]
+        made = keras.tree.flatten(self._on_host(flat))
+        return {_PREPARED + str(number): value for number, value in enumerate([*made, *others])}
+
+    def prepared_data(self, data: Any, *, is_pair: bool = False) -> Any:
+        """Data as `fit` takes them, with arrays in place of text."""
+        if callable(getattr(data, "map", None)):
+            return data.map(self._prepared_batch)
+        if is_pair:
+            return (self.prepared(data[0]), *data[1:])
+        if hasattr(data, "__next__"):
+            return (self._prepared_batch(*_as_tuple(batch)) for batch in data)
+        if isinstance(data, list | tuple | dict | str) or hasattr(data, "dtype"):
+            return self.prepared(data)
+        raise UsageError(
+            "A model that reads text takes arrays of text, a `Dataset`, or a generator. Received: "
+            f"a {type(data).__name__}. Text is made numbers before it is shared among devices. "
+            "Map the layers that read text over the data set: `dataset.map(lambda text, y: "
+            "(vectorize(text), y))`, and let the model begin behind them."
+        )
+
+    def in_batches(self, x: Any, *_: Any, **__: Any) -> Any:
+        """What `predict` gives of a model that is all on the host."""
+        if not callable(getattr(x, "map", None)):
+            return self(x)
+        results = [keras.tree.flatten(self(_as_tuple(batch)[0])) for batch in x]
+        joined = [np.concatenate(leaves) for leaves in zip(*results, strict=True)]
+        return joined[0] if len(joined) == 1 else joined
+
+    def _prepared_batch(self, x: Any, *rest: Any) -> Any:
+        return (self.prepared(x), *rest) if rest else self.prepared(x)
+
+    def _flat(self, inputs: Any) -> list[Any]:
+        """The inputs in the order of the model's."""
+        struct = self._struct
+        if isinstance(struct, dict) and isinstance(inputs, dict):
+            return [inputs[name] for name in sorted(struct)]
+        if isinstance(inputs, dict):
+            return [inputs[tensor.name] for tensor in self._inputs]
+        if len(self._inputs) > 1:
+            return list(inputs)
+        alone = isinstance(inputs, list | tuple) and len(inputs) == 1
+        return [inputs[0] if alone and hasattr(inputs[0], "shape") else inputs]
+
+    def _on_host(self, flat: list[Any]) -> Any:
+        texts = [x for x, tensor in zip(flat, self._inputs, strict=True) if _is_text(tensor)]
+        wanted = [tensor.shape for tensor in self._texts]
+        arrays = [_with_rank(x, shape) for x, shape in zip(texts, wanted, strict=True)]
+        # An element of a data set, without the axis of the batch.
+        alone = all(array.ndim == len(s) - 1 for array, s in zip(arrays, wanted, strict=True))
+        results = self._first([array[None] if alone else array for array in arrays])
+        return keras.tree.map_structure(lambda r: r[0], results) if alone else results
+
+
+def _with_rank(value: Any, shape: tuple[Any, ...]) -> np.ndarray:
+    """Text as an array; an axis of one, as Keras does it, is added or left out."""
+    array = np.asarray(value, dtype=object)
+    if array.ndim == len(shape) - 1 and shape[-1] == 1:
+        return array[..., None]
+    if array.ndim == len(shape) + 1 and array.shape[-1] == 1:
+        return array[..., 0]
+    return array
+
+
+def _as_tuple(batch: Any) -> Iterable[Any]:
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
+def _refuse_weights(operation: Any) -> None:
+    if getattr(operation, "trainable_variables", None):
+        raise UsageError(
+            "Text goes to layers without weights, such as TextVectorization and StringLookup. "
+            f"Received: layer '{operation.name}' ({type(operation).__name__}), which has weights. "
+            "They are on devices, which know no text. Turn the text into numbers in front of it."
+        )

@@ -1,0 +1,170 @@
+"""`Variable`: a `keras.Variable` that is made, sliced and assigned as TensorFlow's are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax._core.tracing import current_reader
+from replicax._keras import _compat
+from replicax._keras.capture import CaptureScope
+from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
+from replicax._keras.variable_methods import VariableMethods
+
+
+class _AnyVariable(type):
+    """Lets every Keras variable be an instance: what layers make are variables as well."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _compat.KerasVariable)
+
+
+@final
+class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
+    """A value that is kept from step to step.
+
+    It is a `keras.Variable`, and every Keras variable is an instance of this class. Made in
+    `strategy.scope()` it belongs to the strategy. In a compiled function it may be made on the
+    first call: `if self.v is None: self.v = Variable(0.0)`.
+
+    **Differs from TF:** `value` is an attribute, as in Keras: write `v.value` or `v.read_value()`
+    for `v.value()`. 64-bit types are 32 bits wide on JAX unless `jax_enable_x64` is set. There are
+    no variables of text, nor of shapes that change.
+
+    Args:
+        initial_value: A number, an array, or a function without arguments that returns one.
+        trainable: Whether it is trained; None: unless it is synchronized on read.
+        validate_shape: Ignored, as are the arguments that are not listed here.
+        name: Its name.
+        dtype: Its type; None for that of the value.
+        constraint: A function that an optimizer applies after each update.
+        synchronization: When replicas' values are combined.
+        aggregation: How what replicas write is combined.
+        shape: Its shape, where the value is one number, or a Keras initializer.
+
+    Raises:
+        UsageError: If the value is text, is made by the function being traced, or does not fit.
+
+    Example:
+        >>> import replicax as rx
+        >>> v = rx.Variable([1.0, 2.0, 3.0])
+        >>> v[1:].assign([5.0, 6.0]).numpy().tolist()
+        [1.0, 5.0, 6.0]
+        >>> float(v.assign_add([1.0, 1.0, 1.0])[0])
+        2.0
+    """
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Any], Any] | None = None,
+        synchronization: str = VariableSynchronization.AUTO,
+        aggregation: str = VariableAggregation.NONE,
+        shape: Sequence[int] | None = None,
+        experimental_enable_variable_lifting: bool = True,
+    ) -> None:
+        if initial_value is None:
+            raise UsageError(
+                "A variable begins with a value. Received: initial_value=None. Its shape and type "
+                "could not be known. Pass a number, an array or a function that makes one."
+            )
+        if trainable is None:
+            trainable = synchronization != VariableSynchronization.ON_READ
+        beginning, shape, kind = _beginning(initial_value, shape, dtype)
+        outer, _, own = (name or "Variable").rpartition("/")
+        super().__init__(
+            beginning,
+            shape=shape,
+            dtype=kind,
+            trainable=trainable,
+            autocast=False,
+            aggregation=aggregation,
+            synchronization=synchronization,
+            name=own.split(":")[0],
+        )
+        if outer:
+            _compat.set_path(self, f"{outer}/{self.path}")
+        self.constraint = constraint
+
+
+def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
+    """What Keras makes a variable of: a value or an initializer, a shape, and a type."""
+    wanted = None if dtype is None else np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    shape = None if shape is None else tuple(shape)
+    traced = _compat.get_stateless_scope() is not None
+    if isinstance(value, keras.initializers.Initializer) and shape is not None:
+        return value, shape, _stored(wanted or np.dtype("float32"))
+    make: Any = value
+    if callable(value) and not traced:
+        value = make()
+    elif callable(value):  # it is called when the trace is over
+        with CaptureScope(finds=True):
+            made = jax.eval_shape(lambda: jnp.asarray(make()))
+        kind = _stored(wanted or made.dtype)
+        return (lambda shape, dtype: jnp.asarray(make(), dtype)), made.shape, kind
+    host = _on_host(value)
+    kind = _stored(wanted or host.dtype)
+    _check_fits(host, kind)
+    whole = host if shape is None or host.shape == shape else np.broadcast_to(host, shape)
+    if not traced:
+        return jnp.asarray(whole, kind), None, kind
+    return (lambda shape, dtype: jnp.asarray(whole, dtype)), whole.shape, kind
+
+
+def _on_host(value: Any) -> np.ndarray:
+    value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
+    if isinstance(value, Tracer):
+        reader = current_reader()
+        if reader is not None:
+            reader.begin("makes a variable of what it computes")
+        raise UsageError(
+            "A variable that a compiled function makes begins with a value that is known when it "
+            "is traced. Received: one that the function computes. The variable is made before the "
+            "program runs. Pass a function, `tf.Variable(lambda: tf.zeros([3]))`, or make it "
+            "outside."
+        )
+    if isinstance(value, jax.Array):
+        return np.asarray(value)
+    host = np.asarray(value)
+    if host.dtype.kind in "OUS":
+        raise UsageError(
+            "A variable holds numbers. Received: an initial value of "
+            f"{type(value).__name__}, which is text or no array. JAX has no arrays of text. Keep "
+            "it in a Python object; `rx.train.Value` saves one in a checkpoint."
+        )
+    is_python = not hasattr(value, "dtype")
+    if is_python and host.dtype.kind in "if":
+        narrow = {"i": np.int32, "f": np.float32}[host.dtype.kind]
+        _check_fits(host, str(np.dtype(narrow)))
+        host = host.astype(narrow)
+    return host
+
+
+def _stored(dtype: Any) -> str:
+    return str(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _check_fits(host: np.ndarray, kind: str) -> None:
+    if host.dtype.kind not in "iu" or np.dtype(kind).kind not in "iu" or not host.size:
+        return
+    limits = np.iinfo(kind)
+    if int(host.min()) < limits.min or int(host.max()) > limits.max:
+        raise UsageError(
+            "A variable of integers begins with one that its type can hold. Received: "
+            f"{int(host.max())} for {kind}. JAX computes with 32 bits unless it is told otherwise. "
+            "Call `jax.config.update('jax_enable_x64', True)` first, or use a smaller number."
+        )

@@ -1,0 +1,158 @@
+"""Imports of TensorFlow, and the choice of Keras' backend, rewritten; all else stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import libcst as cst
+from libcst import matchers as m
+
+# What Replicax has nothing for: an import of it stays, and fails as it did.
+_NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
+_KERAS_FIRST = "import replicax.tf  # before Keras: it chooses the JAX backend"
+
+
+def rewritten(text: str, *, chosen: bool = False) -> str:
+    """The source with its imports rewritten; `text` itself if nothing has to be.
+
+    Args:
+        text: The source.
+        chosen: Whether a piece above has chosen Keras' backend already.
+
+    Raises:
+        cst.ParserSyntaxError: If it is no Python.
+    """
+    tree = cst.parse_module(text)
+    change = _Rewriter()
+    changed = tree.visit(change)
+    if change.imports and not chosen:
+        changed = _before_keras(changed)
+    return changed.code if not changed.deep_equals(tree) else text
+
+
+def replaced(module: str) -> str | None:
+    """The module to import in the place of this one, or None if it stays."""
+    package, _, rest = module.partition(".")
+    if package != "tensorflow":
+        return None
+    if rest == "compat.v2" or rest.startswith("compat.v2."):
+        rest = rest.removeprefix("compat.v2").removeprefix(".")
+    if rest.partition(".")[0] in _NOT_HERE:
+        return None
+    return f"replicax.tf.{rest}" if rest else "replicax.tf"
+
+
+@final
+class _Rewriter(cst.CSTTransformer):
+    """Changes import statements, and "tensorflow" where it names a backend."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.imports = 0
+
+    def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> cst.Import:
+        names = [self._alias(alias) for alias in updated_node.names]
+        return updated_node.with_changes(names=names)
+
+    def _alias(self, alias: cst.ImportAlias) -> cst.ImportAlias:
+        old = _dotted(alias.name)
+        new = replaced(old)
+        if new is None:
+            return alias
+        self.imports += 1
+        if alias.asname is None:  # `import tensorflow.keras` binds `tensorflow`
+            return alias.with_changes(
+                name=_expression("replicax.tf"), asname=cst.AsName(cst.Name("tensorflow"))
+            )
+        return alias.with_changes(name=_expression(new))
+
+    def leave_ImportFrom(
+        self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom
+    ) -> cst.ImportFrom:
+        if updated_node.module is None or updated_node.relative:
+            return updated_node
+        new = replaced(_dotted(updated_node.module))
+        names = updated_node.names
+        if new is None or (
+            new == "replicax.tf"
+            and not isinstance(names, cst.ImportStar)
+            and all(_dotted(alias.name) in _NOT_HERE for alias in names)
+        ):
+            return updated_node
+        self.imports += 1
+        return updated_node.with_changes(module=_expression(new))
+
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
+        if m.matches(updated_node, _BACKEND_SET):
+            return updated_node.with_changes(value=_jax(updated_node.value))
+        return updated_node
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        if not m.matches(updated_node, _BACKEND_CALL):
+            return updated_node
+        *others, last = updated_node.args
+        return updated_node.with_changes(args=[*others, last.with_changes(value=_jax(last.value))])
+
+
+_BACKEND_NAME = m.MatchIfTrue(lambda text: str(text).strip("\"'") == "KERAS_BACKEND")
+_TENSORFLOW = m.SimpleString(
+    value=m.MatchIfTrue(lambda text: str(text).strip("\"'") == "tensorflow")
+)
+_KEY = m.SimpleString(value=_BACKEND_NAME)
+_BACKEND_SET = m.Assign(
+    targets=[m.AssignTarget(m.Subscript(slice=[m.SubscriptElement(slice=m.Index(value=_KEY))]))],
+    value=_TENSORFLOW,
+)
+_BACKEND_CALL = m.Call(args=[m.Arg(_KEY), m.Arg(_TENSORFLOW)]) | m.Call(
+    func=m.Attribute(attr=m.Name("set_backend")), args=[m.Arg(_TENSORFLOW)]
+)
+
+
+def _jax(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The string "jax" in the quotes of the old one."""
+    old = cst.ensure_type(value, cst.SimpleString)
+    return old.with_changes(value=old.value.replace("tensorflow", "jax"))
+
+
+def _before_keras(tree: cst.Module) -> cst.Module:
+    """Import Replicax before Keras, if the program imports Keras first."""
+    for index, statement in enumerate(tree.body):
+        modules = _imported(statement)
+        if any(module.partition(".")[0] == "replicax" for module in modules):
+            return tree
+        if _chooses_backend(statement):
+            return tree
+        if "keras" in {module.partition(".")[0] for module in modules}:
+            extra: Any = cst.parse_statement(_KERAS_FIRST, config=tree.config_for_parsing)
+            # Comments above the import stay above both.
+            first: Any = statement
+            extra = extra.with_changes(leading_lines=first.leading_lines)
+            rest = first.with_changes(leading_lines=[])
+            body = [*tree.body[:index], extra, rest, *tree.body[index + 1 :]]
+            return tree.with_changes(body=body)
+    return tree
+
+
+def _imported(statement: cst.BaseStatement | cst.BaseSmallStatement) -> Sequence[str]:
+    modules: list[str] = []
+    for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+        if isinstance(part, cst.Import):
+            modules += [_dotted(alias.name) for alias in part.names]
+        elif isinstance(part, cst.ImportFrom) and part.module is not None and not part.relative:
+            modules.append(_dotted(part.module))
+    return modules
+
+
+def _chooses_backend(statement: cst.CSTNode) -> bool:
+    return bool(m.findall(statement, m.SimpleString(value=_BACKEND_NAME)))
+
+
+def _dotted(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return f"{_dotted(node.value)}.{node.attr.value}"
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _expression(dotted: str) -> Any:
+    return cst.parse_expression(dotted)

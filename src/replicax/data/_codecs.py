@@ -1,0 +1,57 @@
+"""Images as bytes: decoded and encoded by Pillow, with TensorFlow's arguments."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+from replicax._core.errors import CorruptRecord
+from replicax.data._formats.format import needs
+
+_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def decode(contents: bytes, channels: int) -> np.ndarray:
+    """The uint8 pixels of an image, of the shape (height, width, channels).
+
+    Args:
+        contents: The bytes of a JPEG, PNG, BMP, GIF or WebP.
+        channels: How many channels; 0 for those of the image.
+
+    Raises:
+        CorruptRecord: If the bytes are no image.
+        UsageError: If Pillow is missing.
+    """
+    with needs("pillow", extra="data"):
+        from PIL import Image
+    try:
+        image: Any = Image.open(io.BytesIO(contents))
+        if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        mode = _MODES[channels] if channels else _own_mode(image)
+        found = np.asarray(image.convert(mode))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise CorruptRecord(
+            f"What is decoded is an image. Received: {len(contents)} bytes of which Pillow says: "
+            f"{error}. They are damaged, cut off, or something else. Replace the file, or leave "
+            "it out."
+        ) from error
+    return found.reshape(*found.shape[:2], -1)
+
+
+def _own_mode(image: Any) -> str:
+    if image.mode in ("1", "L", "I"):
+        return "L"
+    return "RGBA" if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info else "RGB"
+
+
+def encode(image: np.ndarray, kind: str, **options: Any) -> bytes:
+    """The bytes of an image; `kind` is `jpeg` or `png`."""
+    with needs("pillow", extra="data"):
+        from PIL import Image
+    pixels = np.asarray(image, np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels).save(out, kind, **options)
+    return out.getvalue()

@@ -1,0 +1,63 @@
+"""What a pipeline yields to a program that was written for TensorFlow: arrays with `numpy()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from replicax.data._shape import TensorShape
+
+
+@final
+class HostTensor(np.ndarray):
+    """A NumPy array that has the `numpy()` of TensorFlow's tensors, and rows that have it, too.
+
+    Example:
+        >>> import numpy as np
+        >>> from replicax.data._host import HostTensor
+        >>> rows = HostTensor.of(np.array([1.5, 2.5]))
+        >>> rows[0].numpy(), rows.numpy()
+        (np.float64(1.5), array([1.5, 2.5]))
+    """
+
+    @classmethod
+    def of(cls, value: Any) -> HostTensor:
+        """A view of an array, or an array of one number or text."""
+        if isinstance(value, str | bytes):  # NumPy would give it a fixed width
+            text = np.empty((), object)
+            text[()] = value
+            return text.view(cls)
+        return np.asarray(value).view(cls)
+
+    def numpy(self) -> Any:
+        """The plain array, without a copy; of one element, the number. Text is `bytes`."""
+        plain = self.view(np.ndarray)
+        if plain.dtype == object:
+            plain = _ENCODED(plain)
+        return plain[()] if isinstance(plain, np.ndarray) and not plain.ndim else plain
+
+    def get_shape(self) -> TensorShape:
+        """The shape, as a `TensorShape`."""
+        return TensorShape(self.shape)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return found if isinstance(found, np.ndarray) else HostTensor.of(found)
+
+    def __repr__(self) -> str:
+        return repr(self.view(np.ndarray)).replace("array", "HostTensor", 1)
+
+    def __str__(self) -> str:
+        return str(self.view(np.ndarray))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[row] for row in range(len(self)))
+
+
+def _encoded(text: Any) -> Any:
+    return text.encode() if isinstance(text, str) else text
+
+
+_ENCODED = np.frompyfunc(_encoded, 1, 1)

@@ -1,0 +1,102 @@
+"""`text_dataset_from_directory`: folders of texts, one folder per class, as batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax.data._dataset import Dataset
+from replicax.data._image_files import ImageFiles, check_split, image_files
+from replicax.data._options import AUTOTUNE
+
+if TYPE_CHECKING:
+    import os
+
+
+def text_dataset_from_directory(
+    directory: str | os.PathLike[str],
+    labels: str | Sequence[int] | None = "inferred",
+    label_mode: str | None = "int",
+    class_names: Sequence[str] | None = None,
+    batch_size: int | None = 32,
+    max_length: int | None = None,
+    shuffle: bool = True,
+    seed: int | None = None,
+    validation_split: float | None = None,
+    subset: str | None = None,
+    follow_links: bool = False,
+    verbose: bool = True,
+) -> Any:
+    """Batches of the `.txt` files below a folder, as `keras.utils.text_dataset_from_directory`.
+
+    **Differs from Keras:** texts are `str`, of UTF-8; nothing is printed; rows are shuffled over
+    the whole data set.
+
+    Args:
+        directory: Holds a folder per class, if the labels are inferred.
+        labels: `"inferred"`, None, or an int per file, sorted by path.
+        label_mode: `"int"`, `"binary"` (0.0 or 1.0), `"categorical"` (one-hot), or None.
+        class_names: The folders to take, in the order of their labels; None for all.
+        batch_size: Texts in a batch; None for single texts.
+        max_length: After how many characters a text is cut off.
+        shuffle: Whether the order is random, or that of the paths.
+        seed: Of the order; the same files are split off as by Keras.
+        validation_split: The fraction of files that is for validation.
+        subset: `"training"`, `"validation"`, or `"both"` for a pair of data sets.
+        follow_links: Whether to enter folders that are links.
+        verbose: Accepted for Keras programs.
+
+    Returns:
+        A data set of texts, or of pairs (texts, labels), with the attributes `class_names` and
+        `file_paths`.
+
+    Raises:
+        UsageError: If an argument is none of these, or there are no texts.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import replicax as rx
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("bad", "good"):
+        ...     (folder / name).mkdir()
+        ...     _ = (folder / name / "1.txt").write_text(f"A {name} film.")
+        >>> dataset = rx.data.text_dataset_from_directory(folder, shuffle=False)
+        >>> [(texts.tolist(), labels.tolist()) for texts, labels in dataset]
+        [(['A bad film.', 'A good film.'], [0, 1])]
+    """
+    check_split(validation_split, subset, unseeded=shuffle and seed is None)
+    found = image_files(directory, labels, label_mode, class_names, follow_links, (".txt",))
+    found = found if seed is None or not shuffle else found.shuffled(seed)
+    training, *validation = found.split(validation_split or 0, subset)
+    made = _dataset(training, max_length, batch_size, seed if shuffle else None, shuffle)
+    return (
+        (made, _dataset(validation[0], max_length, batch_size, None, False)) if validation else made
+    )
+
+
+def _dataset(
+    files: ImageFiles, length: int | None, batch_size: int | None, seed: int | None, shuffle: bool
+) -> Any:
+    if not files.paths:
+        raise UsageError(
+            "A data set of texts has files that end with '.txt'. Received: none in the folder, or "
+            f"in this part of it; classes {files.class_names}. An empty one would train nothing. "
+            "Check the folder and `validation_split`."
+        )
+
+    def load(path: str, *labels: Any) -> Any:
+        text = Path(path).read_text(encoding="utf-8")[:length]
+        return (text, *labels) if labels else text
+
+    paths = np.array(files.paths, dtype=object)
+    made = Dataset.from_tensor_slices(paths if files.labels is None else (paths, files.labels))
+    made = made.shuffle(len(paths), seed) if shuffle else made
+    made = made.map(load, num_parallel_calls=AUTOTUNE)
+    made = made if batch_size is None else made.batch(batch_size)
+    result: Any = made.prefetch(AUTOTUNE)
+    result.class_names, result.file_paths = files.class_names, files.paths
+    return result

@@ -1,0 +1,53 @@
+"""The arguments of `replicax migrate`, and the environment of the child process that migrates."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MIGRATE = """\
+List what of TensorFlow and Keras a program uses, with file and line: what replicax.tf has, what
+means something else there, and what is missing and what to use instead. Then rewrite its imports,
+`import tensorflow as tf` as `import replicax.tf as tf`, and the choice of Keras' backend; nothing
+else in the file is changed. The program is read, not run.
+
+PATH is a script, a notebook or a folder of them. A notebook's magics, outputs and
+metadata stay."""
+
+_MIGRATE_EXAMPLES = """\
+examples:
+  replicax migrate train.py
+  replicax migrate train.py --diff
+  replicax migrate notebooks/ --write --backup
+  replicax migrate train.py --json names.json
+
+exit code: 0 if all that the programs use is in replicax.tf; 1 if something is missing, or if a
+file in a folder could not be read; 2 for a bad argument, or a file that was named and cannot be
+read."""
+
+
+def add_migrate(commands: Any) -> None:
+    """Add the command `migrate`."""
+    parser = commands.add_parser(
+        "migrate",
+        help="list what a TensorFlow program uses, and rewrite its imports",
+        description=_MIGRATE,
+        epilog=_MIGRATE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="what is migrated; see above")
+    parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
+    parser.add_argument("--write", action="store_true", help="show it, and rewrite the files")
+    parser.add_argument(
+        "--backup", action="store_true", help="with --write: keep each old file as FILE.orig"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write everything that is found")
+
+
+def migrate_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the child: it asks modules for names, and needs no accelerator."""
+    return {**environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "RX_JOIN": "0"}

@@ -1,0 +1,192 @@
+"""`Hashing` and `HashedCrossing`: ids of texts and integers without a vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import texts
+from replicax._ps.hashing import hash_ids
+from replicax.layers._texts import as_texts, check_mode, counted, is_text, on_host, one_hot
+
+
+@final
+@keras.saving.register_keras_serializable(package="replicax")
+class Hashing(keras.layers.Layer):
+    """Turns texts and integers into numbers below a bound, as `keras.layers.Hashing`, on the host.
+
+    Keras' own needs TensorFlow.
+
+    **Differs from Keras:** the hash is that of `rx.layers.hash_ids`, so the numbers are others.
+
+    Args:
+        num_bins: How many numbers there are.
+        mask_value: What gets the number 0, which then stands for nothing else.
+        salt: Chooses another hash.
+        output_mode: "int", "one_hot", "multi_hot" or "count".
+        sparse: Not supported.
+        name: Of the layer.
+        **kwargs: `trainable`, `dtype`, without effect.
+
+    Raises:
+        UsageError: If the arguments do not fit together.
+
+    Example:
+        >>> import replicax as rx
+        >>> layer = rx.layers.Hashing(3)
+        >>> layer(["a", "b", "a"]).shape
+        (3,)
+    """
+
+    def __init__(
+        self,
+        num_bins: int,
+        mask_value: Any = None,
+        salt: Any = None,
+        output_mode: str = "int",
+        sparse: bool = False,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        texts.install()
+        super().__init__(name=name, trainable=kwargs.get("trainable", True))
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
+        self.num_bins, self.mask_value, self.salt = num_bins, mask_value, salt
+        self.output_mode = check_mode(output_mode, sparse)
+        if self.output_mode == "tf_idf" or num_bins <= (mask_value is not None):
+            raise UsageError(
+                "`Hashing` makes 'int', 'one_hot', 'multi_hot' or 'count' of at least one bin. "
+                f"Received: output_mode={output_mode!r}, num_bins={num_bins}, mask_value="
+                f"{mask_value!r}. Nothing is learnt of the data, and the masked value has a bin "
+                "of its own. Use one of these, and more bins."
+            )
+
+    @property
+    def compute_dtype(self) -> str:
+        """What the inputs are, unless they are integers."""
+        return "string"
+
+    @property
+    def variable_dtype(self) -> str:
+        """What the inputs are, unless they are integers."""
+        return "string"
+
+    def build(self, input_shape: Any = None) -> None:
+        """There is nothing to make."""
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """Hash texts or integers."""
+        keys = as_texts(inputs) if is_text(inputs) else np.asarray(inputs)
+        salted = keys if self.salt is None else _salted(keys, self.salt)
+        masks = int(self.mask_value is not None)
+        ids = hash_ids(salted, self.num_bins - masks) + masks
+        if masks:
+            ids = np.where(keys == self.mask_value, 0, ids)
+        if self.output_mode == "int":
+            return on_host(ids)
+        if self.output_mode == "one_hot":
+            return on_host(one_hot(ids, self.num_bins))
+        lead, width = ids.shape[:-1], ids.shape[-1] if ids.ndim else 1
+        rows = np.arange(int(np.prod(lead, dtype=int))).repeat(width)
+        counts = counted(ids.reshape(-1), rows, lead, self.num_bins)
+        return on_host(np.minimum(counts, 1) if self.output_mode == "multi_hot" else counts)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """The shape of the result."""
+        shape = tuple(input_shape)
+        if self.output_mode == "int":
+            return shape
+        is_single = self.output_mode == "one_hot" and not (len(shape) > 1 and shape[-1] == 1)
+        return (*(shape if is_single else shape[:-1]), self.num_bins)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """The shape and type of the result."""
+        kind = "int64" if self.output_mode == "int" else keras.config.floatx()
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
+
+    def get_config(self) -> dict[str, Any]:
+        """What the layer is made of."""
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "mask_value": self.mask_value,
+            "salt": self.salt,
+            "output_mode": self.output_mode,
+        }
+
+
+def _salted(keys: np.ndarray, salt: Any) -> np.ndarray:
+    prefixed = [f"{salt}\x1f{key}" for key in keys.ravel().tolist()]
+    return np.array(prefixed, dtype=object).reshape(keys.shape)
+
+
+@final
+@keras.saving.register_keras_serializable(package="replicax")
+class HashedCrossing(keras.layers.Layer):
+    """Turns pairs of texts or integers into numbers, as `keras.layers.HashedCrossing`.
+
+    Keras' own needs TensorFlow.
+
+    **Differs from Keras:** the hash is that of `rx.layers.hash_ids`, so the numbers are others.
+
+    Args:
+        num_bins: How many numbers there are.
+        output_mode: "int" or "one_hot".
+        sparse: Not supported.
+        name: Of the layer.
+        **kwargs: `trainable`, `dtype`, without effect.
+
+    Raises:
+        UsageError: If there is no such output mode.
+
+    Example:
+        >>> import replicax as rx
+        >>> layer = rx.layers.HashedCrossing(5)
+        >>> layer((["a", "b"], [1, 1])).shape
+        (2,)
+    """
+
+    def __init__(
+        self,
+        num_bins: int,
+        output_mode: str = "int",
+        sparse: bool = False,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, trainable=kwargs.get("trainable", True))
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
+        self.num_bins = num_bins
+        self._hash = Hashing(num_bins, output_mode=output_mode, sparse=sparse)
+
+    def build(self, input_shape: Any = None) -> None:
+        """There is nothing to make."""
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """Hash what stands together in all inputs."""
+        columns = [as_texts(column) for column in inputs]
+        pairs = ["\x1f".join(pair) for pair in zip(*(c.ravel() for c in columns), strict=True)]
+        return self._hash(np.array(pairs, dtype=object).reshape(columns[0].shape))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
+        """The shape of the result."""
+        return self._hash.compute_output_shape(input_shape[0])
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """The shape and type of the result."""
+        return self._hash.compute_output_spec(inputs[0])
+
+    def get_config(self) -> dict[str, Any]:
+        """What the layer is made of."""
+        return {
+            **super().get_config(),
+            "num_bins": self.num_bins,
+            "output_mode": self._hash.output_mode,
+        }

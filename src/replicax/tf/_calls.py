@@ -1,0 +1,286 @@
+"""How every array function is called: with NumPy or JAX, by name in a Keras model; shapes, axes."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax.data._host import HostTensor
+from replicax.data._inside import is_inside
+from replicax.tf._dtypes import as_dtype
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+# Where functions are looked for that a saved model names.
+_HOMES = ("_arrays", "_indexing", "_making", "_ordering", "math", "linalg", "nn")
+_WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
+
+
+def array_function(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a function what all array functions have.
+
+    Of NumPy arrays it returns a `HostTensor`; of the inputs of a Keras model, which have no values
+    yet, it becomes an operation of the model, by its name.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if is_symbolic((args, kwargs)):
+            from replicax.tf._symbolic import ArrayFunction
+
+            found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
+            return found
+        # As JAX does, NumPy shall say nothing of 0/0.
+        with np.errstate(all="ignore"):
+            return hosted(function(*args, **kwargs))
+
+    _FUNCTIONS[function.__name__] = call
+    return call
+
+
+def named(name: str) -> Callable[..., Any]:
+    """The array function of this name.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in _FUNCTIONS:
+        for home in _HOMES:
+            importlib.import_module(f"replicax.tf.{home}")
+    if name not in _FUNCTIONS:
+        raise UsageError(
+            f"A saved model may hold the array functions of replicax.tf. Received: {name!r}. "
+            "This version has no such function. Load the model with the version that saved it."
+        )
+    return _FUNCTIONS[name]
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether an input of a Keras model that is being built is in a nest."""
+    keras = sys.modules.get("keras")
+    return hasattr(keras, "KerasTensor") and _holds(value, keras.KerasTensor)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _holds(value: Any, kind: type) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_holds(part, kind) for part in value)
+    if isinstance(value, dict):
+        return any(_holds(part, kind) for part in value.values())
+    return isinstance(value, kind)
+
+
+def hosted(result: Any) -> Any:
+    """What NumPy computed, with the `numpy()` of tensors."""
+    if isinstance(result, np.ndarray | np.generic):
+        return result if isinstance(result, HostTensor) else HostTensor.of(result)
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*map(hosted, result))
+    if isinstance(result, list | tuple):
+        return type(result)(map(hosted, result))
+    return result
+
+
+def numpy_or_jax(*arguments: Any) -> Any:
+    """Which of `numpy` and `jax.numpy` computes a function of these arguments.
+
+    NumPy, if there are arrays among them and all are NumPy's, or if there is text: then nothing
+    goes to a device. Python's numbers do not count; of them alone, NumPy computes in a function
+    of a pipeline, JAX elsewhere.
+    """
+    kinds: set[bool] = set()
+    _note_kinds(arguments, kinds)
+    return np if kinds == {True} or (not kinds and is_inside()) else jnp
+
+
+def _note_kinds(values: Any, kinds: set[bool]) -> None:
+    for value in values:
+        if isinstance(value, list | tuple):
+            _note_kinds(value, kinds)
+        elif isinstance(value, np.ndarray | np.generic | str | bytes):
+            kinds.add(True)
+        elif value is not None and not isinstance(value, int | float | complex):
+            kinds.add(False)
+
+
+def arrays(*values: Any) -> tuple[Any, list[Any]]:
+    """The module that computes, and the values as its arrays.
+
+    Python's numbers keep to the types of the arrays beside them; lists of them do, too, if they
+    can. None stays None.
+    """
+    xp = numpy_or_jax(*values)
+    kinds = [np.dtype(v.dtype) for v in values if hasattr(v, "dtype")]
+    beside = kinds[0] if kinds and kinds[0].kind != "O" else None
+    return xp, [_array(xp, value, beside) for value in values]
+
+
+def array(value: Any) -> tuple[Any, Any]:
+    """The module that computes, and the value as its array."""
+    xp = numpy_or_jax(value)
+    return xp, _array(xp, value, None)
+
+
+def _array(xp: Any, value: Any, beside: Any) -> Any:
+    if value is None or isinstance(value, jax.Array | Tracer):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        if xp is np:
+            return value.view(np.ndarray) if isinstance(value, HostTensor) else np.asarray(value)
+        return jnp.asarray(fitting(value))
+    if isinstance(value, bool | int | float | complex):
+        if xp is np:
+            return of_python(value) if beside is None else value  # a weak one
+        small = not isinstance(value, int) or -(2**31) <= value < 2**31
+        return jnp.asarray(value if small else fitting(value))
+    if isinstance(value, str | bytes):
+        return HostTensor.of(value).view(np.ndarray)
+    if isinstance(value, list | tuple | range):
+        return _packed(xp, value, beside)
+    return jnp.asarray(value)
+
+
+def _packed(xp: Any, values: Sequence[Any], beside: Any) -> Any:
+    """A nested list as one array."""
+    if _is_plain(values):
+        kept = of_python(values)
+        if beside is not None and (kept.dtype.kind in "iu" or beside.kind in "fc"):
+            kept = kept if kept.dtype.kind == "b" else kept.astype(beside)
+        return xp.asarray(fitting(kept) if xp is jnp else kept)
+    return xp.stack([_array(xp, value, beside) for value in values])
+
+
+def _is_plain(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return all(map(_is_plain, values))
+    return isinstance(values, bool | int | float | complex | str | bytes | range)
+
+
+def of_python(value: Any) -> np.ndarray:
+    """A number, text or a nested list of them with the type that TensorFlow gives it."""
+    if isinstance(value, str | bytes):
+        return HostTensor.of(value).view(np.ndarray)
+    try:
+        found = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(
+            f"A nested list becomes one rectangular array. Received: {error}. Its rows are not "
+            "alike. Fill them up to one length, for example with keras.utils.pad_sequences."
+        ) from None
+    if found.dtype.kind in "US":
+        return np.asarray(value, object)
+    if found.dtype.kind == "f":
+        with np.errstate(over="ignore"):  # allowed for 64 bits only, see `fitting`
+            return fitting(found).astype(np.float32)
+    small = found.dtype == np.int64 and (
+        not found.size or (found.min() >= -(2**31) and found.max() < 2**31)
+    )
+    return found.astype(np.int32) if small else found
+
+
+def fitting(value: Any) -> Any:
+    """The value, if JAX can hold it: 64 bits only with `jax_enable_x64`.
+
+    Raises:
+        UsageError: If a number is too large for 32 bits.
+    """
+    held = np.asarray(value)
+    if held.dtype not in _WIDE or jax.config.jax_enable_x64 or not held.size:  # pyright: ignore[reportAttributeAccessIssue]
+        return value
+    if held.dtype.kind == "f":
+        largest = np.abs(held[np.isfinite(held)]).max(initial=0.0)
+        fits = largest <= np.finfo(np.float32).max
+    else:
+        limits = np.iinfo(np.int32 if held.dtype.kind == "i" else np.uint32)
+        fits = limits.min <= held.min() and held.max() <= limits.max
+    if not fits:
+        raise UsageError(
+            f"JAX computes in 32 bits unless told otherwise. Received: {held.dtype} values that "
+            "do not fit. They would become other numbers. Call "
+            '`jax.config.update("jax_enable_x64", True)` at the top of the program.'
+        )
+    return value
+
+
+def numpy_dtype(dtype: Any, xp: Any = np) -> Any:
+    """The NumPy type that a `dtype=` means; for JAX the one that it computes with instead."""
+    found = as_dtype(dtype).dtype
+    return found if xp is np else jax.dtypes.canonicalize_dtype(found)
+
+
+def axes_of(axis: Any) -> Any:
+    """An axis, several, or None, as Python numbers."""
+    if axis is None or isinstance(axis, int):
+        return axis
+    found = np.asarray(axis)
+    return tuple(map(int, found.ravel())) if found.ndim else int(found)
+
+
+def static_shape(shape: Any) -> tuple[Any, ...]:
+    """A shape as a tuple of numbers.
+
+    Raises:
+        UsageError: If it was computed in compiled code.
+    """
+    if isinstance(shape, Tracer):
+        raise _not_static(shape)
+    if isinstance(shape, jax.Array):
+        shape = np.asarray(shape)  # its rows would be computed while code is compiled
+    if not isinstance(shape, Iterable) or not getattr(shape, "ndim", 1):
+        shape = (shape,)
+    return tuple(map(static_size, shape))
+
+
+def static_size(size: Any) -> Any:
+    """A size as a number; one that Keras does not know yet as it is.
+
+    Raises:
+        UsageError: If it was computed in compiled code.
+    """
+    if isinstance(size, Tracer):
+        raise _not_static(size)
+    if isinstance(size, np.ndarray | np.generic | jax.Array):
+        return int(size)
+    return size
+
+
+def _not_static(size: Any) -> UsageError:
+    return UsageError(
+        f"A shape is known when a function is compiled. Received: {size}, which is computed by "
+        "it. XLA lays out every array in advance. Use `x.shape` or `tf.shape(x)`, which are "
+        "known then, or pad to a fixed size."
+    )
+
+
+def concrete(value: Any, what: str) -> np.ndarray:
+    """The value in host memory, for what has a result whose shape depends on it.
+
+    Raises:
+        UsageError: If it has none yet, in compiled code.
+    """
+    if isinstance(value, Tracer):
+        raise UsageError(
+            f"The shape of what `{what}` returns depends on values. Received: a value of compiled "
+            "code. XLA lays out every array in advance. Call it outside of compiled code, in "
+            "`dataset.map` for example, or keep the shape and mask with `tf.where(mask, x, y)`."
+        )
+    return np.asarray(array(value)[1])
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A function of each part of lists, tuples and dicts, as the arguments of a call are."""
+    if isinstance(nest, dict):
+        return {key: mapped(function, part) for key, part in nest.items()}
+    if type(nest) in (list, tuple):
+        return type(nest)(mapped(function, part) for part in nest)
+    return function(nest)

@@ -1,0 +1,297 @@
+"""Convolutions and pooling: functions of `tf.nn`, in TensorFlow's layouts, by XLA's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from replicax._core.errors import UsageError
+from replicax.tf._calls import array_function, static_shape
+
+# The axes of space, by their number.
+_SPACE = {1: "W", 2: "HW", 3: "DHW"}
+
+
+def _channels_first(data_format: str | None, space: int) -> bool:
+    """Whether the channels stand before the space."""
+    known = {f"N{_SPACE[space]}C": False, f"NC{_SPACE[space]}": True}
+    if data_format is None:
+        return False
+    if data_format not in known:
+        raise UsageError(
+            f"A layout of {space} axes of space is one of {', '.join(known)}. Received: "
+            f"{data_format!r}. It says where the channels stand. Choose one of the two."
+        )
+    return known[data_format]
+
+
+def _sizes(given: Any, space: int, first: bool) -> tuple[int, ...]:
+    """Strides and the like, which have one number, or one for each axis of space, or of all."""
+    found = (1,) if given is None else static_shape(given)
+    if len(found) == space + 2:
+        found = found[2:] if first else found[1:-1]
+    return found * space if len(found) == 1 else found
+
+
+def _padding(given: Any, space: int, first: bool) -> Any:
+    """A name, or a pair for each axis of space."""
+    if isinstance(given, str):
+        return given.upper()
+    pairs = [static_shape(pair) for pair in given]
+    return (pairs[2:] if first else pairs[1:-1]) if len(pairs) == space + 2 else pairs
+
+
+def _convolved(
+    space: int,
+    input: Any,
+    filters: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None,
+    dilations: Any,
+    groups: int | None = None,
+) -> Any:
+    x, kernel = jnp.asarray(input), jnp.asarray(filters)
+    first = _channels_first(data_format, space)
+    layout = f"NC{_SPACE[space]}" if first else f"N{_SPACE[space]}C"
+    channels = x.shape[1 if first else -1]
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        _sizes(strides, space, first),
+        _padding(padding, space, first),
+        rhs_dilation=_sizes(dilations, space, first),
+        dimension_numbers=(layout, f"{_SPACE[space]}IO", layout),
+        feature_group_count=channels // kernel.shape[-2] if groups is None else groups,
+    )
+
+
+@array_function
+def conv1d(
+    input: Any,
+    filters: Any,
+    stride: Any,
+    padding: Any,
+    data_format: str = "NWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The convolution of sequences with filters of shape (width, channels, filters)."""
+    return _convolved(1, input, filters, stride, padding, data_format, dilations)
+
+
+@array_function
+def conv2d(
+    input: Any,
+    filters: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The convolution of images with filters of shape (height, width, channels, filters)."""
+    return _convolved(2, input, filters, strides, padding, data_format, dilations)
+
+
+@array_function
+def conv3d(
+    input: Any,
+    filters: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str = "NDHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The convolution of volumes, with filters of shape (depth, height, width, in, out)."""
+    return _convolved(3, input, filters, strides, padding, data_format, dilations)
+
+
+@array_function
+def convolution(
+    input: Any,
+    filters: Any,
+    strides: Any = None,
+    padding: Any = "VALID",
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The convolution with filters over as many axes of space as they have."""
+    space = jnp.ndim(filters) - 2
+    return _convolved(space, input, filters, strides, padding, data_format, dilations)
+
+
+@array_function
+def depthwise_conv2d(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """The convolution of each channel with filters of its own.
+
+    Args:
+        input: The images.
+        filter: Of shape (height, width, channels, filters of each channel).
+        strides: Steps.
+        padding: "SAME", "VALID" or pairs.
+        data_format: "NHWC" or "NCHW".
+        dilations: Distances of what a filter sees.
+        name: Of no consequence.
+    """
+    kernel = jnp.asarray(filter)
+    channels = kernel.shape[2]
+    kernel = kernel.reshape(*kernel.shape[:2], 1, -1)
+    return _convolved(2, input, kernel, strides, padding, data_format, dilations, channels)
+
+
+@array_function
+def separable_conv2d(
+    input: Any,
+    depthwise_filter: Any,
+    pointwise_filter: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """`depthwise_conv2d`, then the channels of each pixel mixed."""
+    each = depthwise_conv2d(input, depthwise_filter, strides, padding, data_format, dilations)
+    return _convolved(2, each, pointwise_filter, 1, "VALID", data_format, None)
+
+
+@array_function
+def conv2d_transpose(
+    input: Any,
+    filters: Any,
+    output_shape: Any,
+    strides: Any,
+    padding: str = "SAME",
+    data_format: str = "NHWC",
+    dilations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """What the gradient of `conv2d` is for its input: images become larger.
+
+    Args:
+        input: The images.
+        filters: Of shape (height, width, channels of the result, channels of the input).
+        output_shape: The shape of the result.
+        strides: Steps.
+        padding: "SAME" or "VALID".
+        data_format: "NHWC" or "NCHW".
+        dilations: Distances of what a filter sees.
+        name: Of no consequence.
+    """
+    x, kernel = jnp.asarray(input), jnp.asarray(filters)
+    shape = jnp.zeros(static_shape(output_shape), x.dtype)
+
+    def forward(images: Any) -> Any:
+        return _convolved(2, images, kernel, strides, padding, data_format, dilations)
+
+    # It is linear: its transpose needs no point to be taken at.
+    (found,) = jax.linear_transpose(forward, shape)(x)
+    return found
+
+
+@array_function
+def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Any:
+    """The array plus a number for each channel."""
+    x, bias = jnp.asarray(value), jnp.asarray(bias)
+    first = data_format is not None and data_format.startswith("NC") and data_format != "NC"
+    return x + (bias.reshape(-1, *(1,) * (x.ndim - 2)) if first else bias)
+
+
+def _pooled(
+    space: int,
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    layout: str | None,
+    *,
+    mean: bool,
+) -> Any:
+    x = jnp.asarray(input)
+    first = _channels_first(layout, space)
+
+    def whole(sizes: tuple[int, ...]) -> tuple[int, ...]:
+        return (1, 1, *sizes) if first else (1, *sizes, 1)
+
+    window, steps = (whole(_sizes(one, space, first)) for one in (ksize, strides))
+    pads = _padding(padding, space, first)
+    if not isinstance(pads, str):
+        pads = [(0, 0), (0, 0), *pads] if first else [(0, 0), *pads, (0, 0)]
+    if not mean:
+        floating = jnp.issubdtype(x.dtype, jnp.floating)
+        least = -np.inf if floating else jnp.iinfo(x.dtype).min
+        return lax.reduce_window(x, np.array(least, x.dtype)[()], lax.max, window, steps, pads)
+    zero = np.array(0, x.dtype)[()]
+    total = lax.reduce_window(x, zero, lax.add, window, steps, pads)
+    # What is beyond the edge is not counted.
+    ones = jnp.ones(
+        [1 if size == 1 else n for size, n in zip(window, x.shape, strict=True)], x.dtype
+    )
+    return total / lax.reduce_window(ones, zero, lax.add, window, steps, pads)
+
+
+def _pooling(name: str, space: int, layout: str, *, mean: bool) -> Callable[..., Any]:
+    def function(
+        input: Any,
+        ksize: Any,
+        strides: Any,
+        padding: Any,
+        data_format: str | None = layout,
+        name: str | None = None,
+    ) -> Any:
+        return _pooled(space, input, ksize, strides, padding, data_format, mean=mean)
+
+    function.__name__ = function.__qualname__ = name
+    what = "mean" if mean else "largest element"
+    function.__doc__ = f"The {what} of each window, over {space} axes of space."
+    return array_function(function)
+
+
+avg_pool1d = _pooling("avg_pool1d", 1, "NWC", mean=True)
+avg_pool2d = _pooling("avg_pool2d", 2, "NHWC", mean=True)
+avg_pool3d = _pooling("avg_pool3d", 3, "NDHWC", mean=True)
+max_pool1d = _pooling("max_pool1d", 1, "NWC", mean=False)
+max_pool2d = _pooling("max_pool2d", 2, "NHWC", mean=False)
+max_pool3d = _pooling("max_pool3d", 3, "NDHWC", mean=False)
+
+
+@array_function
+def avg_pool(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """The mean of each window, over as many axes of space as there are."""
+    return _pooled(jnp.ndim(input) - 2, input, ksize, strides, padding, data_format, mean=True)
+
+
+@array_function
+def max_pool(
+    input: Any,
+    ksize: Any,
+    strides: Any,
+    padding: Any,
+    data_format: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """The largest element of each window, over as many axes of space as there are."""
+    return _pooled(jnp.ndim(input) - 2, input, ksize, strides, padding, data_format, mean=False)

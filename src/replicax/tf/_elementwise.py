@@ -1,0 +1,276 @@
+"""Functions of each element: arithmetic, comparison, rounding, `exp` and its like, `cast`.
+
+`__all__` names those of `tf` itself; `tf.math` has the others, too.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.special as special
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax.tf._calls import array, array_function, arrays, numpy_dtype
+from replicax.tf._dtypes import as_dtype
+
+__all__ = [
+    "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh", "cast",
+    "clip_by_value", "complex", "cos", "cosh", "divide", "equal", "exp", "floor", "greater",
+    "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or", "maximum",
+    "minimum", "multiply", "negative", "not_equal", "pow", "realdiv", "round", "saturate_cast",
+    "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
+    "truediv", "truncatediv", "truncatemod",
+]  # fmt: skip
+
+Compute = Callable[[Any, Any], Any]
+
+
+def _one(name: str, compute: str | Compute, *, floating: bool = False) -> Callable[..., Any]:
+    """A function of one array.
+
+    Args:
+        name: Its name.
+        compute: What computes it: a name in NumPy and JAX, or a function of the module, the array.
+        floating: Whether integers become floating-point numbers, of single precision.
+    """
+
+    def function(x: Any, name: str | None = None) -> Any:
+        xp, value = array(x)
+        if floating and xp is np and value.dtype.kind in "biu":
+            value = value.astype(np.float32)
+        return getattr(xp, compute)(value) if isinstance(compute, str) else compute(xp, value)
+
+    said = f"`numpy.{compute}`" if isinstance(compute, str) else f"`{name}`"
+    return _published(function, name, f"{said} of each element.")
+
+
+def _two(name: str, compute: str | Compute) -> Callable[..., Any]:
+    """A function of two arrays, which are broadcast."""
+
+    def function(x: Any, y: Any, name: str | None = None) -> Any:
+        xp, (x, y) = arrays(x, y)
+        return getattr(xp, compute)(x, y) if isinstance(compute, str) else compute(xp, (x, y))
+
+    said = f"`numpy.{compute}`" if isinstance(compute, str) else f"`{name}`"
+    return _published(function, name, f"{said} of each pair of elements.")
+
+
+def _published(function: Callable[..., Any], name: str, text: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return array_function(function)
+
+
+def _with_jax(function: Callable[..., Any]) -> Compute:
+    """What NumPy does not have."""
+    return lambda _, value: function(value)
+
+
+def _divided(xp: Any, pair: Any) -> Any:
+    x, y = pair
+    quotient = xp.true_divide(x, y)
+    # As JAX does; TensorFlow has float64 for integers of 32 bits and more.
+    whole = xp is np and all(np.asarray(part).dtype.kind in "biu" for part in pair)
+    return quotient.astype(np.float32) if whole else quotient
+
+
+def _divided_or_zero(xp: Any, pair: Any) -> Any:
+    x, y = pair
+    zero = y == 0
+    return xp.where(zero, xp.zeros_like(y), xp.true_divide(x, xp.where(zero, xp.ones_like(y), y)))
+
+
+def _multiplied_or_zero(xp: Any, pair: Any) -> Any:
+    x, y = pair
+    return xp.where(y == 0, xp.zeros_like(x * y), x * y)
+
+
+def _truncated(xp: Any, pair: Any) -> Any:
+    x, y = pair
+    return xp.trunc(x / y).astype(xp.result_type(x, y))
+
+
+def _x_times(function: Callable[[Any, Any], Any]) -> Compute:
+    def compute(xp: Any, pair: Any) -> Any:
+        x, y = pair
+        zero = x == 0
+        return xp.where(
+            zero, xp.zeros_like(y), x * function(xp, xp.where(zero, xp.ones_like(y), y))
+        )
+
+    return compute
+
+
+def _sigmoid(xp: Any, x: Any) -> Any:
+    return jax.nn.sigmoid(x) if xp is jnp else (0.5 * (np.tanh(0.5 * x) + 1)).astype(x.dtype)
+
+
+def _log_sigmoid(xp: Any, x: Any) -> Any:
+    return -xp.logaddexp(-x, xp.zeros_like(x))
+
+
+def _reciprocal_or_zero(xp: Any, x: Any) -> Any:
+    return _divided_or_zero(xp, (xp.ones_like(x), x))
+
+
+abs = _one("abs", "abs")
+acos = _one("acos", "arccos", floating=True)
+acosh = _one("acosh", "arccosh", floating=True)
+asin = _one("asin", "arcsin", floating=True)
+asinh = _one("asinh", "arcsinh", floating=True)
+atan = _one("atan", "arctan", floating=True)
+atanh = _one("atanh", "arctanh", floating=True)
+ceil = _one("ceil", "ceil", floating=True)
+conj = _one("conj", "conj")
+cos = _one("cos", "cos", floating=True)
+cosh = _one("cosh", "cosh", floating=True)
+digamma = _one("digamma", _with_jax(special.digamma))
+erf = _one("erf", _with_jax(special.erf))
+erfc = _one("erfc", _with_jax(special.erfc))
+erfinv = _one("erfinv", _with_jax(special.erfinv))
+exp = _one("exp", "exp", floating=True)
+expm1 = _one("expm1", "expm1", floating=True)
+floor = _one("floor", "floor", floating=True)
+is_finite = _one("is_finite", "isfinite")
+is_inf = _one("is_inf", "isinf")
+is_nan = _one("is_nan", "isnan")
+lgamma = _one("lgamma", _with_jax(special.gammaln))
+log = _one("log", "log", floating=True)
+log1p = _one("log1p", "log1p", floating=True)
+log_sigmoid = _one("log_sigmoid", _log_sigmoid)
+logical_not = _one("logical_not", "logical_not")
+negative = _one("negative", "negative")
+reciprocal = _one("reciprocal", lambda xp, x: 1 / x)
+reciprocal_no_nan = _one("reciprocal_no_nan", _reciprocal_or_zero)
+rint = _one("rint", "rint", floating=True)
+round = _one("round", "round")
+rsqrt = _one("rsqrt", lambda xp, x: 1 / np.sqrt(x) if xp is np else jax.lax.rsqrt(x))
+sigmoid = _one("sigmoid", _sigmoid, floating=True)
+sign = _one("sign", "sign")
+sin = _one("sin", "sin", floating=True)
+sinh = _one("sinh", "sinh", floating=True)
+sqrt = _one("sqrt", "sqrt", floating=True)
+square = _one("square", "square")
+tan = _one("tan", "tan", floating=True)
+tanh = _one("tanh", "tanh", floating=True)
+
+add = _two("add", "add")
+divide = _two("divide", _divided)
+divide_no_nan = _two("divide_no_nan", _divided_or_zero)
+equal = _two("equal", "equal")
+floordiv = _two("floordiv", "floor_divide")
+floormod = _two("floormod", "mod")
+greater = _two("greater", "greater")
+greater_equal = _two("greater_equal", "greater_equal")
+less = _two("less", "less")
+less_equal = _two("less_equal", "less_equal")
+logical_and = _two("logical_and", "logical_and")
+logical_or = _two("logical_or", "logical_or")
+logical_xor = _two("logical_xor", "logical_xor")
+maximum = _two("maximum", "maximum")
+minimum = _two("minimum", "minimum")
+mod = _two("mod", "mod")
+multiply = _two("multiply", "multiply")
+multiply_no_nan = _two("multiply_no_nan", _multiplied_or_zero)
+not_equal = _two("not_equal", "not_equal")
+pow = _two("pow", "power")
+realdiv = _two("realdiv", _divided)
+squared_difference = _two("squared_difference", lambda xp, pair: xp.square(pair[0] - pair[1]))
+subtract = _two("subtract", "subtract")
+truediv = _two("truediv", _divided)
+truncatediv = _two("truncatediv", _truncated)
+truncatemod = _two("truncatemod", "fmod")
+xdivy = _two("xdivy", _x_times(lambda xp, y: 1 / y))
+xlog1py = _two("xlog1py", _x_times(lambda xp, y: xp.log1p(y)))
+xlogy = _two("xlogy", _x_times(lambda xp, y: xp.log(y)))
+
+
+@array_function
+def atan2(y: Any, x: Any, name: str | None = None) -> Any:
+    """`numpy.arctan2` of each pair of elements."""
+    xp, (y, x) = arrays(y, x)
+    return xp.arctan2(y, x)
+
+
+@array_function
+def add_n(inputs: Any, name: str | None = None) -> Any:
+    """The sum of a list of arrays of one shape.
+
+    Raises:
+        UsageError: If the list is empty.
+    """
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise UsageError(
+            f"`add_n` adds up a list of arrays. Received: {inputs!r}. An empty sum has no shape. "
+            "Pass a list of one or more arrays of the same shape."
+        )
+    _, found = arrays(*inputs)
+    return sum(found[1:], found[0])
+
+
+@array_function
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+    """An array times a number."""
+    _, (scalar, x) = arrays(scalar, x)
+    return scalar * x
+
+
+@array_function
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """The elements, and the limit for those that are outside."""
+    xp, (t, low, high) = arrays(t, clip_value_min, clip_value_max)
+    return xp.minimum(xp.maximum(t, low), high).astype(t.dtype)
+
+
+@array_function
+def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
+    """The elements as another type.
+
+    **Differs from TF:** on JAX, int64 and float64 are int32 and float32 unless `jax_enable_x64`
+    is set; NumPy arrays have all types.
+    """
+    xp, x = array(x)
+    wanted = numpy_dtype(dtype, xp)
+    if x.dtype.kind == "c" and wanted.kind != "c":
+        x = x.real
+    return x.astype(wanted)
+
+
+@array_function
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Any:
+    """The elements as another type, and its limit for those that it cannot hold."""
+    xp, value = array(value)
+    wanted = numpy_dtype(dtype, xp)
+    into, out_of = as_dtype(wanted), as_dtype(value.dtype)
+    low, high = builtins.max(into.min, out_of.min), builtins.min(into.max, out_of.max)
+    if out_of.is_floating and into.is_integer:  # the limits may be no numbers of this precision
+        low, high = (np.asarray(limit, value.dtype) for limit in (low, high))
+        high = np.nextafter(high, low) if int(high) > into.max else high
+    return xp.clip(value, low, high).astype(wanted)
+
+
+@array_function
+def complex(real: Any, imag: Any, name: str | None = None) -> Any:
+    """Complex numbers of their two parts."""
+    xp, (real, imag) = arrays(real, imag)
+    kind = np.complex128 if np.float64 in (real.dtype, imag.dtype) else np.complex64
+    return (real + 1j * imag).astype(kind)
+
+
+@array_function
+def real(input: Any, name: str | None = None) -> Any:
+    """The real part."""
+    xp, x = array(input)
+    return xp.real(x)
+
+
+@array_function
+def imag(input: Any, name: str | None = None) -> Any:
+    """The imaginary part."""
+    xp, x = array(input)
+    return xp.imag(x)

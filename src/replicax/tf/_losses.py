@@ -1,0 +1,191 @@
+"""Losses of logits, norms, moments, normalisation and dropout: functions of `tf.nn`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax.tf._calls import (
+    array,
+    array_function,
+    axes_of,
+    numpy_dtype,
+    static_shape,
+    static_size,
+)
+from replicax.tf._dtypes import int32
+
+
+@array_function
+def softmax_cross_entropy_with_logits(
+    labels: Any, logits: Any, axis: Any = -1, name: str | None = None
+) -> Any:
+    """The cross entropy of distributions and the softmax of logits, one for each example."""
+    labels, logits = jnp.asarray(labels), jnp.asarray(logits)
+    return -jnp.sum(labels.astype(logits.dtype) * jax.nn.log_softmax(logits, axis), axis=axis)
+
+
+@array_function
+def sparse_softmax_cross_entropy_with_logits(
+    labels: Any, logits: Any, name: str | None = None
+) -> Any:
+    """The cross entropy of classes and the softmax of logits, one for each example.
+
+    **Differs from TF:** a class that the logits do not have gives NaN, as on TensorFlow's GPUs.
+    """
+    labels, logits = jnp.asarray(labels), jnp.asarray(logits)
+    found = jax.nn.log_softmax(logits)
+    chosen = jnp.take_along_axis(found, labels[..., None], axis=-1, mode="fill", fill_value=jnp.nan)
+    there = (labels >= 0) & (labels < logits.shape[-1])
+    return jnp.where(there, -chosen[..., 0], jnp.nan)
+
+
+@array_function
+def sigmoid_cross_entropy_with_logits(
+    labels: Any = None, logits: Any = None, name: str | None = None
+) -> Any:
+    """The cross entropy of probabilities and the sigmoid of logits, one for each element."""
+    x = jnp.asarray(logits)
+    z = jnp.asarray(labels).astype(x.dtype)
+    return jax.nn.relu(x) - x * z + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@array_function
+def weighted_cross_entropy_with_logits(
+    labels: Any, logits: Any, pos_weight: Any, name: str | None = None
+) -> Any:
+    """`sigmoid_cross_entropy_with_logits`, where positive examples count `pos_weight`."""
+    x = jnp.asarray(logits)
+    z = jnp.asarray(labels).astype(x.dtype)
+    weight = 1 + (pos_weight - 1) * z
+    return (1 - z) * x + weight * (jnp.log1p(jnp.exp(-jnp.abs(x))) + jax.nn.relu(-x))
+
+
+@array_function
+def l2_loss(t: Any, name: str | None = None) -> Any:
+    """Half the sum of the squares."""
+    xp, t = array(t)
+    return (xp.sum(t * t) / 2).astype(t.dtype)
+
+
+@array_function
+def log_poisson_loss(
+    targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
+) -> Any:
+    """The negative log-likelihood of counts; the full one has Stirling's term for large ones."""
+    c, z = jnp.asarray(log_input), jnp.asarray(targets)
+    found = jnp.exp(c) - z * c
+    if not compute_full_loss:
+        return found
+    large = jnp.where(z >= 1, z, 1.0)
+    stirling = large * jnp.log(large) - large + 0.5 * jnp.log(2 * np.pi * large)
+    return found + jnp.where((z >= 0) & (z <= 1), 0.0, stirling)
+
+
+@array_function
+def dropout(
+    x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+) -> Any:
+    """The elements, a share of them set to 0 and the others scaled up.
+
+    **Differs from TF:** the numbers are those of `tf.random`.
+
+    Args:
+        x: The array.
+        rate: The share of the zeros.
+        noise_shape: The shape of what is drawn; where it is 1, elements are dropped together.
+        seed: As in `tf.random.uniform`.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If the rate is not a share.
+    """
+    from replicax.tf.random import uniform
+
+    if isinstance(rate, int | float) and not 0 <= rate < 1:
+        raise UsageError(
+            f"The rate of a dropout is a share, at least 0 and less than 1. Received: {rate}. What "
+            "is kept is divided by the rest of it. Choose a number such as 0.5."
+        )
+    x = jnp.asarray(x)
+    wanted = x.shape if noise_shape is None else static_shape(noise_shape)
+    shape = [x.shape[i] if size is None else size for i, size in enumerate(wanted)]
+    kept = jnp.asarray(uniform(shape, seed=seed)) >= rate
+    return jnp.where(kept, x / (1 - rate), 0).astype(x.dtype)
+
+
+@array_function
+def moments(
+    x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> tuple[Any, Any]:
+    """The mean and the variance over axes; `shift` is of no consequence."""
+    xp, x = array(x)
+    # Of half precision in single precision, as in TensorFlow.
+    wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
+    mean = xp.mean(wide, axis=axes_of(axes), keepdims=True)
+    variance = xp.mean(xp.square(wide - mean), axis=axes_of(axes), keepdims=bool(keepdims))
+    mean = mean if keepdims else mean.reshape(variance.shape)
+    return mean.astype(x.dtype), variance.astype(x.dtype)
+
+
+@array_function
+def weighted_moments(
+    x: Any, axes: Any, frequency_weights: Any, keepdims: bool = False, name: str | None = None
+) -> tuple[Any, Any]:
+    """The weighted mean and variance over axes."""
+    x, over = jnp.asarray(x), axes_of(axes)
+    weights = jnp.broadcast_to(jnp.asarray(frequency_weights).astype(x.dtype), x.shape)
+    total = jnp.sum(weights, axis=over, keepdims=True)
+    mean = jnp.sum(weights * x, axis=over, keepdims=True) / total
+    variance = jnp.sum(weights * jnp.square(x - mean), axis=over, keepdims=True) / total
+    if keepdims:
+        return mean, variance
+    return jnp.squeeze(mean, over), jnp.squeeze(variance, over)
+
+
+@array_function
+def batch_normalization(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    offset: Any,
+    scale: Any,
+    variance_epsilon: Any,
+    name: str | None = None,
+) -> Any:
+    """The elements without mean and variance, times a scale, plus an offset; None for neither."""
+    x = jnp.asarray(x)
+    factor = jax.lax.rsqrt(jnp.asarray(variance) + variance_epsilon)
+    factor = factor if scale is None else factor * jnp.asarray(scale)
+    found = (x - jnp.asarray(mean)) * factor
+    return (found if offset is None else found + jnp.asarray(offset)).astype(x.dtype)
+
+
+class TopK(NamedTuple):
+    """The largest elements of each row, and where they stand."""
+
+    values: Any
+    indices: Any
+
+
+@array_function
+def top_k(
+    input: Any, k: Any = 1, sorted: bool = True, index_type: Any = int32, name: str | None = None
+) -> TopK:
+    """The largest elements of each row in order, and where they stand."""
+    values, indices = jax.lax.top_k(jnp.asarray(input), static_size(k))
+    return TopK(values, indices.astype(numpy_dtype(index_type, jnp)))
+
+
+@array_function
+def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) -> Any:
+    """Whether each target is among the k largest of its row, those as large as the k-th, too."""
+    targets, rows = jnp.asarray(targets), jnp.asarray(predictions)
+    there = (targets >= 0) & (targets < rows.shape[-1])
+    own = jnp.take_along_axis(rows, jnp.where(there, targets, 0)[:, None], axis=1)
+    finite = jnp.all(jnp.isfinite(own), axis=1)
+    return there & finite & (jnp.sum(rows > own, axis=1) < k)

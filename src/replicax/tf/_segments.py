@@ -1,0 +1,159 @@
+"""Sums and the like of groups of rows: segments, counts of integers, confusion matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replicax.tf._calls import array_function, arrays, concrete, numpy_dtype, static_size
+from replicax.tf._dtypes import as_dtype, int32
+
+
+def _sorted(name: str, reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the rows with the same id, which stand together."""
+
+    def function(data: Any, segment_ids: Any, name: str | None = None) -> Any:
+        ids = concrete(segment_ids, function.__name__)
+        return reduce(jnp.asarray(data), ids, int(ids[-1]) + 1 if ids.size else 0)
+
+    return _published(function, name)
+
+
+def _unsorted(name: str, reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the rows with the same id, wherever they stand."""
+
+    def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Any:
+        ids = jnp.asarray(segment_ids)
+        data = jnp.asarray(data)
+        rows = data.reshape(ids.size, *data.shape[ids.ndim :])
+        return reduce(rows, ids.ravel(), static_size(num_segments))
+
+    return _published(function, name)
+
+
+def _published(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    kind = name.rpartition("_")[2]
+    function.__doc__ = f"For each segment id, the {kind} of the rows that have it."
+    return array_function(function)
+
+
+def _counts(ids: Any, number: int, like: Any) -> Any:
+    counts = jax.ops.segment_sum(jnp.ones(ids.shape, like.dtype), ids, number)
+    return jnp.maximum(counts, 1).reshape((number,) + (1,) * (like.ndim - 1))
+
+
+def _mean(data: Any, ids: Any, number: int) -> Any:
+    return jax.ops.segment_sum(data, ids, number) / _counts(ids, number, data)
+
+
+def _over_root(data: Any, ids: Any, number: int) -> Any:
+    return jax.ops.segment_sum(data, ids, number) / jnp.sqrt(_counts(ids, number, data))
+
+
+def _zero_where_none(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(data: Any, ids: Any, number: int) -> Any:
+        there = jax.ops.segment_sum(jnp.ones(ids.shape, np.int32), ids, number) > 0
+        there = there.reshape((number,) + (1,) * (data.ndim - 1))
+        return jnp.where(there, reduce(data, ids, number), 0)
+
+    return compute
+
+
+def _limit_where_none(reduce: Callable[..., Any], limit: str) -> Callable[..., Any]:
+    def compute(data: Any, ids: Any, number: int) -> Any:
+        there = jax.ops.segment_sum(jnp.ones(ids.shape, np.int32), ids, number) > 0
+        there = there.reshape((number,) + (1,) * (data.ndim - 1))
+        return jnp.where(there, reduce(data, ids, number), getattr(as_dtype(data.dtype), limit))
+
+    return compute
+
+
+segment_max = _sorted("segment_max", _zero_where_none(jax.ops.segment_max))
+segment_mean = _sorted("segment_mean", _mean)
+segment_min = _sorted("segment_min", _zero_where_none(jax.ops.segment_min))
+segment_prod = _sorted("segment_prod", jax.ops.segment_prod)
+segment_sum = _sorted("segment_sum", jax.ops.segment_sum)
+unsorted_segment_max = _unsorted(
+    "unsorted_segment_max", _limit_where_none(jax.ops.segment_max, "min")
+)
+unsorted_segment_mean = _unsorted("unsorted_segment_mean", _mean)
+unsorted_segment_min = _unsorted(
+    "unsorted_segment_min", _limit_where_none(jax.ops.segment_min, "max")
+)
+unsorted_segment_prod = _unsorted("unsorted_segment_prod", jax.ops.segment_prod)
+unsorted_segment_sqrt_n = _unsorted("unsorted_segment_sqrt_n", _over_root)
+unsorted_segment_sum = _unsorted("unsorted_segment_sum", jax.ops.segment_sum)
+
+
+@array_function
+def bincount(
+    arr: Any,
+    weights: Any = None,
+    minlength: Any = None,
+    maxlength: Any = None,
+    dtype: Any = int32,
+    name: str | None = None,
+    axis: Any = None,
+    binary_output: bool = False,
+) -> Any:
+    """How often each integer occurs; inside compiled code only if the two lengths are equal.
+
+    Args:
+        arr: Integers, none of them negative.
+        weights: What each counts, instead of 1.
+        minlength: The least length of the result.
+        maxlength: Its greatest length; larger integers are left out.
+        dtype: The type of the counts; with weights, theirs.
+        name: Of no consequence.
+        axis: None to count all, -1 to count each row of a matrix.
+        binary_output: Whether to say only if there is one: 1 or 0.
+    """
+    if minlength is not None and minlength == maxlength:
+        length = int(minlength)
+    else:
+        values = concrete(arr, "bincount")
+        length = max(int(values.max(initial=-1)) + 1, int(minlength or 0))
+        length = length if maxlength is None else min(length, int(maxlength))
+    values = jnp.asarray(arr)
+    rows = values.reshape(1, -1) if axis is None else values
+    kind = jnp.asarray(weights).dtype if weights is not None else numpy_dtype(dtype, jnp)
+    parts = jnp.ones(rows.shape, kind) if weights is None else jnp.asarray(weights)
+    # What is too large falls out of the sum.
+    count = jax.vmap(lambda part, row: jax.ops.segment_sum(part, row, length))
+    found = count(parts.reshape(rows.shape), rows)
+    found = (found != 0).astype(kind) if binary_output else found
+    return found[0] if axis is None else found
+
+
+@array_function
+def confusion_matrix(
+    labels: Any,
+    predictions: Any,
+    num_classes: Any = None,
+    weights: Any = None,
+    dtype: Any = int32,
+    name: str | None = None,
+) -> Any:
+    """How often each class (row) was predicted as each class (column).
+
+    Args:
+        labels: The true classes.
+        predictions: The predicted classes.
+        num_classes: How many there are; inside compiled code it must be given.
+        weights: What each example counts, instead of 1.
+        dtype: The type of the counts.
+        name: Of no consequence.
+    """
+    if num_classes is None:
+        both = (concrete(found, "confusion_matrix") for found in (labels, predictions))
+        num_classes = 1 + max(int(found.max(initial=-1)) for found in both)
+    number, kind = static_size(num_classes), numpy_dtype(dtype, jnp)
+    _, (labels, predictions) = arrays(labels, predictions)
+    places = (jnp.asarray(labels).ravel(), jnp.asarray(predictions).ravel())
+    counts = 1 if weights is None else jnp.asarray(weights).astype(kind).ravel()
+    return jnp.zeros((number, number), kind).at[places].add(counts)

@@ -1,0 +1,83 @@
+"""Array functions of the inputs of a Keras model: an operation of the model, saved by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import keras
+
+from replicax.tf._calls import mapped, named
+from replicax.tf._dtypes import DType
+
+
+@final
+@keras.saving.register_keras_serializable("replicax")
+class ArrayFunction(keras.Operation):
+    """An array function of `replicax.tf` in a functional model.
+
+    Args:
+        function: Its name.
+        name: The operation's own name in the model.
+    """
+
+    def __init__(self, function: str, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.function = function
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function gives, once there are values."""
+        return named(self.function)(*args, **kwargs)
+
+    def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
+        """Note the call in the model, with arguments that can be saved."""
+        return super().symbolic_call(*mapped(_plain, args), **mapped(_plain, kwargs))
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and types of what the function gives."""
+        tensors: list[Any] = []
+        mapped(tensors.append, (args, kwargs))
+        # Dense ones: Keras says "sparse" of what is multiplied by a number.
+        tensors = [
+            keras.KerasTensor(one.shape, one.dtype)
+            for one in tensors
+            if isinstance(one, keras.KerasTensor)
+        ]
+
+        def call(*values: Any) -> Any:
+            rest = iter(values)
+
+            def filled(part: Any) -> Any:
+                return next(rest) if isinstance(part, keras.KerasTensor) else part
+
+            own, named_ = mapped(filled, (args, kwargs))
+            return self.call(*own, **named_)
+
+        # Of the tensors alone: Keras would take the numbers of a shape for values of compiled code.
+        return _Traced(call).compute_output_spec(*tensors)
+
+    def get_config(self) -> dict[str, Any]:
+        """What it is made of again."""
+        return {"function": self.function, "name": self.name}
+
+
+@final
+class _Traced(keras.Operation):
+    """A function whose result Keras traces.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def call(self, *args: Any) -> Any:
+        """What the function gives."""
+        return self._function(*args)
+
+
+def _plain(argument: Any) -> Any:
+    """The name of a type of numbers; other arguments are what they are."""
+    return argument.name if isinstance(argument, DType) else argument

@@ -1,0 +1,205 @@
+"""The devices of this process, as `tf.config` lists and configures them; JAX is not started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from replicax._core import host_devices
+from replicax._core.errors import UsageError
+from replicax._core.topology import parse_device
+
+_KINDS = ("CPU", "GPU", "TPU")
+
+
+class PhysicalDevice(NamedTuple):
+    """A device of the machine."""
+
+    name: str
+    device_type: str
+
+
+class LogicalDevice(NamedTuple):
+    """A device that programs compute on."""
+
+    name: str
+    device_type: str
+
+
+class LogicalDeviceConfiguration(NamedTuple):
+    """One of the virtual devices of a CPU; memory is not limited."""
+
+    memory_limit: int | None = None
+    experimental_priority: int | None = None
+    experimental_device_ordinal: int | None = None
+
+
+# What was asked for, by the kind of device.
+_visible: dict[str, list[PhysicalDevice]] = {}
+_cpus: list[LogicalDeviceConfiguration] = []
+_growth: dict[PhysicalDevice, bool] = {}
+
+
+def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """The devices of this machine. JAX is not started: strategies can still join a cluster.
+
+    **Differs from TF:** GPUs that JAX has no plugin for are not listed.
+
+    Args:
+        device_type: `CPU`, `GPU` or `TPU`; None for all.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> tf.config.list_physical_devices("CPU")
+        [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
+    """
+    found = []
+    for kind in _KINDS if device_type is None else [device_type]:
+        hidden = len(_visible.get(kind, ()))
+        count = 1 if kind == "CPU" else max(_count(kind), hidden)
+        found += [PhysicalDevice(f"/physical_device:{kind}:{n}", kind) for n in range(count)]
+    return found
+
+
+def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
+    """The devices that programs compute on: the visible ones, and what a CPU is divided into.
+
+    Args:
+        device_type: `CPU`, `GPU` or `TPU`; None for all.
+    """
+    found = []
+    for kind in _KINDS if device_type is None else [device_type]:
+        if kind == "CPU":
+            count = host_devices.count_cpu_devices()
+        else:
+            count = len(get_visible_devices(kind))
+        found += [LogicalDevice(f"/device:{kind}:{n}", kind) for n in range(count)]
+    return found
+
+
+def _count(kind: str) -> int:
+    return host_devices.count_accelerators(kind) if kind in ("GPU", "TPU") else 0
+
+
+def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """The devices that this process may use."""
+    kinds = _KINDS if device_type is None else [device_type]
+    return [d for kind in kinds for d in _visible.get(kind, list_physical_devices(kind))]
+
+
+def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+    """Let this process use these devices only; the CPU can always be used.
+
+    Args:
+        devices: Of `list_physical_devices`: one, or a list.
+        device_type: The kind that is meant; None for all.
+
+    Raises:
+        UsageError: If there is no such device, or a TPU is to be hidden.
+        BackendAlreadyInitialized: If JAX was used before.
+    """
+    chosen = [devices] if isinstance(devices, PhysicalDevice) else list(devices)
+    known = list_physical_devices(device_type)
+    strange = [device for device in chosen if device not in known]
+    kinds = _KINDS if device_type is None else [device_type]
+    hidden = [d for d in known if d.device_type == "TPU" and d not in chosen]
+    if strange or hidden:
+        raise UsageError(
+            "Visible devices are some of those that `list_physical_devices` gives, and all TPUs. "
+            f"Received: {strange or chosen} of {known}. Others are not there; a process drives "
+            "the TPU chips of its host together. Choose from the list."
+        )
+    for kind in kinds:
+        mine = [device for device in chosen if device.device_type == kind]
+        if kind == "GPU":
+            numbers = [int(device.name.rpartition(":")[2]) for device in mine]
+            host_devices.use_gpus(numbers, of=len(list_physical_devices(kind)))
+        _visible[kind] = mine
+
+
+def set_logical_device_configuration(
+    device: PhysicalDevice, logical_devices: Sequence[LogicalDeviceConfiguration]
+) -> None:
+    """Let a CPU be several devices, to try strategies on.
+
+    Args:
+        device: The CPU, of `list_physical_devices`; or a GPU, that stays one device.
+        logical_devices: One configuration for each device.
+
+    Raises:
+        UsageError: If a GPU or TPU is to be divided, or limited.
+        BackendAlreadyInitialized: If JAX was used before.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> cpu = tf.config.list_physical_devices("CPU")[0]
+        >>> tf.config.set_logical_device_configuration(
+        ...     cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
+        >>> len(tf.config.list_logical_devices("CPU"))
+        8
+    """
+    given = list(logical_devices)
+    limited = any(one.memory_limit is not None for one in given)
+    if device.device_type != "CPU" and (len(given) != 1 or limited):
+        raise UsageError(
+            "A GPU or TPU is one device, with all its memory. Received: "
+            f"{len(given)} logical devices of {device.name}, {'with' if limited else 'without'} a "
+            "limit. JAX cannot divide it. Use several CPU devices to try a strategy, and set the "
+            "environment variable XLA_PYTHON_CLIENT_MEM_FRACTION to limit the memory of GPUs."
+        )
+    if device.device_type == "CPU":
+        host_devices.set_cpu_devices(len(given))
+        _cpus[:] = given
+
+
+def get_logical_device_configuration(
+    device: PhysicalDevice,
+) -> list[LogicalDeviceConfiguration] | None:
+    """What `set_logical_device_configuration` was given; None if it was not called."""
+    return list(_cpus) or None if device.device_type == "CPU" else None
+
+
+def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
+    """Let JAX take a GPU's memory as it needs it; else it takes most of it when it starts.
+
+    **Differs from TF:** it holds for all GPUs of the process.
+
+    Raises:
+        UsageError: If the device is no GPU.
+        BackendAlreadyInitialized: If JAX was used before.
+    """
+    if device.device_type != "GPU":
+        raise UsageError(
+            f"Memory grows on GPUs. Received: {device.name}. The memory of other devices is taken "
+            "as it is needed anyway. Leave the call out for them."
+        )
+    if get_memory_growth(device) != enable:
+        host_devices.grow_gpu_memory(enable)
+        _growth[device] = enable
+
+
+def get_memory_growth(device: PhysicalDevice) -> bool:
+    """Whether memory of the device is taken as it is needed."""
+    return _growth.get(device, device.device_type != "GPU")
+
+
+def get_memory_info(device: str) -> dict[str, int]:
+    """The bytes that are in use on an accelerator now, `current`, and were at most, `peak`.
+
+    Raises:
+        UsageError: If JAX does not count the memory of the device.
+    """
+    found = parse_device(device).memory_stats()
+    if not found:
+        raise UsageError(
+            f"Memory is counted on accelerators. Received: {device!r}. JAX does not know how much "
+            "of the memory of a CPU it uses. Ask the operating system."
+        )
+    return {"current": found["bytes_in_use"], "peak": found["peak_bytes_in_use"]}
+
+
+def get_device_details(device: PhysicalDevice) -> dict[str, Any]:
+    """The name of a GPU or TPU."""
+    if device.device_type == "CPU":
+        return {}
+    return {"device_name": parse_device(device.name.replace("/physical_device:", "")).device_kind}

@@ -1,3 +1,0 @@
-"""`tf.image`: what input pipelines use."""
-
-from __future__ import annotations

@@ -1,0 +1,12 @@
+"""`tf.optimizers`: optimizers; the same as `tf.keras.optimizers`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from replicax.tf._forward import forward
+
+if TYPE_CHECKING:
+    from replicax.tf.keras.optimizers import *
+
+__getattr__, __dir__ = forward(__name__, "replicax.tf.keras.optimizers")

@@ -1,3 +1,0 @@
-"""`tf.profiler`."""
-
-from __future__ import annotations

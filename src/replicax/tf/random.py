@@ -1,3 +1,0 @@
-"""`tf.random`."""
-
-from __future__ import annotations

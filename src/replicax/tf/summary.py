@@ -1,3 +1,0 @@
-"""`tf.summary`: figures for TensorBoard."""
-
-from __future__ import annotations

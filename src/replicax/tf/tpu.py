@@ -1,3 +1,0 @@
-"""`tf.tpu`."""
-
-from __future__ import annotations

@@ -1,0 +1,77 @@
+"""What a checkpoint holds, against the objects of now: what goes where, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from replicax._core.errors import UsageError
+from replicax._input.iterator import DistributedIterator
+from replicax.train import _files
+from replicax.train._parts import Stateful, Variables, matched
+from replicax.train._plain import decoded
+from replicax.train._waiting import is_to_wait
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from replicax._control import Channel
+
+
+def seen_alike(channel: Channel, path: str) -> bytes | None:
+    """None if all workers see the same checkpoint; else the chief's, in bytes."""
+    seen = channel.exchange("checkpoint seen", _files.identity(path))
+    if seen[0] is None or all(one == seen[0] for one in seen):
+        return None
+    return channel.from_chief("checkpoint", _files.packed(path) if channel.is_chief else b"")
+
+
+def stored_content(
+    path: str, payload: bytes | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Body and arrays, from the folder or from the chief's bytes."""
+    content = _files.read(path) if payload is None else _files.unpacked(payload, path)
+    return content.body, content.arrays
+
+
+def plan_of(
+    parts: Sequence[Variables | Stateful], saved: dict[str, Any], path: str
+) -> tuple[list[tuple[Any, str]], list[tuple[Variables, Any]]]:
+    """Which variable gets which array, and what waits until it is built.
+
+    Nothing is changed before all of it is known to fit.
+    """
+    plan, later = [], []
+    for part in parts:
+        if part.name not in saved and not (isinstance(part, Stateful) and part.optional):
+            raise UsageError(
+                "A checkpoint holds all that is restored from it. Received: "
+                f"{path!r} with {sorted(saved)}, without {part.name!r}. It would stay as it was "
+                "made, silently. Give the objects the names that they were saved by, or leave "
+                "this one out."
+            )
+        if isinstance(part, Variables):
+            variables, entries = part.variables, saved[part.name].get("variables", ())
+            if is_to_wait(part, entries):
+                later.append((part, entries))
+                continue
+            found = matched(part.name, entries, variables)
+            plan += [
+                (variable, f"{part.name}:{index}")
+                for variable, index in zip(variables, found, strict=True)
+            ]
+    return plan, later
+
+
+def set_states(
+    channel: Channel, parts: Sequence[Variables | Stateful], saved: dict[str, Any]
+) -> None:
+    """Give what has a state its own, or that of all workers."""
+    for part in parts:
+        if not isinstance(part, Stateful) or part.name not in saved:
+            continue
+        states = [decoded(state) for state in saved[part.name]["states"]]
+        if isinstance(part.owner, DistributedIterator) or hasattr(part.owner, "states_of_all"):
+            part.owner.set_state(states)  # it knows how other workers have shared the data
+        else:
+            part.owner.set_state(states[channel.index if len(states) == channel.size else 0])

@@ -1,0 +1,213 @@
+"""Data inside `rx.function`: one element is an input, a loop runs as plain Python."""
+
+from __future__ import annotations
+
+import logging
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax.data import Dataset
+
+from helpers import few_strategies
+
+
+def numbers(count, batch=2):
+    return Dataset.from_tensor_slices(np.arange(count, dtype="float32")).batch(batch)
+
+
+def total_of(strategy, batch):
+    sums = strategy.run(lambda rows: rows.sum(), args=(batch,))
+    return strategy.reduce("SUM", sums, axis=None)
+
+
+@few_strategies
+def test_one_next_takes_a_new_batch_in_each_call(strategy):
+    traced = []
+
+    @rx.function
+    def step(iterator):
+        traced.append(1)
+        return total_of(strategy, next(iterator))
+
+    dataset = strategy.experimental_distribute_dataset(numbers(12, 4))
+    for _ in range(2):  # each pass is another iterator, and the program is the same
+        iterator = iter(dataset)
+        assert [float(step(iterator)) for _ in range(3)] == [6.0, 22.0, 38.0]
+        with pytest.raises(rx.errors.OutOfRangeError, match="as many elements as its data set"):
+            step(iterator)
+    assert step.num_traces == 1
+
+
+def test_a_smaller_last_batch_is_another_program(mirrored):
+    @rx.function
+    def step(iterator):
+        return total_of(mirrored, next(iterator))
+
+    iterator = iter(mirrored.experimental_distribute_dataset(numbers(7, 4)))
+    assert [float(step(iterator)), float(step(iterator))] == [6.0, 15.0]
+    assert step.num_traces == 2
+
+
+def test_two_iterators_give_one_element_each():
+    first, second = iter(numbers(4)), iter(numbers(4))
+    held = iter(numbers(6))
+
+    @rx.function
+    def step(a, *, b):
+        return next(a) + 10 * next(b) + 100 * held.get_next()
+
+    assert step(first, b=second).tolist() == [0.0, 111.0]
+    assert step(first, b=second).tolist() == [222.0, 333.0]
+    with pytest.raises(rx.errors.OutOfRangeError):
+        step(first, b=second)
+
+
+def test_variables_are_written_with_each_element():
+    total = keras.Variable(0.0)
+
+    @rx.function
+    def step(iterator):
+        total.assign_add(jnp.sum(next(iterator)))
+
+    iterator = iter(numbers(6))
+    for _ in range(3):
+        step(iterator)
+    assert float(total.value) == 15.0
+    assert step.num_traces == 1
+
+
+def test_a_failed_trace_takes_nothing():
+    fail = [True]
+
+    @rx.function
+    def step(iterator):
+        x = next(iterator)
+        if fail[0]:
+            raise KeyError("mine")
+        return x * 1.0
+
+    iterator = iter(numbers(4))
+    before = iterator.get_state()
+    with pytest.raises(KeyError, match="mine"):
+        step(iterator)
+    assert iterator.get_state() == before
+    fail[0] = False
+    assert step(iterator).tolist() == [0.0, 1.0]
+
+
+@few_strategies
+def test_a_loop_over_a_distributed_data_set(strategy):
+    calls = []
+
+    @rx.function
+    def step(batch):
+        calls.append("traced")
+        return total_of(strategy, batch)
+
+    @rx.function
+    def epoch(dataset):
+        total, batches = 0.0, 0
+        for batch in dataset:
+            total += step(batch)
+            batches += 1
+        return total / batches
+
+    dataset = strategy.experimental_distribute_dataset(numbers(12, 4))
+    assert [float(epoch(dataset)) for _ in range(2)] == [22.0, 22.0]
+    assert len(calls) == 1
+
+
+@few_strategies
+def test_a_loop_of_steps_defined_in_it(strategy):
+    # As the TPU guide has it: the replica function is made anew in each call.
+    traced = []
+    with strategy.scope():
+        seen = keras.Variable(0.0, aggregation="sum")
+
+    @rx.function
+    def steps(iterator, count):
+        def step_fn(rows):
+            traced.append(1)
+            seen.assign_add(rows.sum())
+
+        for _ in range(int(count)) if isinstance(count, int) else count:
+            strategy.run(step_fn, args=(next(iterator),))
+
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(32, 4)))
+    steps(iterator, 2)
+    first = len(traced)
+    for _ in range(3):
+        steps(iterator, 2)
+    assert len(traced) == first
+    assert float(seen.value) == sum(range(32))
+
+
+def test_optionals(mirrored):
+    @rx.function
+    def all_of_it(iterator):
+        total = 0.0
+        for _ in range(10):
+            optional = iterator.get_next_as_optional()
+            if not optional.has_value():
+                break
+            total += total_of(mirrored, optional.get_value())
+        return total
+
+    iterator = iter(mirrored.experimental_distribute_dataset(numbers(7, 4)))
+    assert float(all_of_it(iterator)) == 21.0
+
+
+def test_a_loop_over_a_data_set_is_said_once(caplog):
+    @rx.function
+    def mean(dataset):
+        parts = [x.sum() for x in dataset]
+        return sum(parts) / len(parts)
+
+    with caplog.at_level(logging.INFO, "replicax"):
+        assert [float(mean(numbers(4))) for _ in range(2)] == [3.0, 3.0]
+    (said,) = [r.getMessage() for r in caplog.records if "plain Python" in r.getMessage()]
+    assert said.endswith("it loops over a data set")
+
+
+def test_nothing_is_written_by_the_trace_that_ends():
+    v = keras.Variable(0.0)
+
+    @rx.function
+    def fn(dataset):
+        v.assign_add(1.0)
+        for x in dataset:
+            v.assign_add(x.sum())
+
+    fn(numbers(4))
+    assert float(v.value) == 7.0
+
+
+def test_a_function_around_a_host_loop_is_one():
+    @rx.function
+    def inner(dataset):
+        return sum(float(x.sum()) for x in dataset)
+
+    outer = rx.function(lambda dataset: 2 * inner(dataset))
+    assert outer(numbers(4)) == 12.0
+
+
+def test_data_is_refused_inside_a_replica(mirrored):
+    dataset = numbers(4)
+    with pytest.raises(rx.errors.UsageError, match="data comes to it by its arguments"):
+        mirrored.run(lambda: sum(x.sum() for x in dataset))
+    with pytest.raises(ValueError, match="takes an element of an iterator"):
+        rx.function(lambda it: mirrored.run(lambda: next(it)))(iter(dataset))
+
+
+def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplog):
+    @rx.function
+    def make():
+        return mirrored.experimental_distribute_dataset(numbers(4))
+
+    with caplog.at_level(logging.INFO, "replicax"):
+        assert make() is not make()
+    assert "returns a data set" in caplog.text

@@ -1,0 +1,227 @@
+"""Array functions: on the host or on devices, in Keras models, and what they refuse."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+from replicax._core.errors import UsageError
+from replicax.data._host import HostTensor
+
+
+class TestHostOrDevice:
+    @pytest.mark.parametrize(
+        "compute",
+        [
+            lambda x: tf.cast(x, tf.float32) / 255,
+            lambda x: tf.reshape(x, [2, -1]),
+            lambda x: tf.concat([x, x], 0),
+            lambda x: tf.one_hot(x, 3),
+            lambda x: tf.reduce_mean(tf.where(x > 1, x, 0)),
+            lambda x: tf.math.reduce_std(tf.sqrt(x)),
+            lambda x: tf.gather(x, [0, 1]),
+        ],
+    )
+    def test_of_numpy_arrays_nothing_goes_to_a_device(self, compute):
+        assert type(compute(np.arange(4))) is HostTensor
+
+    def test_of_both_it_goes_there(self):
+        assert isinstance(tf.add(np.ones(2), tf.ones(2)), jax.Array)
+        assert isinstance(tf.reduce_sum([1, 2]), jax.Array)
+        assert tf._tensors.numpy_or_jax(np.ones(1), 2) is np
+        assert tf._tensors.numpy_or_jax(np.ones(1), tf.ones(1)) is jnp
+
+    def test_in_pipelines_everything_stays_on_the_host(self):
+        dataset = rx.data.Dataset.range(2).map(
+            lambda i: (tf.zeros([2]), tf.constant([1.0]), tf.fill([1], 2), tf.eye(2))
+        )
+        assert all(isinstance(part, np.ndarray) for part in next(iter(dataset)))
+
+    def test_numpy_keeps_64_bits(self):
+        big = np.array([2**40])
+        assert int(tf.add(big, 1)[0]) == 2**40 + 1
+        assert tf.cast(np.float32([1]), tf.int64).dtype == np.int64
+        with pytest.raises(UsageError, match="JAX computes in 32 bits"):
+            tf.add(big, tf.ones(1, tf.int32))
+
+    def test_python_numbers_and_lists_take_the_type_beside_them(self):
+        half = tf.ones(2, tf.float16)
+        assert tf.multiply(half, 2.5).dtype == tf.add(half, [1.0, 2.0]).dtype == tf.float16
+        assert tf.add(np.float32([1]), 2.5).dtype == np.float32
+
+    def test_text_is_computed_with_on_the_host(self):
+        words = tf.stack([tf.constant("a"), "b"])
+        assert tf.expand_dims(words, 0).shape == (1, 2)
+        assert tf.equal(words, "b").tolist() == [False, True]
+
+
+class TestHostTensor:
+    def test_rows_and_numbers_have_numpy_too(self):
+        x = HostTensor.of(np.arange(4.0).reshape(2, 2))
+        assert x[0].numpy().tolist() == [0, 1]
+        assert [row[1].numpy() for row in x] == [1, 3]
+        assert type(x.numpy()) is np.ndarray
+        assert type(x.mean() * 2) is HostTensor
+        assert x.get_shape().as_list() == [2, 2]
+        assert f"{x[0, 1]:.2f}" == "1.00"
+
+    def test_it_goes_into_compiled_code(self):
+        x = HostTensor.of(np.float32([1, 2]))
+        assert jax.jit(lambda y: x[1] * y + x)(jnp.ones(2)).tolist() == [3, 4]
+        assert isinstance(x * jnp.ones(2), jax.Array)
+
+    def test_text_is_shown_plainly(self):
+        x = tf.constant(["a", "b"])
+        assert (str(x), repr(x)) == ("['a' 'b']", "HostTensor(['a', 'b'], dtype=object)")
+
+
+class TestShapes:
+    def test_the_shape_is_known_in_compiled_code(self):
+        def pool(x):
+            rows, columns = tf.shape(x)
+            half = tf.shape(x)[1] // 2
+            return tf.reshape(x, [rows * half, -1]) + tf.cast(tf.size(x) + tf.rank(x), x.dtype)
+
+        found = jax.jit(pool)(jnp.zeros((2, 4)))
+        assert found.shape == (4, 2) and found[0, 0] == 10
+
+    def test_a_computed_shape_is_refused(self):
+        for call in (
+            lambda n: tf.zeros(n),
+            lambda n: tf.reshape(jnp.ones(4), [n, -1]),
+            lambda n: tf.one_hot(jnp.ones(2, int), n),
+        ):
+            with pytest.raises(UsageError, match="A shape is known when a function is compiled"):
+                jax.jit(call)(2)
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            tf.where,
+            lambda x: tf.boolean_mask(x, x > 0),
+            tf.unique,
+            tf.sequence_mask,
+            lambda x: tf.math.segment_sum(x, x),
+            tf.math.bincount,
+        ],
+    )
+    def test_a_shape_that_depends_on_values_is_refused(self, call):
+        with pytest.raises(UsageError, match="returns depends on values"):
+            jax.jit(call)(jnp.ones(3, int))
+
+    def test_counts_with_a_length_are_compiled(self):
+        count = jax.jit(lambda x: tf.math.bincount(x, minlength=3, maxlength=3))
+        assert count(jnp.array([0, 2, 2, 5])).tolist() == [1, 0, 2]
+
+    def test_a_slice_may_begin_where_compiled_code_says(self):
+        found = jax.jit(lambda x, i: tf.slice(x, [i, 0], [2, -1]))(jnp.arange(8).reshape(4, 2), 1)
+        assert found.tolist() == [[2, 3], [4, 5]]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda x: tf.add_n([]), "`add_n` adds up a list of arrays"),
+            (lambda x: tf.unstack(x, num=3), "how many arrays stand along the axis"),
+            (lambda x: tf.split(x, 3), "The parts of a split make up its axis"),
+            (lambda x: tf.split(x, [1, 4]), "for an axis of size 4"),
+            (lambda x: tf.pad(x, [[1, 1]], "WRAP"), "A mode of `pad` is"),
+            (lambda x: tf.where(x > 0, x), "`where` takes both values or none"),
+            (lambda x: tf.sort(x, direction="UP"), 'A direction is "ASCENDING"'),
+            (lambda x: tf.nn.dropout(x, 1.5), "The rate of a dropout is a share"),
+            (lambda x: tf.linalg.diag(x, num_rows=9), "square matrices with one diagonal"),
+            (
+                lambda x: tf.nn.conv2d(x.reshape(1, 2, 2, 1), x, 1, "SAME", "CHWN"),
+                "A layout of 2 axes of space is one of",
+            ),
+        ],
+    )
+    def test_wrong_arguments_are_said(self, call, message):
+        with pytest.raises(UsageError, match=message):
+            call(np.ones(4, np.float32))
+
+    @pytest.mark.parametrize("name", ["RaggedTensor", "SparseTensor", "math.igamma", "nn.nce_loss"])
+    def test_what_is_not_there_names_something_else(self, name):
+        found = tf
+        with pytest.raises(AttributeError, match="Use|fill|Arrays are dense|the whole softmax"):
+            for part in name.split("."):
+                found = getattr(found, part)
+
+
+class TestResults:
+    """What TensorFlow cannot be asked, or answers otherwise: see also tests/parity."""
+
+    def test_the_largest_of_none(self):
+        assert tf.reduce_max(np.zeros((0, 2), np.float32), axis=0).tolist() == [-np.inf] * 2
+        assert tf.reduce_min(jnp.zeros((0,), int)) == 2**31 - 1
+
+    def test_clipped_gradients_keep_none_and_show_nan(self):
+        clipped, norm = tf.clip_by_global_norm([tf.constant([3.0, 4.0]), None], 1.0)
+        assert float(norm) == 5 and clipped[1] is None
+        np.testing.assert_allclose(clipped[0], [0.6, 0.8], rtol=1e-6)
+        broken, _ = tf.clip_by_global_norm([tf.constant([np.inf]), tf.ones(1)], 1.0)
+        assert np.isnan(broken[1]).all()
+
+    def test_gradients_at_zero_are_numbers(self):
+        def total(x):
+            clipped = tf.clip_by_norm(x, 1.0) + tf.math.divide_no_nan(x, x)
+            return tf.reduce_sum(clipped + tf.nn.l2_loss(x) + tf.math.xlogy(x, x + 1))
+
+        assert np.isfinite(jax.grad(total)(jnp.zeros(2))).all()
+
+    def test_a_class_that_is_not_there_gives_nan(self):
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits([0, 3, -1], tf.zeros((3, 3)))
+        assert np.isnan(loss).tolist() == [False, True, True]
+
+    def test_dropout_keeps_the_mean(self):
+        tf.random.set_seed(0)
+        x = tf.nn.dropout(tf.ones((100, 100)), 0.25, noise_shape=[None, 100])
+        assert set(np.unique(x)) == {0, np.float32(4 / 3)}
+        assert abs(float(tf.reduce_mean(x)) - 1) < 0.02
+
+    def test_losses_over_replicas_are_replicax_own(self):
+        assert tf.nn.compute_average_loss is rx.nn.compute_average_loss
+        assert tf.nn.scale_regularization_loss is rx.nn.scale_regularization_loss
+        rows = tf.nn.embedding_lookup_sparse(tf.eye(2), jnp.array([[0, 1]]), None, combiner="sum")
+        assert rows.tolist() == [[1, 1]]
+
+
+class TestKerasModels:
+    @staticmethod
+    def model():
+        inputs = keras.Input((4, 3))
+        x = tf.reduce_mean(keras.layers.Dense(2)(inputs), axis=1)
+        x = tf.reshape(tf.concat([x, tf.cast(x, tf.float32)], axis=-1), [tf.shape(x)[0], 2, -1])
+        first, second = tf.split(x * 2, 2, axis=1)
+        x = tf.stack([first, tf.where(second > 0, second, 0.0)], axis=1)
+        return keras.Model(inputs, tf.nn.top_k(tf.abs(x=x), k=1).values)
+
+    def test_array_functions_are_layers_of_it(self):
+        model = self.model()
+        x = np.random.default_rng(0).normal(size=(5, 4, 3)).astype("float32")
+        mean = np.mean(x @ np.asarray(model.weights[0]) + np.asarray(model.weights[1]), axis=1)
+        pairs = np.stack([mean, np.maximum(mean, 0)], axis=1)[:, :, None] * 2
+        np.testing.assert_allclose(model(x), np.abs(pairs).max(-1, keepdims=True), rtol=1e-5)
+        model.compile("sgd", "mse")
+        model.fit(x, np.zeros((5, 2, 1, 1)), verbose=0)
+
+    def test_it_is_saved_and_loaded_in_another_program(self, tmp_path, monkeypatch):
+        path, x = str(tmp_path / "model.keras"), np.ones((2, 4, 3), "float32")
+        model = self.model()
+        model.save(path)
+        # As in a program that has not called an array function yet.
+        monkeypatch.delitem(sys.modules, "replicax.tf._symbolic")
+        monkeypatch.delitem(keras.saving.get_custom_objects(), "replicax>ArrayFunction")
+        np.testing.assert_array_equal(tf.keras.models.load_model(path)(x), model(x))
+
+    def test_a_function_that_is_gone_is_said(self):
+        with pytest.raises(UsageError, match="A saved model may hold the array functions"):
+            tf._calls.named("no_such_function")

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from replicax import tf
+from replicax.tf.compat import v2
+from replicax.tf.compat.v1 import ConfigProto
+
+
+def test_texts_and_bytes():
+    assert tf.compat.as_bytes("é") == b"\xc3\xa9"
+    assert tf.compat.as_bytes(b"a") == b"a"
+    assert tf.compat.as_text(b"\xc3\xa9") == tf.compat.as_str("é") == "é"
+    assert tf.compat.as_str_any(3) == "3"
+    assert tf.compat.as_str_any(b"3") == "3"
+
+
+def test_version_2_is_tf_itself():
+    assert v2 is tf
+    assert tf.compat.v2 is tf
+
+
+def test_options_of_a_session_are_held():
+    config = ConfigProto(allow_soft_placement=True)
+    config.inter_op_parallelism_threads = 3
+    config.gpu_options.allow_growth = True
+    assert config.allow_soft_placement
+    assert tf.compat.v1.ConfigProto is ConfigProto
+
+
+def test_what_version_1_is_kept_for():
+    v1 = tf.compat.v1
+    v1.enable_v2_behavior()
+    assert v1.executing_eagerly_outside_functions()
+    before = v1.logging.get_verbosity()
+    v1.logging.set_verbosity(v1.logging.ERROR)
+    assert logging.getLogger("tensorflow").level == logging.ERROR
+    v1.logging.set_verbosity(before)
+
+
+def test_the_rest_says_what_to_do():
+    with pytest.raises(AttributeError, match="tf.compat.v1.placeholder.*written for TensorFlow 2"):
+        _ = tf.compat.v1.placeholder
+    with pytest.raises(AttributeError, match="tf.compat.forward_compatible"):
+        _ = tf.compat.forward_compatible
+    assert {"v1", "as_str"} <= set(dir(tf.compat))
+    assert "ConfigProto" in dir(tf.compat.v1)

@@ -1,0 +1,198 @@
+"""`tf.config`: devices are listed and configured without starting JAX."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+from replicax._core import env, host_devices
+from replicax._core.env import count_visible
+from replicax.tf.config import _devices
+
+from helpers import run_python
+
+CPU = tf.config.PhysicalDevice("/physical_device:CPU:0", "CPU")
+GPUS = [tf.config.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in range(2)]
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """A machine with two GPUs, and JAX before its start."""
+    settings = {}
+    monkeypatch.setattr(host_devices, "count_accelerators", lambda kind: 2 if kind == "GPU" else 0)
+    monkeypatch.setattr(host_devices, "is_started", lambda: False)
+    monkeypatch.setattr(jax.config, "update", settings.__setitem__)
+    monkeypatch.setattr(_devices, "_visible", {})
+    monkeypatch.setattr(_devices, "_growth", {})
+    return settings
+
+
+def test_programs_configure_after_they_have_looked():
+    said = run_python(
+        """
+        import replicax.tf as tf
+        gpus = tf.config.list_physical_devices("GPU")
+        tpus = tf.config.experimental.list_physical_devices("TPU")
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.list_logical_devices()
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+        print(gpus, tpus, cpu.name, len(tf.config.list_logical_devices("CPU")))
+        import replicax as rx
+        print(rx.MirroredStrategy().num_replicas_in_sync)
+        print(tf.config.list_logical_devices("CPU")[2], tf.config.list_physical_devices())
+        """,
+        JAX_NUM_CPU_DEVICES="1",
+        JAX_PLATFORMS="cpu",
+    )
+    cpu = "PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')"
+    logical = "LogicalDevice(name='/device:CPU:2', device_type='CPU')"
+    assert said.splitlines() == ["[] [] /physical_device:CPU:0 3", "3", f"{logical} [{cpu}]"]
+
+
+def test_a_cluster_can_be_joined_after_devices_were_listed():
+    assert (
+        run_python(
+            """
+            import socket
+            import jax
+            import replicax.tf as tf
+            tf.config.list_physical_devices(), tf.config.list_logical_devices()
+            tf.test.is_gpu_available(), tf.test.gpu_device_name()
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
+            print("joined")
+            """
+        )
+        == "joined\n"
+    )
+
+
+def test_another_number_of_devices_comes_too_late():
+    tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 8)
+    assert len(tf.config.get_logical_device_configuration(CPU)) == 8
+    with pytest.raises(RuntimeError, match="What devices are is said before JAX is used"):
+        tf.config.experimental.set_virtual_device_configuration(
+            CPU, [tf.config.experimental.VirtualDeviceConfiguration()]
+        )
+
+
+def test_gpus_are_hidden(two_gpus):
+    assert tf.config.list_physical_devices("GPU") == GPUS
+    tf.config.set_visible_devices(GPUS[1], "GPU")
+    assert two_gpus["jax_cuda_visible_devices"] == "1"
+    assert tf.config.get_visible_devices() == [CPU, GPUS[1]]
+    assert [d.name for d in tf.config.list_logical_devices("GPU")] == ["/device:GPU:0"]
+    tf.config.set_visible_devices([], "GPU")
+    assert two_gpus["jax_platforms"] == "cpu"
+    assert tf.config.get_visible_devices("GPU") == []
+
+
+def test_only_known_devices_are_visible(two_gpus):
+    unknown = tf.config.PhysicalDevice("/physical_device:GPU:7", "GPU")
+    with pytest.raises(ValueError, match="Visible devices are some of those"):
+        tf.config.set_visible_devices([unknown], "GPU")
+    tf.config.set_visible_devices(GPUS, "GPU")
+    assert two_gpus == {}
+
+
+def test_a_gpu_is_not_divided(two_gpus):
+    one = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(GPUS[0], [one])
+    for parts in ([one] * 2, [tf.config.LogicalDeviceConfiguration(memory_limit=1024)]):
+        with pytest.raises(ValueError, match="A GPU or TPU is one device, with all its memory"):
+            tf.config.set_logical_device_configuration(GPUS[0], parts)
+
+
+def test_memory_grows(two_gpus, monkeypatch):
+    monkeypatch.setenv(env.PREALLOCATE, "")
+    for gpu in GPUS:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    assert env.os.environ[env.PREALLOCATE] == "false"
+    assert tf.config.experimental.get_memory_growth(GPUS[0])
+    with pytest.raises(ValueError, match="Memory grows on GPUs"):
+        tf.config.experimental.set_memory_growth(CPU, True)
+
+
+def test_determinism(two_gpus, monkeypatch):
+    monkeypatch.setenv(env.XLA_FLAGS, "--a=b")
+    tf.config.experimental.enable_op_determinism()
+    assert env.os.environ[env.XLA_FLAGS] == f"--a=b {env.DETERMINISTIC}"
+
+
+def test_determinism_of_a_cpu_needs_nothing():
+    tf.config.experimental.enable_op_determinism()
+
+
+def test_memory_of_a_cpu_is_not_counted():
+    with pytest.raises(ValueError, match="Memory is counted on accelerators"):
+        tf.config.experimental.get_memory_info("CPU:0")
+    assert tf.config.experimental.get_device_details(CPU) == {}
+
+
+def test_gpus_are_counted_by_the_driver(tmp_path, monkeypatch):
+    nvidia, amd = tmp_path / "nvidia", tmp_path / "amd"
+    for number in range(3):
+        (nvidia / str(number)).mkdir(parents=True)
+        (amd / str(number)).mkdir(parents=True)
+        (amd / str(number) / "properties").write_text(f"simd_count {number}\nother 1\n")
+    monkeypatch.setattr(host_devices, "is_started", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(host_devices, "_setting", lambda name: None)
+    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "cuda")
+    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 3
+    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "rocm")
+    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 2
+    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: False)
+    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+    monkeypatch.setattr(host_devices, "_setting", lambda name: "cpu")
+    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: True)
+    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [(None, 4), ("", 0), ("1,3", 2), ("7", 0), ("-1", 0), ("GPU-ab,MIG-c", 2)]
+)
+def test_hidden_gpus_do_not_count(text, count):
+    assert count_visible(4, {} if text is None else {"CUDA_VISIBLE_DEVICES": text}) == count
+
+
+def test_settings_that_are_noted():
+    tf.config.set_soft_device_placement(False)
+    assert not tf.config.get_soft_device_placement()
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    tf.config.threading.set_intra_op_parallelism_threads(3)
+    threads = tf.config.threading
+    assert threads.get_inter_op_parallelism_threads() == 2
+    assert threads.get_intra_op_parallelism_threads() == 3
+    tf.config.optimizer.set_jit(True)
+    tf.config.optimizer.set_experimental_options({"layout_optimizer": True})
+    assert tf.config.optimizer.get_jit() == "autoclustering"
+    assert tf.config.optimizer.get_experimental_options() == {"layout_optimizer": True}
+
+
+def test_precision():
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    assert jax.config.jax_default_matmul_precision == "highest"
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert jax.config.jax_default_matmul_precision is None
+
+
+def test_functions_run_eagerly():
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert tf.config.functions_run_eagerly()
+        assert rx.function(lambda x: f"{x}")(1) == "1"
+    finally:
+        tf.config.experimental_run_functions_eagerly(False)
+
+
+def test_names_of_clusters():
+    assert tf.config.experimental_connect_to_cluster is rx.config.experimental_connect_to_cluster
+    with pytest.raises(AttributeError, match="Received: tf.config.nothing"):
+        _ = tf.config.nothing

@@ -1,0 +1,107 @@
+"""`tf.debugging`: checks of values, shapes and types."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicax.tf as tf
+
+from helpers import run_python
+
+d = tf.debugging
+ONE, TWO = np.array([1.0, 1.0]), jnp.array([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (lambda: d.assert_equal(ONE, 1.0), lambda: d.assert_equal(ONE, TWO)),
+        (lambda: d.assert_none_equal(ONE, 2), lambda: d.assert_none_equal(ONE, TWO)),
+        (lambda: d.assert_less(ONE, 2), lambda: d.assert_less(ONE, TWO)),
+        (lambda: d.assert_less_equal(ONE, TWO), lambda: d.assert_less_equal(TWO, ONE)),
+        (lambda: d.assert_greater(TWO, 0), lambda: d.assert_greater(TWO, ONE)),
+        (lambda: d.assert_greater_equal(TWO, ONE), lambda: d.assert_greater_equal(ONE, TWO)),
+        (lambda: d.assert_near(1.0, 1.000001), lambda: d.assert_near(1.0, 1.001)),
+        (lambda: d.assert_near(1.0, 1.05, atol=0.1), lambda: d.assert_near(1.0, 1.2, atol=0.1)),
+        (lambda: d.assert_positive(ONE), lambda: d.assert_positive(0)),
+        (lambda: d.assert_non_negative([0, 1]), lambda: d.assert_non_negative(-1)),
+        (lambda: d.assert_negative(-ONE), lambda: d.assert_negative(0)),
+        (lambda: d.assert_non_positive(0), lambda: d.assert_non_positive(ONE)),
+        (lambda: d.check_numerics(ONE, "x"), lambda: d.check_numerics([np.nan], "x")),
+        (lambda: d.assert_all_finite(ONE, "x"), lambda: d.assert_all_finite([np.inf], "x")),
+        (lambda: d.Assert(TWO[0] == 1, [TWO]), lambda: d.Assert(False, [TWO])),
+    ],
+)
+def test_values(right, wrong):
+    right()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="A check of tf.debugging holds"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (lambda: d.assert_rank(ONE, 1), lambda: d.assert_rank(ONE, 2)),
+        (lambda: d.assert_rank_at_least(ONE, 1), lambda: d.assert_rank_at_least(ONE, 2)),
+        (lambda: d.assert_rank_in(ONE, (1, 2)), lambda: d.assert_rank_in(ONE, (0, 2))),
+        (lambda: d.assert_scalar(1), lambda: d.assert_scalar(ONE)),
+        (lambda: d.assert_type(TWO, "float32"), lambda: d.assert_type(TWO, "int32")),
+        (lambda: d.assert_integer(1), lambda: d.assert_integer(ONE)),
+        (lambda: d.assert_same_float_dtype([ONE]), lambda: d.assert_same_float_dtype([ONE, TWO])),
+        (
+            lambda: d.assert_shapes([(np.ones((2, 3)), ("N", 3)), (ONE, "N")]),
+            lambda: d.assert_shapes([(np.ones((2, 3)), ("N", "N"))]),
+        ),
+        (
+            lambda: d.assert_shapes([(np.ones((2, 3, 4)), (..., "A", None))]),
+            lambda: d.assert_shapes([(ONE, (2, 1))]),
+        ),
+    ],
+)
+def test_shapes_and_types(right, wrong):
+    right()
+    with pytest.raises(ValueError, match="A shape or type is checked by tf.debugging"):
+        wrong()
+
+
+def test_compiled_code_checks_each_time():
+    # In a process of its own: JAX repeats the error when it ends.
+    said = run_python("""
+        import jax, jax.numpy as jnp
+        import replicax as rx
+        import replicax.tf as tf
+
+        strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+
+        @rx.function
+        def half(x):
+            tf.debugging.assert_less(x, 3.0, message="too large")
+            return strategy.run(lambda: tf.debugging.check_numerics(x / 2, "half"))
+
+        print(half(jnp.float32(2)))
+        try:
+            print(half(jnp.float32(4)))
+            jax.effects_barrier()
+        except tf.errors.InternalError as error:
+            print("too large" in str(error))
+    """)
+    assert said.splitlines() == ["Mirrored:{Array(1., dtype=float32)}", "True"]
+
+
+def test_settings():
+    d.enable_check_numerics()
+    try:
+        with pytest.raises(FloatingPointError):
+            jax.jit(lambda x: x / 0)(jnp.float32(0))
+    finally:
+        d.disable_check_numerics()
+    d.set_log_device_placement(True)
+    assert d.get_log_device_placement()
+    d.disable_traceback_filtering()
+    assert not d.is_traceback_filtering_enabled()
+    d.enable_traceback_filtering()
+    assert d.is_traceback_filtering_enabled()
+    assert d.is_numeric_tensor(ONE) and not d.is_numeric_tensor("a")

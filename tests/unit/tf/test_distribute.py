@@ -1,0 +1,87 @@
+"""`tf.distribute`: every name of it, the same objects, and the older spellings."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import replicax as rx
+from replicax import tf
+
+# The names of tf.distribute, written down by hand from its documentation.
+NAMES = {
+    "": """CrossDeviceOps DistributedDataset DistributedIterator DistributedValues
+        HierarchicalCopyAllReduce InputContext InputOptions InputReplicationMode MirroredStrategy
+        MultiWorkerMirroredStrategy NcclAllReduce OneDeviceStrategy ParameterServerStrategy ReduceOp
+        ReductionToOneDevice ReplicaContext RunOptions Server Strategy StrategyExtended TPUStrategy
+        cluster_resolver coordinator experimental experimental_set_strategy get_replica_context
+        get_strategy has_strategy in_cross_replica_context""",
+    ".cluster_resolver": """ClusterResolver GCEClusterResolver KubernetesClusterResolver
+        KubernetesExecutableLocation SimpleClusterResolver SlurmClusterResolver
+        TFConfigClusterResolver TPUClusterResolver UnionResolver""",
+    ".coordinator": """ClusterCoordinator PerWorkerValue RemoteValue
+        experimental_get_current_worker_index""",
+    ".experimental": """CentralStorageStrategy CollectiveCommunication CollectiveHints
+        CommunicationImplementation CommunicationOptions MultiWorkerMirroredStrategy
+        ParameterServerStrategy PreemptionCheckpointHandler PreemptionWatcher TPUStrategy
+        TerminationConfig ValueContext coordinator partitioners""",
+    ".experimental.coordinator": "ClusterCoordinator PerWorkerValues RemoteValue",
+    ".experimental.partitioners": """FixedShardsPartitioner MaxSizePartitioner MinSizePartitioner
+        Partitioner""",
+}
+METHODS = """scope run reduce gather experimental_distribute_dataset
+    distribute_datasets_from_function
+    experimental_distribute_datasets_from_function experimental_distribute_values_from_function
+    experimental_local_results num_replicas_in_sync cluster_resolver extended"""
+
+
+@pytest.mark.parametrize("namespace", NAMES)
+def test_every_name_is_there_and_in_dir(namespace):
+    module = importlib.import_module(f"replicax.tf.distribute{namespace}")
+    names = NAMES[namespace].split()
+    assert all(getattr(module, name) is not None for name in names)
+    assert sorted(names) == sorted(dir(module))
+
+
+def test_they_are_the_objects_of_replicax():
+    assert tf.distribute.MirroredStrategy is rx.MirroredStrategy
+    assert tf.distribute.experimental.ParameterServerStrategy is rx.ParameterServerStrategy
+    assert tf.distribute.coordinator.PerWorkerValue is rx.coordinator.PerWorkerValues
+    from replicax.tf.distribute.cluster_resolver import TFConfigClusterResolver
+
+    assert TFConfigClusterResolver is rx.cluster_resolver.TFConfigClusterResolver
+
+
+def test_every_method_of_a_strategy_is_there():
+    strategy = tf.distribute.get_strategy()
+    assert all(hasattr(strategy, name) for name in METHODS.split())
+
+
+def test_older_spellings_make_the_same_things(monkeypatch):
+    older = tf.distribute.experimental
+    hints = older.CollectiveHints(bytes_per_pack=5, timeout_seconds=2.0)
+    assert hints == rx.experimental.CommunicationOptions(5, 2.0)
+    assert older.CollectiveCommunication.NCCL is rx.experimental.CommunicationImplementation.NCCL
+    made = []
+    target = "replicax.strategies.MultiWorkerMirroredStrategy"
+    monkeypatch.setattr(target, lambda *arguments: made.append(arguments))
+    older.MultiWorkerMirroredStrategy(communication="RING", cluster_resolver="cluster")
+    ring = rx.experimental.CommunicationOptions(
+        implementation=rx.experimental.CommunicationImplementation.RING
+    )
+    assert made == [("cluster", ring)]
+
+
+def test_methods_of_tensorflow_1_say_what_to_use():
+    strategy = tf.distribute.get_strategy()
+    with pytest.raises(AttributeError, match="has the methods of TensorFlow 2.*experimental_distr"):
+        strategy.make_dataset_iterator(None)
+    assert not hasattr(strategy, "no_such_method")
+
+
+def test_what_is_missing_says_what_to_use():
+    with pytest.raises(AttributeError, match="experimental.rpc.*ClusterCoordinator"):
+        _ = tf.distribute.experimental.rpc
+    with pytest.raises(ImportError, match="NoSuchStrategy"):
+        from replicax.tf.distribute import NoSuchStrategy  # noqa: F401

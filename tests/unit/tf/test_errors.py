@@ -1,0 +1,52 @@
+"""`tf.errors`: what programs catch is what is raised here."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+
+@pytest.mark.parametrize("name", tf.errors.__all__)
+def test_every_name_is_an_error(name):
+    assert issubclass(getattr(tf.errors, name), Exception)
+
+
+def test_the_end_of_an_iterator():
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    data = rx.data.Dataset.range(4).batch(2)
+    for iterator in (iter(data), iter(strategy.experimental_distribute_dataset(data))):
+        steps = 0
+        try:
+            while True:
+                iterator.get_next()
+                steps += 1
+        except tf.errors.OutOfRangeError as error:
+            assert "gives what its data set has" in str(error)
+        assert steps == 2
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("name", "raised"),
+    [
+        ("NotFoundError", lambda: tf.io.read_file("no such file")),
+        ("InvalidArgumentError", lambda: tf.debugging.assert_equal(1, 2)),
+        ("DataLossError", lambda: tf.io.decode_png(b"")),
+        ("OperatorNotAllowedInGraphError", lambda: rx.function(float)(np.float32(1))),
+        ("OpError", lambda: rx.MirroredStrategy(["CPU:99"])),
+    ],
+)
+def test_what_is_raised_is_caught(name, raised):
+    with pytest.raises(getattr(tf.errors, name)):
+        raised()
+
+
+def test_errors_of_devices():
+    assert tf.errors.ResourceExhaustedError is jax.errors.JaxRuntimeError
+    with pytest.raises(AttributeError, match="Received: tf.errors.nothing"):
+        _ = tf.errors.nothing

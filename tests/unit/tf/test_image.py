@@ -1,0 +1,106 @@
+"""`tf.image`: random changes and errors; its numbers are in tests/parity/test_images.py."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+IMAGE = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+BATCH = np.stack([IMAGE] * 16)
+
+
+def on_host(change, image=IMAGE):
+    (found,) = rx.data.Dataset.from_tensors(image).map(change)
+    return found
+
+
+def test_flips():
+    assert tf.image.flip_left_right(IMAGE).tolist() == IMAGE[:, ::-1].tolist()
+    assert tf.image.flip_up_down(jnp.asarray(BATCH)).tolist() == BATCH[:, ::-1].tolist()
+    assert tf.image.transpose(IMAGE).shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["left_right", "up_down"])
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_random_flips_are_of_each_image(name, where):
+    tf.random.set_seed(1)
+    flip = getattr(tf.image, f"random_flip_{name}")
+    found = on_host(flip, BATCH) if where == "host" else flip(jnp.asarray(BATCH))
+    assert isinstance(found, np.ndarray if where == "host" else jax.Array)
+    flipped = IMAGE[:, ::-1] if name == "left_right" else IMAGE[::-1]
+    kinds = {str(np.asarray(one).tolist()) for one in found}
+    assert kinds == {str(IMAGE.tolist()), str(flipped.tolist())}
+
+
+def test_stateless_changes_follow_from_the_seed():
+    i = tf.image
+    for change in (
+        lambda x: i.stateless_random_flip_left_right(x, (1, 2)),
+        lambda x: i.stateless_random_flip_up_down(x, (1, 2)),
+        lambda x: i.stateless_random_crop(x, (1, 2, 3), (1, 2)),
+        lambda x: i.stateless_random_brightness(x, 0.2, (1, 2)),
+        lambda x: i.stateless_random_contrast(x, 0.5, 2.0, (1, 2)),
+        lambda x: i.stateless_random_saturation(x, 0.5, 2.0, (1, 2)),
+        lambda x: i.stateless_random_hue(x, 0.2, (1, 2)),
+    ):
+        one = change(jnp.asarray(IMAGE))
+        assert one.dtype == np.uint8 and np.array_equal(one, change(jnp.asarray(IMAGE)))
+        assert on_host(change).shape == one.shape
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_random_crops_are_windows(where):
+    def crop(image):
+        return tf.image.random_crop(image, (1, 2, 3))
+
+    windows = {str(IMAGE[y : y + 1, x : x + 2].tolist()) for y in range(2) for x in range(3)}
+    found = {
+        str(np.asarray(on_host(crop) if where == "host" else crop(jnp.asarray(IMAGE))).tolist())
+        for _ in range(60)
+    }
+    assert found == windows
+
+
+def test_random_colors_stay_in_their_range():
+    floats = (IMAGE / 24).astype("float32")
+    found = on_host(lambda x: tf.image.random_brightness(x, 0.25, seed=3), floats)
+    assert 0 < abs(float(found[0, 0, 0] - floats[0, 0, 0])) <= 0.25
+    for change in (
+        lambda x: tf.image.random_contrast(x, 0.5, 2.0),
+        lambda x: tf.image.random_saturation(x, 0.5, 2.0),
+        lambda x: tf.image.random_hue(x, 0.2),
+    ):
+        assert isinstance(on_host(change, floats), np.ndarray)
+    compiled = rx.function(lambda x: tf.image.random_brightness(x, 0.25))
+    assert not np.array_equal(compiled(jnp.asarray(floats)), compiled(jnp.asarray(floats)))
+
+
+def test_colors_back_and_forth():
+    floats = np.random.default_rng(0).random((3, 3, 3)).astype("float32")
+    again = tf.image.hsv_to_rgb(tf.image.rgb_to_hsv(floats))
+    np.testing.assert_allclose(again, floats, atol=1e-6)
+    assert tf.image.grayscale_to_rgb(floats[..., :1]).shape == (3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            lambda: tf.image.resize(IMAGE, (2, 2), method="magic"),
+            "There is no such method. Use one of these",
+        ),
+        (lambda: tf.image.resize(IMAGE[0], (2, 2)), r"Images have the shape \(height, width"),
+        (lambda: tf.image.crop_to_bounding_box(IMAGE, 1, 0, 2, 2), "A window lies in its image"),
+        (lambda: tf.image.pad_to_bounding_box(IMAGE, 1, 0, 2, 4), "An image fits into what it is"),
+        (lambda: tf.image.central_crop(IMAGE, 0), "The middle of an image is a part of it"),
+        (lambda: tf.image.random_crop(IMAGE, (3, 1, 3)), "A random window lies in its array"),
+    ],
+)
+def test_errors(wrong, message):
+    with pytest.raises(rx.errors.UsageError, match=message):
+        wrong()

@@ -1,0 +1,91 @@
+"""What `import replicax.tf as tf` costs, and that each name it lists is there."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import replicax.tf as tf
+
+IMPORT = """
+import sys, time
+start = time.perf_counter()
+import replicax.tf as tf
+from replicax.tf import distribute, keras
+seconds = time.perf_counter() - start
+heavy = {"jax", "jaxlib", "keras", "tensorflow", "numpy"} & set(sys.modules)
+print(seconds, *sorted(heavy))
+"""
+
+EVERYTHING = """
+import sys
+sys.modules["tensorflow"] = None  # importing it is an error
+import replicax.tf as tf
+for name in dir(tf):
+    getattr(tf, name)
+import jax
+jax.config.update("jax_num_cpu_devices", 3)  # an error as soon as JAX has counted its devices
+print(len(jax.devices("cpu")))
+"""
+
+
+def printed(program):
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    assert not result.returncode, result.stderr
+    return result.stdout.split()
+
+
+def test_the_import_is_quick_and_loads_neither_jax_nor_keras():
+    seconds, *heavy = min((printed(IMPORT) for _ in range(3)), key=lambda found: float(found[0]))
+    assert float(seconds) < 0.5
+    assert not heavy
+
+
+def test_no_name_touches_a_backend_or_needs_tensorflow():
+    assert printed(EVERYTHING) == ["3"]
+
+
+NUMPY = """
+{}
+import jax.numpy as jnp
+print(jnp.ones(2).sum().numpy())
+"""
+
+
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "from replicax.tf.distribute import MirroredStrategy",
+        "from replicax.tf.keras import layers; layers.Dense",
+    ],
+)
+def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
+    assert printed(NUMPY.format(loading)) == ["2.0"]
+
+
+def modules():
+    """`replicax.tf` and its namespaces, without those that only have private names."""
+    names = [module.name for module in pkgutil.walk_packages(tf.__path__, "replicax.tf.")]
+    public = [name for name in names if "._" not in name]
+    return [tf, *map(importlib.import_module, public)]
+
+
+def test_every_name_that_is_listed_is_there():
+    for module in modules():
+        for name in dir(module):
+            getattr(module, name)
+
+
+def test_namespaces_are_reached_by_attributes():
+    for module in modules():
+        found = tf
+        for part in module.__name__.split(".")[2:]:
+            found = getattr(found, part)
+        assert isinstance(found, ModuleType)

@@ -1,0 +1,47 @@
+"""Devices by name, and what graphs needed."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import replicax.tf as tf
+from replicax._core.errors import UnknownDevice
+
+
+@pytest.mark.parametrize(
+    "name", ["/CPU:2", "CPU:2", "/device:CPU:2", "/job:localhost/replica:0/task:0/device:CPU:2"]
+)
+def test_arrays_are_made_on_the_device_of_the_block(name):
+    with tf.device(name):
+        x = tf.ones(2) + 1
+    assert x.devices() == {jax.devices()[2]}
+
+
+def test_a_device_may_be_an_object_or_any():
+    with tf.device(jax.devices()[1]), tf.device(None):
+        assert tf.constant(1).devices() == {jax.devices()[1]}
+
+
+def test_a_device_that_is_not_there_is_an_error():
+    with pytest.raises(UnknownDevice, match="/GPU:7"):
+        tf.device("/GPU:7")
+
+
+def test_whether_code_is_being_compiled():
+    assert tf.executing_eagerly() and not tf.inside_function()
+    assert not jax.jit(lambda x: x * tf.executing_eagerly())(1)
+    assert jax.jit(lambda x: x * tf.inside_function())(1)
+
+
+def test_what_has_no_effect():
+    with tf.name_scope("layer") as name, tf.init_scope(), tf.control_dependencies([]):
+        assert name == "layer/"
+        assert tf.group(jnp.ones(1)) is None and tf.no_op() is None
+    tf.get_logger().setLevel(tf.get_logger().level)
+
+
+def test_the_version_can_be_compared():
+    assert int(tf.__version__.split(".")[0]) >= 2
+    assert tf.__version__ == tf.version.VERSION

@@ -1,0 +1,150 @@
+"""The small namespaces: profiler, test, tpu, experimental, compat, autograph; Python functions."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+
+def test_profiles(tmp_path):
+    options = tf.profiler.experimental.ProfilerOptions(python_tracer_level=1)
+    with tf.profiler.experimental.Profile(tmp_path, options):
+        with tf.profiler.experimental.Trace("train", step_num=1, _r=1):
+            jax.block_until_ready(jnp.ones(3) * 2)
+        with tf.profiler.experimental.Trace("other"):
+            pass
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_a_profile_server(monkeypatch):
+    ports = []
+    monkeypatch.setattr(jax.profiler, "start_server", ports.append)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        tf.profiler.experimental.server.start(free.getsockname()[1])
+    assert len(ports) == 1
+
+
+class Cases(tf.test.TestCase):
+    """What passes, and what does not."""
+
+    def test_right(self):
+        self.assertAllEqual(jnp.arange(2), [0, 1])
+        self.assertAllClose({"a": jnp.ones(2)}, {"a": np.ones(2) + 1e-8})
+        self.assertNotAllClose([1.0], [2.0])
+        self.assertNotAllEqual([1.0], [2.0])
+        self.assertAllInRange([1, 2], 1, 2)
+        self.assertAllInSet([1, 2], {1, 2, 3})
+        self.assertNear(1.0, 1.1, 0.2)
+        self.assertDTypeEqual(np.ones(1, "int8"), "int8")
+        self.assertEmpty([])
+        assert self.evaluate(jnp.ones(1)).tolist() == [1]
+        assert self.get_temp_dir()
+
+    def test_wrong(self):
+        for check in (
+            lambda: self.assertAllEqual([1], [2]),
+            lambda: self.assertAllEqual([1, 1], [[1, 1]]),
+            lambda: self.assertAllClose([1.0], [1.1]),
+            lambda: self.assertAllClose([1.0], [[1.0]]),
+            lambda: self.assertAllInRange([3], 1, 2),
+            lambda: self.assertAllInSet([4], {1}),
+            lambda: self.assertShapeEqual([1], 1),
+        ):
+            with self.assertRaises(AssertionError):
+                check()
+
+
+def test_what_jax_is_built_with():
+    assert not tf.test.is_gpu_available() and tf.test.gpu_device_name() == ""
+    assert not tf.test.is_built_with_gpu_support()
+    assert tf.test.is_built_with_xla()
+
+
+def test_the_names_of_tpus():
+    assert tf.tpu.experimental.initialize_tpu_system is rx.tpu.experimental.initialize_tpu_system
+    assert tf.tpu.experimental.DeviceAssignment is rx.tpu.experimental.DeviceAssignment
+
+
+def test_names_that_have_gone_say_what_to_use():
+    with pytest.raises(AttributeError, match="rx.ModelParallelStrategy"):
+        _ = tf.experimental.dtensor
+    with pytest.raises(AttributeError, match="Use jax.numpy"):
+        _ = tf.experimental.numpy
+    with pytest.raises(AttributeError, match="use those of TensorFlow 2"):
+        _ = tf.compat.v1.placeholder
+
+
+def test_arrays_of_other_libraries():
+    shared = tf.experimental.dlpack.from_dlpack(np.arange(3, dtype="float32"))
+    assert shared.tolist() == [0, 1, 2]
+    assert tf.experimental.dlpack.to_dlpack(jnp.ones(1)) is not None
+
+
+def test_texts_and_bytes():
+    assert tf.compat.as_bytes("ä") == "ä".encode()
+    assert tf.compat.as_str(b"a") == tf.compat.as_text("a") == tf.compat.as_str_any("a") == "a"
+    assert tf.compat.path_to_str("a") == "a"
+
+
+def test_settings_of_sessions_are_noted():
+    config = tf.compat.v1.ConfigProto()
+    config.gpu_options.allow_growth = True
+    config.inter_op_parallelism_threads = 2
+    assert config.gpu_options.allow_growth
+    tf.compat.v1.enable_v2_behavior()
+
+
+def test_logging():
+    log = tf.get_logger()
+    before = log.level
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
+    try:
+        assert log is logging.getLogger("replicax") and log.level == logging.ERROR
+        assert tf.compat.v1.logging.get_verbosity() == logging.ERROR
+    finally:
+        log.setLevel(before)
+
+
+def test_autograph_converts_nothing():
+    assert tf.autograph.experimental.do_not_convert(print) is print
+    assert tf.autograph.experimental.do_not_convert()(print) is print
+    tf.autograph.set_verbosity(3)
+    tf.autograph.trace("x")
+
+
+def test_the_clock():
+    assert abs(float(tf.timestamp()) - __import__("time").time()) < 60
+    assert rx.function(tf.timestamp)().shape == ()
+
+
+def test_functions_of_python_in_compiled_code():
+    calls = []
+
+    def twice(x):
+        calls.append(1)
+        return 2 * x
+
+    fn = rx.function(lambda x: tf.numpy_function(twice, [x], "float32"))
+    assert fn(jnp.arange(2.0)).tolist() == [0, 2]
+    assert fn(jnp.arange(2.0)).tolist() == [0, 2]
+    assert len(calls) == 2
+    mean = rx.function(lambda x: tf.py_function(lambda x: x.numpy().mean(), [x], "float32"))
+    assert mean(jnp.arange(3.0)).tolist() == [1, 1, 1]
+
+
+def test_functions_of_python_elsewhere():
+    assert tf.numpy_function(np.cumsum, [jnp.arange(3)], "int32").tolist() == [0, 1, 3]
+    low, high = tf.numpy_function(lambda x: (x.min(), x.max()), [np.arange(3)], ["int32", "int32"])
+    assert (int(low), int(high)) == (0, 2)
+    data = rx.data.Dataset.range(2).map(lambda x: tf.py_function(lambda x: x + 1, [x], "int64"))
+    assert [int(x) for x in data] == [1, 2]
+    assert tf.py_function(lambda: "text", [], "object").item() == "text"

@@ -1,0 +1,64 @@
+"""`tf.strings`: texts and arrays of texts, with the results of TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+s = tf.strings
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (lambda: s.lower("AÄ"), "aä"),
+        (lambda: s.upper(b"abc"), b"ABC"),
+        (lambda: s.strip([" a ", "b\n"]), ["a", "b"]),
+        (lambda: s.length("äb"), 3),
+        (lambda: s.length(["äb"], unit="UTF8_CHAR"), [2]),
+        (lambda: s.substr("hello", 1, 3), "ell"),
+        (lambda: s.substr("äbc", 1, 1, unit="UTF8_CHAR"), "b"),
+        (lambda: s.regex_replace("a1b22", "[0-9]+", "#"), "a#b#"),
+        (lambda: s.regex_replace("a1b2", "([0-9])", r"<\1>", replace_global=False), "a<1>b2"),
+        (lambda: s.regex_full_match(["aab", "abc"], "a+b"), [True, False]),
+        (lambda: s.split("a b  c"), ["a", "b", "c"]),
+        (lambda: s.split("a,b,c", sep=",", maxsplit=1), ["a", "b,c"]),
+        (lambda: s.bytes_split("ab"), [b"a", b"b"]),
+        (lambda: s.unicode_split("äb"), ["ä", "b"]),
+        (lambda: s.join(["a", ["b", "c"]], separator="-"), ["a-b", "a-c"]),
+        (lambda: s.reduce_join([["a", "b"], ["c", "d"]], axis=1, separator="+"), ["a+b", "c+d"]),
+        (lambda: s.reduce_join([["a", "b"], ["c", "d"]], axis=0, keepdims=True), [["ac", "bd"]]),
+        (lambda: s.reduce_join([["a", "b"], ["c", "d"]]), "abcd"),
+        (lambda: s.to_number(["1.5", "2"]), [1.5, 2.0]),
+        (lambda: s.to_number("7", out_type="int32"), 7),
+        (lambda: s.as_string([1.5, 2.0], precision=2), ["1.50", "2.00"]),
+        (lambda: s.as_string(3, width=4, fill="0"), "0003"),
+        (lambda: s.as_string(1500.0, scientific=True, precision=1), "1.5e+03"),
+        (lambda: s.as_string(True), "true"),
+        (lambda: s.as_string(1.5), "1.500000"),
+        (lambda: s.format("a: {}, b: {}", (np.arange(9), 1.5)), "a: [0 1 2 ... 6 7 8], b: 1.5"),
+    ],
+)
+def test_results(found, expected):
+    result = found()
+    assert isinstance(result, np.ndarray)
+    assert result.tolist() == expected
+
+
+def test_splitting_an_array_gives_rows_of_their_own_length():
+    rows = s.split(["a b", "c"])
+    assert [row.tolist() for row in rows.tolist()] == [["a", "b"], ["c"]]
+
+
+def test_buckets_are_always_the_same():
+    found = s.to_hash_bucket_fast(["a", "b", "a"], 100)
+    assert found[0] == found[2] and (found >= 0).all() and (found < 100).all()
+    assert s.to_hash_bucket("a", 1) == 0
+
+
+def test_in_a_pipeline():
+    texts = rx.data.Dataset.from_tensor_slices(["A b", "C"]).map(lambda x: s.lower(x))
+    assert [str(text) for text in texts] == ["a b", "c"]

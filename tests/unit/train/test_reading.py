@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core.errors import CheckpointError, UsageError
+
+
+def test_variables_by_name(tmp_path):
+    layer = keras.layers.Dense(2, name="dense")
+    layer(np.ones((1, 3), "float32"))
+    layer.bias.assign([1.0, 2.0])
+    checkpoint = rx.train.Checkpoint(layer, step=keras.Variable(4, name="step"))
+    path = checkpoint.save(tmp_path / "ckpt")
+    names = [("root/dense/bias", [2]), ("root/dense/kernel", [3, 2]), ("step/step", [])]
+    assert rx.train.list_variables(path) == names
+    assert rx.train.list_variables(tmp_path) == names  # the latest in the folder
+    np.testing.assert_array_equal(rx.train.load_variable(path, "root/dense/bias"), [1.0, 2.0])
+    reader = rx.train.load_checkpoint(path)
+    assert reader.has_tensor("step/step")
+    assert reader.get_variable_to_dtype_map()["step/step"] == np.int32
+    with pytest.raises(UsageError, match="has the name that `list_variables` says"):
+        reader.get_tensor("kernel")
+    with pytest.raises(CheckpointError, match="A checkpoint is a folder"):
+        rx.train.list_variables(tmp_path / "none")
+
+
+def test_objects_are_attributes():
+    step = keras.Variable(1)
+    checkpoint = rx.train.Checkpoint(step=step)
+    assert checkpoint.step is step
+    with pytest.raises(AttributeError, match="An attribute of a checkpoint is one of its objects"):
+        _ = checkpoint.model
