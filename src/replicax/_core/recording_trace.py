@@ -16,6 +16,13 @@ import jax.core
 import jax.extend
 import jax.numpy as jnp
 
+from replicax._core.derivative import (
+    Derivative,
+    derivative_of,
+    differentiable,
+    is_differentiable,
+)
+
 if TYPE_CHECKING:
     from replicax._core.wengert import WengertList
 
@@ -61,7 +68,8 @@ class RecordingTrace(jax.core.Trace):
             return list(results) if primitive.multiple_results else [results]
 
         try:
-            results = self._record(call, tracers, places)
+            known = derivative_of(primitive, params, tracers, places)
+            results = self._record(call, tracers, places, known)
         except Exception as error:  # of its derivative; if it is its own it comes again
             results = self.parent.process_primitive(primitive, tracers, params)
             results = list(results) if primitive.multiple_results else [results]
@@ -102,26 +110,21 @@ class RecordingTrace(jax.core.Trace):
         call: Callable[[Sequence[Any]], list[Any]],
         operands: Sequence[Any],
         places: Sequence[int],
+        known: Derivative | None = None,
     ) -> list[Any]:
         """Carry out an operation, ready to be differentiated by the operands at `places`."""
-        differentiable: list[bool] = []
-
-        def function(*values: Any) -> tuple[list[Any], list[Any]]:
-            full = list(operands)
-            for place, value in zip(places, values, strict=True):
-                full[place] = value
-            results = call(full)
-            differentiable[:] = [is_differentiable(result) for result in results]
-            chosen = list(zip(results, differentiable, strict=True))
-            return [r for r, yes in chosen if yes], [r for r, yes in chosen if not yes]
-
+        chosen: list[bool] = []
+        function = differentiable(call, operands, places, chosen)
         watched = [operands[place] for place in places]
         with _core.set_current_trace(self.parent):
-            results, backward, others = jax.vjp(function, *watched, has_aux=True)
+            if known is None:
+                results, backward, others = jax.vjp(function, *watched, has_aux=True)
+            else:
+                (results, others, backward), chosen = known(operands), known.chosen
             results = self._distinct(results, operands)
         self.log.add(function, watched, results, backward)
         mine, rest = iter(results), iter(others)
-        return [next(mine) if yes else next(rest) for yes in differentiable]
+        return [next(mine) if yes else next(rest) for yes in chosen]
 
     def _record_opaque(
         self,
@@ -184,8 +187,3 @@ def _evaluation() -> Any:
     """The trace that carries out operations at once."""
     with jax.core.eval_context():
         return current_trace()
-
-
-def is_differentiable(value: Any) -> bool:
-    """Whether a value is made of real or complex numbers."""
-    return jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.inexact)

@@ -11,8 +11,8 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from replicax._core.derivative import is_differentiable
 from replicax._core.errors import UsageError
-from replicax._core.recording_trace import is_differentiable
 from replicax._keras import _compat
 from replicax._keras.capture import evaluate, is_array
 from replicax._keras.purified import Purified

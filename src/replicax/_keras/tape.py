@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from replicax._core.derivative import is_differentiable
 from replicax._core.errors import TapeMisuse
-from replicax._core.recording_trace import is_differentiable, recorded
+from replicax._core.recording_trace import recorded
 from replicax._core.unconnected import UnconnectedGradients
 from replicax._core.wengert import WengertList
 from replicax._keras import _compat

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._core.derivative import is_differentiable
 from replicax._core.errors import TapeMisuse
-from replicax._core.recording_trace import RecordingTrace, is_differentiable
 from replicax._keras import _compat
 
 if TYPE_CHECKING:
+    from replicax._core.recording_trace import RecordingTrace
     from replicax._core.wengert import WengertList
 
 
