@@ -23,6 +23,10 @@ class Reader(Protocol):
         """End the trace, because of something that only Python can go through."""
         ...
 
+    def begin(self, what: str) -> None:
+        """End the trace, because of something that Python has to do once, if it can."""
+        ...
+
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out in the program."""
         ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import read_by
 from replicax._keras.capture import TraceAgain
 
@@ -24,11 +24,13 @@ class HostLoop(TraceAgain):
 
     Args:
         what: What it does.
+        once: Whether it does so in its first call only.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, once: bool = False) -> None:
         super().__init__(what)
         self.what = what
+        self.once = once
 
 
 class NeedsElement(TraceAgain):
@@ -91,6 +93,10 @@ class Elements:
         """End the trace: the function is a host loop."""
         raise HostLoop(what)
 
+    def begin(self, what: str) -> None:
+        """End the trace: the first call runs as plain Python."""
+        raise HostLoop(what, once=True)
+
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
@@ -114,6 +120,9 @@ class Refusal:
             "`range` (written out), `tf.while_loop` or `tf.map_fn`."
         )
 
+    def begin(self, what: str) -> None:
+        """Nothing: it cannot run as plain Python."""
+
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
@@ -124,8 +133,28 @@ def is_data(leaf: Any) -> bool:
     return hasattr(leaf, "host_batches")
 
 
-def taken(iterator: Any) -> tuple[Any, Any]:
+def first_of(iterator: Any) -> tuple[Any, Any]:
     """The next element of an iterator, and its position before."""
-    with read_by(None):
-        state = iterator.get_state()
-        return next(iterator), state
+    try:
+        with read_by(None):
+            state = iterator.get_state()
+            return next(iterator), state
+    except StopIteration as end:
+        raise at_end() from end
+
+
+def next_of(iterator: Any) -> Any:
+    """The next element of an iterator."""
+    try:
+        return next(iterator)
+    except StopIteration as end:
+        raise at_end() from end
+
+
+def at_end() -> OutOfRangeError:
+    """The error for a call at the end of the data."""
+    return OutOfRangeError(
+        "An iterator gives as many elements as its data set has. Received: a call of a compiled "
+        "function at the end of the data set. There is no next element. Catch this error, count "
+        "the steps, or `repeat()` the data set."
+    )

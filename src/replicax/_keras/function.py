@@ -11,20 +11,22 @@ from typing import Any, final
 from replicax._core.context import current_frame
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
-from replicax._core.errors import OutOfRangeError
+from replicax._core.errors import UsageError
 from replicax._core.program import agree_on_shared
 from replicax._core.progress import begin_step, dispatched
 from replicax._core.tracing import host_loop
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.concrete import ConcreteFunction
-from replicax._keras.feeding import Feed, HostLoop, NeedsElement, taken
+from replicax._keras.feeding import Feed, HostLoop, NeedsElement, at_end, first_of, next_of
 from replicax._keras.function_program import FunctionProgram
 from replicax._keras.input_signature import InputSignature
 from replicax._keras.per_instance import PerInstance
 from replicax._keras.signature import ProgramCache, Signature
 
 logger = logging.getLogger("replicax")
+
+_NOTHING = Signature.of((), {})
 
 
 def function(
@@ -90,7 +92,23 @@ class _Traces:
         self.programs = ProgramCache()
         self.feeds: dict[Any, list[Feed]] = {}
         self.is_host_loop = False
+        self._has_begun = False
         self.in_flight: Any = None
+
+    def runs_as_python(self, *, once: bool) -> None:
+        """The function is to run as plain Python, now or always.
+
+        Raises:
+            UsageError: If that was to be once, and it has been.
+        """
+        if once and self._has_begun:
+            raise UsageError(
+                "A function makes its variables once, when it is first called. Received: a later "
+                "call that makes a variable of what it computes. There would be a new one in each "
+                "step. Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
+            )
+        self._has_begun = True
+        self.is_host_loop = not once
 
 
 @final
@@ -176,14 +194,14 @@ class StatefulFunction:
             try:
                 return self._compiled(fn, traces, args, kwargs)
             except HostLoop as signal:
-                traces.is_host_loop = True
+                traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
                 logger.info(text, self.name, signal.what)
         try:
             with host_loop():
                 return fn(*args, **kwargs)
         except StopIteration as end:
-            raise _at_end() from end
+            raise at_end() from end
 
     def _compiled(
         self, fn: Callable[..., Any], traces: _Traces, args: Sequence[Any], kwargs: dict[str, Any]
@@ -195,17 +213,18 @@ class StatefulFunction:
         key = (signature.key, id(strategy))
         feeds = traces.feeds.get(key, [])
         iterators = [feed.source(signature.leaves) for feed in feeds]
-        elements = [(_next(iterator), None) for iterator in iterators]
+        elements = [(next_of(iterator), None) for iterator in iterators]
         keep = (signature.kept, strategy)
         while True:
-            fed = Signature.of([element for element, _ in elements], {}, expand=True)
+            given = [element for element, _ in elements]
+            fed = Signature.of(given, {}, expand=True) if given else _NOTHING
             make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
             try:
                 program = traces.programs.get(self._fn, (key, fed.key), make, keep=keep)
                 break
             except NeedsElement as need:
                 iterators.append(need.iterator)
-                elements.append(_first(need.iterator))
+                elements.append(first_of(need.iterator))
             except Exception:  # nothing was computed, so nothing was taken
                 for iterator, (element, state) in zip(iterators, elements, strict=True):
                     iterator.put_back(element, state)
@@ -273,25 +292,3 @@ class BoundFunction:
         if name.startswith("__") or "func" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.func, name)
-
-
-def _first(iterator: Any) -> tuple[Any, Any]:
-    try:
-        return taken(iterator)
-    except StopIteration as end:
-        raise _at_end() from end
-
-
-def _next(iterator: Any) -> Any:
-    try:
-        return next(iterator)
-    except StopIteration as end:
-        raise _at_end() from end
-
-
-def _at_end() -> OutOfRangeError:
-    return OutOfRangeError(
-        "An iterator gives as many elements as its data set has. Received: a call of a compiled "
-        "function at the end of the data set. There is no next element. Catch this error, count "
-        "the steps, or `repeat()` the data set."
-    )

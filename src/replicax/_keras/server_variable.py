@@ -190,7 +190,8 @@ def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
 def rehome(variable: Any, home: Any, kind: Any) -> None:
     """Let a variable be of a kind and live at a home; a value that it has is sent there."""
     value = variable.__dict__.pop("_value", None)
-    own: Any = _with_methods(kind) if isinstance(variable, VariableMethods) else kind
+    extended = issubclass(type(variable), VariableMethods)
+    own: Any = _with_methods(kind) if extended else kind
     variable.__class__ = own
     variable._home = home
     if value is not None:

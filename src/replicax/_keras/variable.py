@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.tracing import current_reader
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
 from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
@@ -127,6 +128,9 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
 def _on_host(value: Any) -> np.ndarray:
     value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
     if isinstance(value, Tracer):
+        reader = current_reader()
+        if reader is not None:
+            reader.begin("makes a variable of what it computes")
         raise UsageError(
             "A variable that a compiled function makes begins with a value that is known when it "
             "is traced. Received: one that the function computes. The variable is made before the "

@@ -104,8 +104,8 @@ def _of_compiled(function: ast.FunctionDef, names: Names) -> Iterator[Check]:
         elif isinstance(node, ast.For) and _calls(node.iter, "tf.range", names):
             yield Check(
                 node.lineno,
-                "`for` over `tf.range` in a `tf.function` is unrolled: the number of turns must "
-                "be known; else use `tf.while_loop`.",
+                "`for` over `tf.range` in a `tf.function`: a short one is unrolled; a long one, or "
+                "one up to an argument, makes the function plain Python; `tf.while_loop` does not.",
             )
         elif (
             isinstance(node, ast.Call)

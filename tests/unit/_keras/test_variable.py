@@ -174,9 +174,28 @@ def test_a_variable_made_in_every_call_is_refused():
         rx.function(lambda: rx.Variable(1.0).assign_add(1.0))()
 
 
-def test_a_variable_of_what_a_function_computes_is_refused():
+def test_a_variable_of_what_a_function_computes_is_made_once():
+    fn = rx.function(lambda x: rx.Variable(x) + 1.0)
+    assert float(fn(jnp.float32(1.0))) == 2.0  # the first call runs as Python
+    with pytest.raises(ValueError, match="that makes a variable of what it computes"):
+        fn(jnp.float32(1.0))
     with pytest.raises(rx.errors.UsageError, match="is known when it is traced. Received: one"):
-        rx.function(lambda x: rx.Variable(x) + 1.0)(jnp.float32(1.0))
+        rx.get_strategy().run(lambda x: rx.Variable(x) + 1.0, args=(jnp.float32(1.0),))
+
+
+def test_the_first_value_may_be_computed():
+    class Counter:
+        v = None
+
+        @rx.function
+        def __call__(self, x):
+            if self.v is None:
+                self.v = rx.Variable(jnp.zeros(x.shape))
+            return self.v.assign_add(x) * 1.0
+
+    counter = Counter()
+    assert [float(counter(jnp.float32(2.0))) for _ in range(3)] == [2.0, 4.0, 6.0]
+    assert Counter.__call__.num_traces == 1
 
 
 @few_strategies
