@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from replicax._keras import _compat, workers
+from replicax._keras.distribution import installed
 
 _WRITERS = {
     "ModelCheckpoint": [_compat.SAVING],
@@ -44,7 +45,14 @@ def by_the_chief(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         channel = workers.channel_of(_compat.model_of(self))
-        return original(self, *args, **kwargs) if channel.is_chief else None
+        if not channel.is_chief:
+            return None
+        if channel.size == 1:
+            return original(self, *args, **kwargs)
+        # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
+        # optimizer it makes another one, and only here.
+        with installed(None):
+            return original(self, *args, **kwargs)
 
     return method
 
