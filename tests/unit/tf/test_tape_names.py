@@ -31,7 +31,7 @@ def test_stop_gradient():
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("gradients", "use `tf.GradientTape`"), ("hessians", "jax.hessian")]
+    ("name", "instead"), [("gradients", "Use `tf.GradientTape`"), ("hessians", "jax.hessian")]
 )
 def test_what_is_not_there_says_what_to_use(name, instead):
     with pytest.raises(AttributeError, match=instead):
