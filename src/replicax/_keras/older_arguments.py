@@ -56,8 +56,9 @@ def flat_targets(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_flat(targets: Any, outputs: Any) -> bool:
-    shapes = [getattr(value, "shape", None) for value in (targets, outputs)]
-    return None not in shapes and [len(shape) for shape in shapes] == [1, 2] and shapes[1][1] != 1
+    if not hasattr(targets, "shape") or not hasattr(outputs, "shape"):
+        return False
+    return len(targets.shape) == 1 and len(outputs.shape) == 2 and outputs.shape[1] != 1
 
 
 def _is_elementwise(loss: Any) -> bool:

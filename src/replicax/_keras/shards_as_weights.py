@@ -19,8 +19,8 @@ _whole = ContextVar("whole", default=False)
 def with_shards(weights: property) -> property:
     """The property `weights`: in place of a sharded variable, its shards."""
 
-    @functools.wraps(weights.fget or weights)
     def found(self: Any) -> list[Any]:
+        """The variables of a layer or model; of a divided one, its shards."""
         wants_whole = _whole.get()
         with _of_whole_variables():
             variables = weights.__get__(self)
