@@ -120,7 +120,7 @@ with strategy.scope():
         units=1, activation="sigmoid", kernel_regularizer=tf.keras.regularizers.L2(1e-4)
     )(emb_output)
     model = tf.keras.Model({"features": model_input}, dense_output)
-    optimizer = tf.keras.optimizers.legacy.RMSprop(learning_rate=0.1)
+    optimizer = tf.keras.optimizers.legacy.RMSprop(learning_rate=0.003)
     accuracy = tf.keras.metrics.Accuracy()
 
 # Eight words, the unknown one included: four on each server.
@@ -166,7 +166,7 @@ per_worker_dataset = coordinator.create_per_worker_dataset(per_worker_dataset_fn
 per_worker_iterator = iter(per_worker_dataset)
 
 accuracies = []
-for i in range(3):
+for i in range(5):
     accuracy.reset_states()
     for _ in range(5):
         coordinator.schedule(step_fn, args=(per_worker_iterator,))
