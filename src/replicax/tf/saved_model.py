@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from replicax._core.errors import UsageError
 from replicax._keras.exporting import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
 from replicax._keras.exporting import save as save
 from replicax._keras.importing import contains_saved_model as contains_saved_model
@@ -44,13 +45,27 @@ class SaveOptions:
 
 @dataclass
 class LoadOptions:
-    """Options of `load`; none of them changes anything here."""
+    """Options of `load`; none of them changes anything here.
+
+    Raises:
+        UsageError: If one asks that variables do not get what was saved.
+    """
 
     allow_partial_checkpoint: bool = False
     experimental_io_device: str | None = None
     experimental_skip_checkpoint: bool = False
     experimental_variable_policy: Any = None
     experimental_load_function_aliases: bool = False
+
+    def __post_init__(self) -> None:
+        if self.allow_partial_checkpoint or self.experimental_skip_checkpoint:
+            raise UsageError(
+                "A saved model is loaded with all of its variables. Received: "
+                f"allow_partial_checkpoint={self.allow_partial_checkpoint}, "
+                f"experimental_skip_checkpoint={self.experimental_skip_checkpoint}. The program "
+                "and the weights are one folder. Leave both out, and assign other values to "
+                "`loaded.variables` afterwards."
+            )
 
 
 def __getattr__(name: str) -> Any:

@@ -179,6 +179,12 @@ def test_what_cannot_be_loaded(path, tmp_path):
         _ = saved_model.Asset
 
 
+@pytest.mark.parametrize("option", ["allow_partial_checkpoint", "experimental_skip_checkpoint"])
+def test_options_that_would_leave_variables_out_are_refused(option):
+    with pytest.raises(rx.errors.UsageError, match="loaded with all of its variables"):
+        saved_model.LoadOptions(**{option: True})
+
+
 def test_a_program_is_for_all_platforms(path, tmp_path):
     saved_model.save(dense_model(), path)
     content = (tmp_path / "folder" / "model" / "function_0.bin").read_bytes()
