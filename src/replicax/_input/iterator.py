@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext, UsageError
-from replicax._core.tracing import current_reader, refuse_to_loop
+from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
 from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
@@ -90,6 +90,7 @@ class DistributedIterator:
         reader = current_reader()
         if reader is not None:
             return reader.take(self)
+        refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
         return self._dataset.settled(self._steps, self._make())

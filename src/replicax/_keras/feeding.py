@@ -8,11 +8,11 @@ runs as plain Python from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
 from replicax._core.errors import OutOfRangeError, UsageError
-from replicax._core.tracing import read_by
+from replicax._core.tracing import current_trace, read_by, refuse_inside_a_trace
 from replicax._keras.capture import TraceAgain
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
@@ -79,27 +79,43 @@ class Elements:
 
     def __init__(self, elements: Sequence[tuple[Any, Any]]) -> None:
         self._elements = {id(iterator): [element] for iterator, element in elements}
+        self._trace = current_trace()
+        self._signal: TraceAgain | None = None
+
+    def answer(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the traced function; what ends the trace does so though it be caught in there."""
+        with read_by(self):
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                if self._signal is not None:
+                    raise self._signal
 
     def take(self, iterator: Any) -> Any:
         """The element of an iterator."""
         waiting = self._elements.get(id(iterator))
         if waiting is None:
-            raise NeedsElement(iterator)
+            self._end(NeedsElement(iterator))
+        refuse_inside_a_trace(self._trace)
         if not waiting:
             self.loop("takes more than one element of an iterator")
         return waiting.pop()
 
     def loop(self, what: str) -> NoReturn:
         """End the trace: the function is a host loop."""
-        raise HostLoop(what)
+        self._end(HostLoop(what))
 
     def begin(self, what: str) -> None:
         """End the trace: the first call runs as plain Python."""
-        raise HostLoop(what, once=True)
+        self._end(HostLoop(what, once=True))
 
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
+
+    def _end(self, signal: TraceAgain) -> NoReturn:
+        self._signal = self._signal or signal
+        raise signal
 
 
 @final

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.topology import AXIS, MODEL
-from replicax._core.tracing import read_by
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, Static, capture, evaluate
@@ -45,8 +44,8 @@ class FunctionProgram:
         def flat(leaves: Any) -> Any:
             args, kwargs = rebuild(leaves[:count])
             elements, _ = refill(leaves[count:])
-            with read_by(Elements(list(zip(iterators, elements, strict=True)))):
-                return fn(*args, **kwargs)
+            reader = Elements(list(zip(iterators, elements, strict=True)))
+            return reader.answer(fn, *args, **kwargs)
 
         arrays = [*signature.arrays, *fed.arrays]
         self._captured = captured = capture(flat, arrays)

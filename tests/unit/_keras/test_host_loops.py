@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._keras.loops import map_fn, scan
 from replicax.data import Dataset
 
 from helpers import few_strategies
@@ -211,3 +213,47 @@ def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplo
     with caplog.at_level(logging.INFO, "replicax"):
         assert make() is not make()
     assert "returns a data set" in caplog.text
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda fn: map_fn(lambda i: fn().sum(), jnp.arange(3)),
+        lambda fn: scan(lambda total, i: total + fn().sum(), jnp.arange(3), jnp.float32(0)),
+        lambda fn: keras.ops.map(lambda i: fn().sum(), jnp.arange(3)),
+        lambda fn: jax.lax.fori_loop(0, 3, lambda i, total: total + fn().sum(), jnp.float32(0)),
+        lambda fn: jax.jit(lambda: fn().sum())(),
+    ],
+)
+def test_no_element_in_a_loop_that_is_traced_once(mirrored, loop, distributed, compiled):
+    dataset = numbers(8)
+    if distributed:
+        dataset = mirrored.experimental_distribute_dataset(dataset)
+    iterator = iter(dataset)
+
+    def fn():
+        rows = next(iterator)
+        return total_of(mirrored, rows) if distributed else rows
+
+    call = rx.function(loop) if compiled else loop
+    with pytest.raises(rx.errors.UsageError, match="would compute with the same element"):
+        call(fn)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_element_under_a_tape_or_a_derivative(compiled):
+    w = keras.Variable(3.0)
+    iterator = iter(numbers(8))
+
+    def fn():
+        with rx.GradientTape() as tape:
+            loss = jnp.sum(w * next(iterator))
+        return tape.gradient(loss, w)
+
+    call = rx.function(fn) if compiled else fn
+    assert [float(call()) for _ in range(2)] == [1.0, 5.0]
+    fn = jax.grad(lambda value: jnp.sum(next(iterator) * value))
+    call = rx.function(fn) if compiled else fn
+    assert [float(call(jnp.float32(2))) for _ in range(2)] == [9.0, 13.0]
