@@ -120,9 +120,11 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
     kind = _stored(wanted or host.dtype)
     _check_fits(host, kind)
     whole = host if shape is None or host.shape == shape else np.broadcast_to(host, shape)
+    # Copies: JAX may share the memory of a NumPy array, which the program may change.
     if not traced:
-        return jnp.asarray(whole, kind), None, kind
-    return (lambda shape, dtype: jnp.asarray(whole, dtype)), whole.shape, kind
+        return jnp.array(whole, kind), None, kind
+    kept = np.array(whole)
+    return (lambda shape, dtype: jnp.asarray(kept, dtype)), kept.shape, kind
 
 
 def _on_host(value: Any) -> np.ndarray:

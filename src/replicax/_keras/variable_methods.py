@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from replicax._keras import _compat
 from replicax._keras.variable_slice import VariableSlice
@@ -141,6 +142,8 @@ def _places(indices: Any) -> Any:
 
 
 def _part(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.array(value)  # JAX may share its memory, and the program may change it
     return value.__jax_array__() if isinstance(value, VariableSlice) else value
 
 

@@ -133,7 +133,7 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
         return HostTensor.of(held)
     # With a value at once, also where code is being compiled.
     with jax.ensure_compile_time_eval():
-        return jnp.asarray(np.asarray(fitting(held)))
+        return jnp.array(fitting(held))  # never the memory of an array that may change
 
 
 def _is_python(value: Any) -> bool:
@@ -145,13 +145,14 @@ def _is_python(value: Any) -> bool:
 @array_function
 def identity(input: Any, name: str | None = None) -> Any:
     """The value itself, as an array; of a variable, what it holds now."""
-    return array(input)[1]
+    xp, found = array(input)
+    return np.array(found) if xp is np else found
 
 
 @array_function
 def identity_n(input: Any, name: str | None = None) -> list[Any]:
     """The values themselves, as arrays."""
-    return [array(one)[1] for one in input]
+    return [identity(one) for one in input]
 
 
 def is_tensor(x: Any) -> bool:

@@ -214,3 +214,38 @@ def test_it_belongs_to_the_strategy_of_its_scope(strategy):
     assert [float(value) for value in local(strategy, result)] == sums
     assert float(v.numpy()) == x.sum()
     assert w.numpy().tolist() == [x.mean(), 0.0, 0.0]
+
+
+def _aligned(size):
+    """Ones in memory that JAX on a CPU would share, if it were let."""
+    raw = np.zeros(4 * size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    ones = raw[start : start + 4 * size].view("float32")
+    ones[:] = 1.0
+    return ones
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        rx.Variable,
+        lambda array: rx.Variable(np.zeros(8, "float32")).assign(array),
+        lambda array: rx.function(lambda: _made_inside(array))(),
+    ],
+    ids=["made", "assigned", "made in a function"],
+)
+def test_it_keeps_its_value_when_the_array_it_came_from_changes(holds):
+    array = _aligned(8)
+    variable = holds(array)
+    array[:] = 5.0
+    np.testing.assert_array_equal(variable, np.ones(8))
+
+
+def _made_inside(array):
+    if "v" not in _KEPT:
+        _KEPT["v"] = rx.Variable(array)
+    array[:] = 7.0  # before the variable is made, when the trace is over
+    return _KEPT["v"] + 0.0
+
+
+_KEPT = {}

@@ -160,3 +160,12 @@ class TestTensorSpec:
         )
         assert dataset.element_spec[0] == tf.TensorSpec([2], tf.int64)
         assert next(iter(dataset))[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("make", [tf.constant, tf.convert_to_tensor, tf.identity])
+def test_a_tensor_keeps_its_value_when_the_array_it_came_from_changes(make):
+    raw = np.zeros(8 * 4 + 64, np.uint8)
+    array = raw[-raw.ctypes.data % 64 :][: 8 * 4].view("float32")  # JAX could share it
+    tensor = make(array)
+    array[:] = 5.0
+    np.testing.assert_array_equal(tensor, np.zeros(8))
