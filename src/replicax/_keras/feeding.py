@@ -8,7 +8,8 @@ runs as plain Python from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
 from replicax._core.errors import OutOfRangeError, UsageError
@@ -67,6 +68,41 @@ class Feed(NamedTuple):
     def source(self, leaves: Sequence[Any]) -> Any:
         """The iterator of a call with these leaves."""
         return self.iterator if self.leaf is None else leaves[self.leaf].value
+
+
+@final
+class Feeds:
+    """Which iterators the calls of each signature ask, those used longest ago dropped first.
+
+    Args:
+        limit: For how many signatures that is known.
+    """
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._known: OrderedDict[Hashable, tuple[list[Feed], Any]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, key: Hashable) -> list[Feed]:
+        """Those of a signature, as far as they are known."""
+        if key not in self._known:
+            return []
+        self._known.move_to_end(key)
+        return self._known[key][0]
+
+    def note(self, key: Hashable, feeds: list[Feed], *, keep: Any) -> None:
+        """They are these.
+
+        Args:
+            key: The signature.
+            feeds: The feeds.
+            keep: Objects that `key` names by `id`: kept, so that no later object gets their `id`.
+        """
+        self._known[key] = (feeds, keep)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
 
 
 @final
