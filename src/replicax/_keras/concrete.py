@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import jax
 import jax.export
+import jax.numpy as jnp
 import numpy as np
 
 from replicax._core.errors import UsageError
@@ -22,6 +24,8 @@ from replicax._keras.input_signature import (
     is_spec,
     numpy_dtype,
 )
+
+logger = logging.getLogger("replicax")
 
 
 @final
@@ -136,15 +140,24 @@ class ConcreteFunction:
         args, kwargs = self.structured_input_signature
         leaves, tree = flatten_specs((args, kwargs))
         specs = [leaf for leaf in leaves if isinstance(leaf, Spec)]
-        shapes = symbolic(specs)
 
         def fn(arrays: Sequence[Any]) -> Any:
             rest = iter(arrays)
             filled = [next(rest) if isinstance(leaf, Spec) else leaf for leaf in leaves]
             args, kwargs = tree.unflatten(filled)
-            return self._fn(*args, **kwargs)
+            result = self._fn(*args, **kwargs)
+            return jax.tree.map(_sizes_as_arrays, result, is_leaf=_is_open_shape)
 
-        return Traced(capture(fn, shapes, reader=Elements(())), shapes, specs)
+        def traced(rows: str) -> Traced:
+            shapes = symbolic(specs, rows)
+            return Traced(capture(fn, shapes, reader=Elements(())), shapes, specs)
+
+        if sum(spec.shape[:1] == (None,) for spec in specs) > 1:
+            try:
+                return traced("rows{}")
+            except Exception:  # they are added, perhaps, which needs equally many
+                logger.debug("One number of rows for all arguments of %s.", self.name)
+        return traced("rows")
 
 
 def _python(compiled: Any) -> Any:
@@ -174,12 +187,26 @@ def _spec_of(aval: Any) -> Spec:
     return Spec(shape, aval.dtype)
 
 
-def symbolic(specs: Sequence[Spec]) -> list[jax.ShapeDtypeStruct]:
-    """Shapes with a symbol for each axis of any size; first axes, of rows, share one."""
+def _sizes_as_arrays(leaf: Any) -> Any:
+    """What a function returns; a size that is not known yet is computed by the program."""
+    if _is_open_shape(leaf):
+        return jnp.stack([jnp.asarray(size) for size in leaf])
+    return jnp.asarray(leaf) if jax.export.is_symbolic_dim(leaf) else leaf
+
+
+def _is_open_shape(value: Any) -> bool:
+    if not isinstance(value, tuple) or not any(map(jax.export.is_symbolic_dim, value)):
+        return False
+    return all(isinstance(size, int) or jax.export.is_symbolic_dim(size) for size in value)
+
+
+def symbolic(specs: Sequence[Spec], rows: str) -> list[jax.ShapeDtypeStruct]:
+    """Shapes with a symbol for each axis of any size; `rows`, of the number, for the first."""
     scope = jax.export.SymbolicScope()
     shapes = []
     for number, spec in enumerate(specs):
-        names = ["rows" if axis == 0 else f"size{number}_{axis}" for axis in range(len(spec.shape))]
+        names = [f"size{number}_{axis}" for axis in range(len(spec.shape))]
+        names[:1] = [rows.format(number) for _ in names[:1]]
         text = ", ".join(
             name if size is None else str(size)
             for name, size in zip(names, spec.shape, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -13,7 +14,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from replicax._core.errors import CheckpointError, UsageError
+from replicax._core.errors import CheckpointError, SignatureMismatch, UsageError
 from replicax._keras import _compat
 from replicax._keras.concrete import Spec
 from replicax._keras.exporting import FORMAT, MANIFEST, WEIGHTS
@@ -158,23 +159,38 @@ class LoadedFunction:
     def _compute(self, arrays: list[Any]) -> Any:
         values = [_compat.read(variable) for variable in self._variables]
         specs = specs_of(self.structured_input_signature)
-        empty = any(
-            size is None and not array.shape[axis]
-            for spec, array in zip(specs, arrays, strict=True)
-            for axis, size in enumerate(spec.shape)
-        )
+        sizes = self._sizes(arrays)
+        empty = {name for name, size in sizes.items() if not size}
         if empty:  # the sizes of a program are one at least
             arrays = [_with_a_row(array, spec) for array, spec in zip(arrays, specs, strict=True)]
         results = self._program.call(values, [jnp.asarray(array) for array in arrays])
+        results = [
+            _without_it(result, aval.shape, empty)
+            for result, aval in zip(results, self._program.out_avals, strict=True)
+        ]
         outputs = specs_of(self.structured_outputs)
         news = results[len(outputs) :]
         for number, new in zip(self._written, news, strict=True):
             self._variables[number].assign(new)
         rest = iter(results)
-        return filled(
-            self.structured_outputs,
-            lambda spec: next(rest)[:0] if empty and spec.shape[:1] == (None,) else next(rest),
-        )
+        return filled(self.structured_outputs, lambda spec: next(rest))
+
+    def _sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """The sizes that the program leaves open, by the names that it has for them."""
+        found: dict[str, int] = {}
+        avals = self._program.in_avals[len(self._variables) :]
+        for aval, array in zip(avals, arrays, strict=True):
+            for symbol, size in zip(aval.shape, array.shape, strict=True):
+                if (
+                    jax.export.is_symbolic_dim(symbol)
+                    and found.setdefault(str(symbol), size) != size
+                ):
+                    raise SignatureMismatch(
+                        f"The arguments of {self.name!r} have equally many rows. Received: {size} "
+                        f"and {found[str(symbol)]}. The function computes with both, row by row, "
+                        "so it was saved for equal ones. Pass as many rows in each."
+                    )
+        return found
 
 
 @final
@@ -240,7 +256,24 @@ def _arrays_of(spec: Any, value: Any) -> list[Any]:
     return []
 
 
+def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:
+    """A result without the row that an argument without rows was given."""
+    for axis, size in enumerate(shape):
+        if str(size) in empty:
+            result = jnp.take(result, jnp.arange(0), axis)
+        elif empty.intersection(re.findall(r"\w+", str(size))):
+            raise UsageError(
+                "A saved function may be called without rows if its results then have none. "
+                f"Received: one whose result has {size} rows. A program's sizes are one at least, "
+                "and it is not known which rows to leave out. Pass a row, or call the function "
+                "that was saved."
+            )
+    return result
+
+
 def _with_a_row(array: Any, spec: Spec) -> Any:
+    if array.size:
+        return array
     shape = [
         max(1, n) if size is None else n for n, size in zip(array.shape, spec.shape, strict=True)
     ]

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import array, array_function, arrays, numpy_dtype
@@ -233,9 +234,13 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
 
     **Differs from TF:** on JAX, int64 and float64 are int32 and float32 unless `jax_enable_x64`
     is set; NumPy arrays have all types.
+
+    Raises:
+        UsageError: If a number outside compiled code then does not fit.
     """
     xp, x = array(x)
     wanted = numpy_dtype(dtype, xp)
+    _check_fits(x, dtype, wanted)
     if x.dtype.kind == "c" and wanted.kind != "c":
         x = x.real
     return x.astype(wanted)
@@ -243,15 +248,40 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
 
 @array_function
 def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Any:
-    """The elements as another type, and its limit for those that it cannot hold."""
+    """The elements as another type, and its limit for those that it cannot hold.
+
+    Raises:
+        UsageError: If a number outside compiled code needs the 64 bits that JAX lacks.
+    """
     xp, value = array(value)
     wanted = numpy_dtype(dtype, xp)
+    _check_fits(value, dtype, wanted, negative=wanted.kind == "u")
     into, out_of = as_dtype(wanted), as_dtype(value.dtype)
     low, high = builtins.max(into.min, out_of.min), builtins.min(into.max, out_of.max)
     if out_of.is_floating and into.is_integer:  # the limits may be no numbers of this precision
         low, high = (np.asarray(limit, value.dtype) for limit in (low, high))
         high = np.nextafter(high, low) if int(high) > into.max else high
     return xp.clip(value, low, high).astype(wanted)
+
+
+def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> None:
+    """Refuse known numbers that do not fit in the 32 bits that JAX has instead of 64."""
+    asked = as_dtype(dtype).dtype
+    narrowed = asked != held and asked.kind in "iu" and not np.can_cast(x.dtype, held)
+    if not narrowed or isinstance(x, Tracer):
+        return
+    with jax.ensure_compile_time_eval():  # the number is known, also while code is compiled
+        real = jnp.real(x)
+        finite, limits = jnp.isfinite(real), np.iinfo(held)
+        least = float(jnp.min(real, initial=0, where=finite))
+        most = float(jnp.max(real, initial=0, where=finite))
+    if (least < limits.min and not negative) or most > limits.max:
+        raise UsageError(
+            "A cast gives integers that JAX can hold. Received: "
+            f"{most if most > limits.max else least} as {asked}. JAX computes in 32 bits unless "
+            "told otherwise, in which it would become another number. Call "
+            '`jax.config.update("jax_enable_x64", True)` at the top of the program.'
+        )
 
 
 @array_function

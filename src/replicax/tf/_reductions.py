@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -52,7 +53,9 @@ def reduce_mean(
     if x.dtype.kind not in "iu":
         return xp.mean(x, axis=axes, keepdims=keep)
     total = xp.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)
-    count = x.size // max(total.size, 1)
+    reduced = range(x.ndim) if axes is None else np.atleast_1d(axes)
+    count = math.prod(x.shape[axis] for axis in reduced)
+    count = count if isinstance(count, int) else jnp.asarray(count, x.dtype)  # of a saved program
     return (xp.sign(total) * (xp.abs(total) // count)).astype(x.dtype)
 
 
@@ -208,8 +211,8 @@ def _along(
 ) -> Any:
     x = xp.flip(x, axis) if reverse else x
     if exclusive:
-        first = xp.full_like(xp.take(x, np.array([0]), axis=axis), start)
-        x = xp.concatenate([first, xp.take(x, np.arange(x.shape[axis] - 1), axis=axis)], axis)
+        before = (slice(None),) * (axis % x.ndim)
+        x = xp.concatenate([xp.full_like(x[*before, :1], start), x[*before, :-1]], axis)
     found = compute(x, axis=axis, dtype=x.dtype)
     return xp.flip(found, axis) if reverse else found
 

@@ -12,9 +12,11 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
+from replicax._core.errors import UsageError
 from replicax._core.host_calls import is_compiling
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
+from replicax.tf._calls import fitting
 
 __all__ = ["get_logger", "numpy_function", "py_function", "timestamp"]
 
@@ -47,8 +49,8 @@ def numpy_function(
 ) -> Any:
     """Call a function of NumPy; in compiled code, whenever it runs.
 
-    **Differs from TF:** compiled code knows all shapes: there the results must have the shape of
-    the first argument, or be single numbers; in pipelines and eager code any.
+    **Differs from TF:** compiled code knows all shapes: there each result must have the shape of
+    the first argument; in pipelines and eager code any. `jax.pure_callback` takes other shapes.
 
     Args:
         func: The function, of NumPy arrays.
@@ -56,6 +58,9 @@ def numpy_function(
         Tout: The type of its result, or the types of its results.
         stateful: False if equal arguments give equal results.
         name: Not used.
+
+    Raises:
+        UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.
     """
     del name
     if not is_compiling(*inp):
@@ -67,10 +72,8 @@ def numpy_function(
 
     def call(*values: Any) -> Any:
         results = _listed(func(*map(np.asarray, values)))
-        return [
-            np.broadcast_to(np.asarray(result, kind), shape)
-            for result, kind in zip(results, kinds, strict=True)
-        ]
+        pairs = zip(results, _listed(Tout), strict=True)
+        return [_promised(result, kind, shape) for result, kind in pairs]
 
     caller = io_callback if stateful else jax.pure_callback
     results = caller(call, found, *arrays)
@@ -90,6 +93,18 @@ def py_function(
     return numpy_function(wrapped, inp, Tout, name=name)
 
 
+def _promised(result: Any, kind: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.asarray(fitting(np.asarray(result, np.dtype(kind))))
+    if array.shape != shape:
+        raise UsageError(
+            "In compiled code, a function of Python gives arrays of the shape of its first "
+            f"argument. Received: {array.shape} for {shape}. Compiled code knows all shapes before "
+            "it runs. Call the function outside, or say the shape: `jax.pure_callback(func, "
+            "jax.ShapeDtypeStruct((), 'float32'), x)`."
+        )
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+
+
 def _typed(result: Any, Tout: Any) -> Any:
     if isinstance(Tout, list | tuple):
         return [_typed(one, kind) for one, kind in zip(_listed(result), Tout, strict=True)]
@@ -97,7 +112,7 @@ def _typed(result: Any, Tout: Any) -> Any:
     array = HostTensor.of(result) if kind.kind == "O" else np.asarray(result, kind)
     if is_inside() or kind.kind == "O":
         return HostTensor.of(array)
-    return jax.numpy.asarray(array)
+    return jax.numpy.array(fitting(array))  # `func` may go on with its own array
 
 
 def _listed(value: Any) -> list[Any]:

@@ -186,3 +186,56 @@ def test_a_program_is_for_all_platforms(path, tmp_path):
     saved_model.save(dense_model(), path)
     content = (tmp_path / "folder" / "model" / "function_0.bin").read_bytes()
     assert jax.export.deserialize(bytearray(content)).platforms == ("cpu", "cuda", "tpu")
+
+
+def saved_and_loaded(fn, path, *shapes, dtype="float32"):
+    specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
+    saved_model.save(tf.Module(), path, signatures=tf.function(fn, input_signature=specs))
+    return saved_model.load(path).signatures["serving_default"]
+
+
+def test_arguments_may_have_different_numbers_of_rows(path):
+    serve = saved_and_loaded(
+        lambda a, b: (tf.reduce_sum(a), b + 1, tf.concat([b, b], 0)), path, [None, 2], [None]
+    )
+    total, more, twice = serve(np.ones((3, 2), "float32"), np.ones(5, "float32")).values()
+    assert (float(total), more.tolist(), twice.shape) == (6, [2] * 5, (10,))
+    total, more, _ = serve(np.ones((0, 2), "float32"), np.ones(5, "float32")).values()
+    assert (float(total), more.tolist()) == (0, [2] * 5)
+    with pytest.raises(rx.errors.UsageError, match="without rows if its results then have none"):
+        serve(np.ones((3, 2), "float32"), np.ones(0, "float32"))
+
+
+def test_arguments_that_are_added_have_equally_many_rows(path):
+    serve = saved_and_loaded(lambda a, b: a + b, path, [None], [None])
+    assert serve(np.ones(3, "float32"), np.ones(3, "float32"))["output_0"].tolist() == [2] * 3
+    with pytest.raises(TypeError, match="have equally many rows"):
+        serve(np.ones(3, "float32"), np.ones(2, "float32"))
+
+
+def test_sizes_are_results(path):
+    serve = saved_and_loaded(
+        lambda x: (tf.shape(x)[0], tf.shape(x), tf.cast(tf.shape(x)[0], tf.float32), tf.size(x)),
+        path,
+        [None, 2],
+    )
+    for rows in (3, 5):
+        found = [size.tolist() for size in serve(np.ones((rows, 2), "float32")).values()]
+        assert found == [rows, [rows, 2], rows, 2 * rows]
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: tf.reduce_mean(x), 2),
+        (lambda x: tf.reduce_max(x), 3),
+        (lambda x: tf.one_hot(x, 4), np.eye(4)[[1, 2, 3]]),
+        (lambda x: tf.reverse(x, [0]), [3, 2, 1]),
+        (lambda x: tf.argsort(x, direction="DESCENDING"), [2, 1, 0]),
+        (lambda x: tf.sort(x, direction="DESCENDING"), [3, 2, 1]),
+        (lambda x: tf.cumsum(x, exclusive=True), [0, 1, 3]),
+    ],
+)
+def test_functions_of_any_number_of_rows(fn, expected, path):
+    serve = saved_and_loaded(fn, path, [None], dtype="int32")
+    np.testing.assert_array_equal(serve(np.array([1, 2, 3], "int32"))["output_0"], expected)

@@ -247,3 +247,25 @@ class TestKerasModels:
     def test_a_function_that_is_gone_is_said(self):
         with pytest.raises(UsageError, match="A saved model may hold the array functions"):
             tf._calls.named("no_such_function")
+
+
+@pytest.mark.parametrize(
+    ("cast", "number", "dtype"),
+    [
+        (tf.cast, 3e9, tf.int64),
+        (tf.cast, -1, tf.uint64),
+        (tf.saturate_cast, -3e9, tf.int64),
+        (tf.saturate_cast, 5e9, tf.uint64),
+    ],
+)
+def test_a_cast_to_64_bits_refuses_what_does_not_fit(cast, number, dtype):
+    with pytest.raises(UsageError, match="A cast gives integers that JAX can hold"):
+        cast(tf.constant(number), dtype)
+    with pytest.raises(UsageError, match="A cast gives integers that JAX can hold"):
+        rx.function(lambda: cast(tf.constant(number), dtype))()
+
+
+def test_a_cast_to_64_bits_of_what_fits():
+    assert tf.cast(tf.constant([2e9, np.nan]), tf.int64)[0] == 2 * 10**9
+    assert tf.cast(np.array([2.0**40]), tf.int64).tolist() == [2**40]  # of NumPy
+    assert int(tf.saturate_cast(tf.constant(-1), tf.uint64)) == 0
