@@ -50,7 +50,7 @@ class FunctionProgram:
         arrays = [*signature.arrays, *fed.arrays]
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
-            raise HostLoop("returns a data set")  # a new one in each call
+            raise HostLoop("returns a data set, another one in each call")
         values = self._lend()
         layouts = [values[i].sharding for i in captured.written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
