@@ -8,8 +8,9 @@ runs as plain Python from then on.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
 from replicax._core.errors import OutOfRangeError, UsageError
@@ -185,28 +186,36 @@ def is_data(leaf: Any) -> bool:
     return hasattr(leaf, "host_batches")
 
 
+def is_iterator(leaf: Any) -> bool:
+    """Whether a leaf is an iterator over a data set: it has a position."""
+    return is_data(leaf) and hasattr(leaf, "put_back")
+
+
 def first_of(iterator: Any) -> tuple[Any, Any]:
     """The next element of an iterator, and its position before."""
-    try:
-        with read_by(None):
-            state = iterator.get_state()
-            return next(iterator), state
-    except StopIteration as end:
-        raise at_end() from end
+    with read_by(None):
+        state = iterator.get_state()
+        return next_of(iterator), state
 
 
 def next_of(iterator: Any) -> Any:
     """The next element of an iterator."""
-    try:
+    with an_end_is_an_error():
         return next(iterator)
+
+
+@contextlib.contextmanager
+def an_end_is_an_error() -> Generator[None]:
+    """What a call of a compiled function raises at the end of the data.
+
+    Raises:
+        OutOfRangeError: For a `StopIteration` in the `with` block.
+    """
+    try:
+        yield
     except StopIteration as end:
-        raise at_end() from end
-
-
-def at_end() -> OutOfRangeError:
-    """The error for a call at the end of the data."""
-    return OutOfRangeError(
-        "An iterator gives as many elements as its data set has. Received: a call of a compiled "
-        "function at the end of the data set. There is no next element. Catch this error, count "
-        "the steps, or `repeat()` the data set."
-    )
+        raise OutOfRangeError(
+            "An iterator gives as many elements as its data set has. Received: a call of a "
+            "compiled function at the end of the data set. There is no next element. Catch this "
+            "error, count the steps, or `repeat()` the data set."
+        ) from end

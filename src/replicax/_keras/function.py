@@ -18,7 +18,15 @@ from replicax._core.tracing import host_loop
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.concrete import ConcreteFunction
-from replicax._keras.feeding import Feed, Feeds, HostLoop, NeedsElement, at_end, first_of, next_of
+from replicax._keras.feeding import (
+    Feed,
+    Feeds,
+    HostLoop,
+    NeedsElement,
+    an_end_is_an_error,
+    first_of,
+    next_of,
+)
 from replicax._keras.function_program import FunctionProgram
 from replicax._keras.input_signature import InputSignature
 from replicax._keras.per_instance import PerInstance
@@ -197,11 +205,8 @@ class StatefulFunction:
                 traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
                 logger.info(text, self.name, signal.what)
-        try:
-            with host_loop():
-                return fn(*args, **kwargs)
-        except StopIteration as end:
-            raise at_end() from end
+        with host_loop(), an_end_is_an_error():
+            return fn(*args, **kwargs)
 
     def _compiled(
         self, fn: Callable[..., Any], traces: _Traces, args: Sequence[Any], kwargs: dict[str, Any]

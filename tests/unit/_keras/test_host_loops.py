@@ -94,6 +94,14 @@ def test_an_object_in_the_place_of_a_dead_one_has_an_iterator_of_its_own():
     assert len(traces.feeds) == len(traces.programs) == 2
 
 
+def test_an_object_that_takes_things_back_is_no_iterator():
+    class Queue:
+        def put_back(self, closure):
+            pass
+
+    assert rx.function(lambda queue, x: x + 1)(Queue(), jnp.float32(1)) == 2
+
+
 def test_a_function_that_catches_everything_gets_its_data():
     iterator = iter(numbers(6))
 
