@@ -54,10 +54,13 @@ def _leaves_nothing_behind():
 
 
 @pytest.fixture(autouse=True)
-def _elements_as_the_program_asks(request, monkeypatch):
+def _elements_as_the_program_asks(request):
     # `replicax.tf` asks for it when it is imported, for the whole process.
     is_of_tf = "tf" in request.path.parts
-    monkeypatch.setattr("replicax._core.seams.yields_tensors", is_of_tf)
+    # Not the fixture `monkeypatch`, which would end after the check above.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replicax._core.seams.yields_tensors", is_of_tf)
+        yield
 
 
 @pytest.fixture(autouse=True)

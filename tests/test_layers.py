@@ -18,7 +18,7 @@ LAYERS = {
     "_core.env": {"_core.errors"},
     "_core.seams": set(),
     "_core.progress": set(),
-    "_core.tracing": set(),
+    "_core.tracing": {"_core.errors"},
     "_control": {"_core.errors", "_core.env", "_core.progress"},
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core", "_control", "cluster_resolver"},

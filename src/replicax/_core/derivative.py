@@ -14,6 +14,8 @@ import jax
 import jax.core
 import jax.extend
 
+from replicax._core.closed_over import is_jit
+
 _core = jax.extend.core
 KINDS = 2048
 """Of how many kinds of operations derivatives are kept."""
@@ -26,7 +28,7 @@ def derivative_of(
     if any(True for _ in _core.jaxprs_in_params(params)):
         inner = params.get("jaxpr")
         # What `jnp` compiles by itself; a loop or a function of the user's is new each time.
-        if primitive.name not in ("jit", "pjit") or getattr(inner, "consts", True):
+        if not is_jit(primitive) or getattr(inner, "consts", True):
             return None
     kinds = tuple(map(jax.typeof, operands))
     if not all(isinstance(kind, jax.core.ShapedArray) for kind in kinds):

@@ -96,7 +96,8 @@ def _line() -> _Line:
 
 def _kind_of_trace() -> type:
     with take_current_trace() as trace:
-        return type(trace)
+        # A tape around code that is carried out at once compiles nothing.
+        return _kind_outside() if getattr(trace, "is_eager", False) else type(trace)
 
 
 @functools.cache

@@ -55,8 +55,8 @@ class CommunicationOptions:
         timeout_seconds: How long a worker may keep the others waiting before all end with a
             message that names it. None lets a worker that is busy take its time; one that is
             dead or stands still is noticed all the same.
-        implementation: `RING` is Gloo on CPUs and NCCL's ring on GPUs, `NCCL` is for GPUs, `AUTO`
-            takes what the devices have.
+        implementation: `RING` is Gloo on CPUs and NCCL's ring on GPUs, `AUTO` takes what the
+            devices have, as does `NCCL`, which warns on others than GPUs.
 
     Raises:
         UsageError: If a size or a time is negative.

@@ -16,12 +16,14 @@ import jax.core
 import jax.extend
 import jax.numpy as jnp
 
+from replicax._core.closed_over import closed_over, is_jit, with_arguments
 from replicax._core.derivative import (
     Derivative,
     derivative_of,
     differentiable,
     is_differentiable,
 )
+from replicax._core.errors import TapeMisuse
 
 if TYPE_CHECKING:
     from replicax._core.wengert import WengertList
@@ -56,6 +58,8 @@ class RecordingTrace(jax.core.Trace):
         return self.parent.stage_value(val)
 
     def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        if self.log.recording and self._followed(closed_over(params)):
+            return self._opened(primitive, tracers, params)
         places = self._followed(tracers)
         if not places:
             return self.parent.process_primitive(primitive, tracers, params)
@@ -75,6 +79,22 @@ class RecordingTrace(jax.core.Trace):
             results = list(results) if primitive.multiple_results else [results]
             self._record_opaque(results, tracers, places, error)
         return results if primitive.multiple_results else results[0]
+
+    def _opened(self, primitive: Any, tracers: Any, params: Any) -> list[Any]:
+        """Call a compiled function with what it closes over, and is followed, as arguments."""
+        closed = params.get("jaxpr")
+        constants = getattr(closed, "consts", ())
+        places = self._followed(constants)
+        if not is_jit(primitive) or len(places) < len(self._followed(closed_over(params))):
+            raise TapeMisuse(
+                "A function that closes over an array hides it from a tape. Received: a "
+                f"`{primitive.name}` of a function in which a `jax.jit` closes over an array that "
+                "a tape follows. It is a constant there, and its gradient would be missing. Give "
+                "the array to the inner function as an argument."
+            )
+        call = with_arguments(closed, tuple(places), tuple(params["out_shardings"]))
+        with _core.set_current_trace(self):
+            return call([constants[place] for place in places], tracers)
 
     def process_custom_jvp_call(
         self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **options: Any

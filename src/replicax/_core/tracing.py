@@ -7,9 +7,16 @@ away an element: it would become a constant of the program.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol
+
+import jax
+import jax.core
+from jax.extend.core import take_current_trace
+
+from replicax._core.errors import UsageError
 
 
 class Reader(Protocol):
@@ -73,3 +80,49 @@ def refuse_to_loop(what: str) -> None:
     reader = _reader.get()
     if reader is not None:
         reader.loop(what)
+
+
+def current_trace() -> Any:
+    """The trace that operations are carried out in now."""
+    with take_current_trace() as trace:
+        return trace
+
+
+def refuse_inside_a_trace(home: Any = None) -> None:
+    """Refuse to give away an element of an iterator to what JAX traces on its own.
+
+    Args:
+        home: The trace that the elements belong to; None for outside of all.
+
+    Raises:
+        UsageError: If code is traced within it, as the function of a loop.
+    """
+    trace = current_trace()
+    home = home or _evaluation()
+    while trace is not home:
+        # Tapes, `grad` and `vmap` hand constants on to the trace around; a program keeps them.
+        around = getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
+        if around is None or type(trace) is _staging():
+            raise UsageError(
+                "A function that JAX traces gets data by its arguments. Received: one that takes "
+                "an element of an iterator, in `tf.map_fn`, `tf.scan`, `tf.while_loop`, `tf.cond`, "
+                "`jax.jit` or the like. It is traced once: each round and each call would compute "
+                "with the same element. Take the element before it and pass it, or write a Python "
+                "loop, `for batch in dataset`."
+            )
+        trace = around
+
+
+@functools.cache
+def _evaluation() -> Any:
+    """The trace that carries out operations at once."""
+    with jax.core.eval_context():
+        return current_trace()
+
+
+@functools.cache
+def _staging() -> type:
+    """The kind of the traces that make programs."""
+    found: list[type] = []
+    jax.make_jaxpr(lambda: found.append(type(current_trace())))()
+    return found[0]

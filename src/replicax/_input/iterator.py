@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
-from replicax._core.errors import NotInCrossReplicaContext, UsageError
-from replicax._core.tracing import current_reader, refuse_to_loop
+from replicax._core.errors import NotInCrossReplicaContext
+from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
+from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
-from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
+from replicax.data._position import before, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
-
-
-@dataclass(frozen=True)
-class Optional:
-    """A next batch, or its absence (`get_next_as_optional`).
-
-    Args:
-        value: The batch; None if there is none.
-        present: Whether there is one.
-    """
-
-    value: Any
-    present: bool
-
-    def has_value(self) -> bool:
-        """Whether there is a batch."""
-        return self.present
-
-    def get_value(self) -> Any:
-        """The batch.
-
-        Raises:
-            UsageError: If there is none.
-        """
-        if not self.present:
-            raise UsageError(
-                "Only an optional with a value can be opened. Received: the end of the data "
-                "set. There is no next batch. Ask `has_value()` first."
-            )
-        return self.value
 
 
 @final
@@ -90,6 +60,7 @@ class DistributedIterator:
         reader = current_reader()
         if reader is not None:
             return reader.take(self)
+        refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
         return self._dataset.settled(self._steps, self._make())
@@ -131,10 +102,7 @@ class DistributedIterator:
     def get_next_as_optional(self) -> Optional:
         """The next batch if there is one, without an exception at the end."""
         _check_outside()
-        refuse_to_loop("asks an iterator whether there is a next batch")
-        for batch in self:
-            return Optional(batch, present=True)
-        return Optional(None, present=False)
+        return next_as_optional(self)
 
     def get_state(self) -> dict[str, Any]:
         """The position after the batch that was taken last, whatever was read ahead.
@@ -145,7 +113,7 @@ class DistributedIterator:
         """
         refuse_if_read(self._is_read)
         if self._waiting:
-            return self._waiting[-1][1]
+            return before(self._waiting)
         if self._ahead is None:
             self._position = self._feed.get_state()
         position = self._position

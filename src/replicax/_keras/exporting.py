@@ -82,14 +82,15 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
     does not. Of a module, functions with an `input_signature` are saved.
 
     Args:
-        obj: A Keras model that is built, or an `rx.Module`.
+        obj: A Keras model, or an `rx.Module`. A model that was not called is saved without
+            functions, and a warning says so.
         path: The folder; one that is there is replaced.
         signatures: A compiled function with an input signature, or a concrete one, or a dict of
             them by name. None: of a model, its call, as "serving_default".
         options: Ignored.
 
     Raises:
-        UsageError: If there is nothing to save, or a model was not built.
+        UsageError: If there is nothing to save.
 
     Example:
         >>> import keras, numpy as np, tempfile
@@ -117,7 +118,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
     }
     for variable in getattr(obj, "variables", ()):
         writer.number(variable)
-    if not (writer.functions or writer.variables):
+    if not (writer.functions or writer.variables or isinstance(obj, _compat.Trainer)):
         raise UsageError(
             "A saved model has functions or variables. Received: a "
             f"{type(obj).__name__} without any. There is nothing to write. Save a Keras model, or "
@@ -152,7 +153,7 @@ def _own_functions(obj: Any) -> dict[str, ConcreteFunction]:
     """The functions of an object, by attribute; of a model, its call."""
     if isinstance(obj, _compat.Trainer):
         call = _call_of(obj)
-        return {SERVING: call, "serve": call}
+        return {} if call is None else {SERVING: call, "serve": call}
     found = {}
     for name, value in _attributes(obj):
         concrete = _concrete(value) if isinstance(obj, Module) else None
@@ -161,15 +162,17 @@ def _own_functions(obj: Any) -> dict[str, ConcreteFunction]:
     return found
 
 
-def _call_of(model: Any) -> ConcreteFunction:
+def _call_of(model: Any) -> ConcreteFunction | None:
     try:
         specs = _compat.call_specs(model)
     except ValueError as error:
-        raise UsageError(
-            "A model is saved when it is built and was called, so that the shapes of its inputs "
-            f"are known. Received: {model.name!r}. {error} Call it once, "
-            "`model(example)`, or give it an `Input`."
-        ) from error
+        logger.warning(
+            "The model %r is saved without its call, for which the shapes of its inputs have to be "
+            "known. %s Call it once, `model(example)`, or give it an `Input`.",
+            model.name,
+            error,
+        )
+        return None
 
     def serve(inputs: Any) -> Any:
         return model(inputs, training=False)

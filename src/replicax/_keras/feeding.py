@@ -8,11 +8,13 @@ runs as plain Python from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
 from replicax._core.errors import OutOfRangeError, UsageError
-from replicax._core.tracing import read_by
+from replicax._core.tracing import current_trace, read_by, refuse_inside_a_trace
 from replicax._keras.capture import TraceAgain
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
@@ -70,6 +72,41 @@ class Feed(NamedTuple):
 
 
 @final
+class Feeds:
+    """Which iterators the calls of each signature ask, those used longest ago dropped first.
+
+    Args:
+        limit: For how many signatures that is known.
+    """
+
+    def __init__(self, limit: int = 64) -> None:
+        self._limit = limit
+        self._known: OrderedDict[Hashable, tuple[list[Feed], Any]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, key: Hashable) -> list[Feed]:
+        """Those of a signature, as far as they are known."""
+        if key not in self._known:
+            return []
+        self._known.move_to_end(key)
+        return self._known[key][0]
+
+    def note(self, key: Hashable, feeds: list[Feed], *, keep: Any) -> None:
+        """They are these.
+
+        Args:
+            key: The signature.
+            feeds: The feeds.
+            keep: Objects that `key` names by `id`: kept, so that no later object gets their `id`.
+        """
+        self._known[key] = (feeds, keep)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+
+@final
 class Elements:
     """Answers a traced function: each iterator has one element for it.
 
@@ -79,27 +116,43 @@ class Elements:
 
     def __init__(self, elements: Sequence[tuple[Any, Any]]) -> None:
         self._elements = {id(iterator): [element] for iterator, element in elements}
+        self._trace = current_trace()
+        self._signal: TraceAgain | None = None
+
+    def answer(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the traced function; what ends the trace does so though it be caught in there."""
+        with read_by(self):
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                if self._signal is not None:
+                    raise self._signal
 
     def take(self, iterator: Any) -> Any:
         """The element of an iterator."""
         waiting = self._elements.get(id(iterator))
         if waiting is None:
-            raise NeedsElement(iterator)
+            self._end(NeedsElement(iterator))
+        refuse_inside_a_trace(self._trace)
         if not waiting:
             self.loop("takes more than one element of an iterator")
         return waiting.pop()
 
     def loop(self, what: str) -> NoReturn:
         """End the trace: the function is a host loop."""
-        raise HostLoop(what)
+        self._end(HostLoop(what))
 
     def begin(self, what: str) -> None:
         """End the trace: the first call runs as plain Python."""
-        raise HostLoop(what, once=True)
+        self._end(HostLoop(what, once=True))
 
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out."""
         return rounds <= MAX_UNROLLED
+
+    def _end(self, signal: TraceAgain) -> NoReturn:
+        self._signal = self._signal or signal
+        raise signal
 
 
 @final
@@ -133,28 +186,36 @@ def is_data(leaf: Any) -> bool:
     return hasattr(leaf, "host_batches")
 
 
+def is_iterator(leaf: Any) -> bool:
+    """Whether a leaf is an iterator over a data set: it has a position."""
+    return is_data(leaf) and hasattr(leaf, "put_back")
+
+
 def first_of(iterator: Any) -> tuple[Any, Any]:
     """The next element of an iterator, and its position before."""
-    try:
-        with read_by(None):
-            state = iterator.get_state()
-            return next(iterator), state
-    except StopIteration as end:
-        raise at_end() from end
+    with read_by(None):
+        state = iterator.get_state()
+        return next_of(iterator), state
 
 
 def next_of(iterator: Any) -> Any:
     """The next element of an iterator."""
-    try:
+    with an_end_is_an_error():
         return next(iterator)
+
+
+@contextlib.contextmanager
+def an_end_is_an_error() -> Generator[None]:
+    """What a call of a compiled function raises at the end of the data.
+
+    Raises:
+        OutOfRangeError: For a `StopIteration` in the `with` block.
+    """
+    try:
+        yield
     except StopIteration as end:
-        raise at_end() from end
-
-
-def at_end() -> OutOfRangeError:
-    """The error for a call at the end of the data."""
-    return OutOfRangeError(
-        "An iterator gives as many elements as its data set has. Received: a call of a compiled "
-        "function at the end of the data set. There is no next element. Catch this error, count "
-        "the steps, or `repeat()` the data set."
-    )
+        raise OutOfRangeError(
+            "An iterator gives as many elements as its data set has. Received: a call of a "
+            "compiled function at the end of the data set. There is no next element. Catch this "
+            "error, count the steps, or `repeat()` the data set."
+        ) from end

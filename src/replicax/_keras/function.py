@@ -18,7 +18,15 @@ from replicax._core.tracing import host_loop
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.concrete import ConcreteFunction
-from replicax._keras.feeding import Feed, HostLoop, NeedsElement, at_end, first_of, next_of
+from replicax._keras.feeding import (
+    Feed,
+    Feeds,
+    HostLoop,
+    NeedsElement,
+    an_end_is_an_error,
+    first_of,
+    next_of,
+)
 from replicax._keras.function_program import FunctionProgram
 from replicax._keras.input_signature import InputSignature
 from replicax._keras.per_instance import PerInstance
@@ -90,7 +98,7 @@ class _Traces:
 
     def __init__(self) -> None:
         self.programs = ProgramCache()
-        self.feeds: dict[Any, list[Feed]] = {}
+        self.feeds = Feeds()
         self.is_host_loop = False
         self._has_begun = False
         self.in_flight: Any = None
@@ -197,11 +205,8 @@ class StatefulFunction:
                 traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
                 logger.info(text, self.name, signal.what)
-        try:
-            with host_loop():
-                return fn(*args, **kwargs)
-        except StopIteration as end:
-            raise at_end() from end
+        with host_loop(), an_end_is_an_error():
+            return fn(*args, **kwargs)
 
     def _compiled(
         self, fn: Callable[..., Any], traces: _Traces, args: Sequence[Any], kwargs: dict[str, Any]
@@ -211,7 +216,7 @@ class StatefulFunction:
         frame = current_frame()
         strategy = frame.strategy if frame else None
         key = (signature.key, id(strategy))
-        feeds = traces.feeds.get(key, [])
+        feeds = traces.feeds.of(key)
         iterators = [feed.source(signature.leaves) for feed in feeds]
         elements = [(next_of(iterator), None) for iterator in iterators]
         keep = (signature.kept, strategy)
@@ -230,7 +235,8 @@ class StatefulFunction:
                     iterator.put_back(element, state)
                 raise
         if len(iterators) > len(feeds):
-            traces.feeds[key] = [Feed.of(iterator, signature.leaves) for iterator in iterators]
+            feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
+            traces.feeds.note(key, feeds, keep=keep)
         return self._run(traces, program, [*signature.arrays, *fed.arrays])
 
     def _run(self, traces: _Traces, program: FunctionProgram, arrays: list[Any]) -> Any:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.topology import AXIS, MODEL
-from replicax._core.tracing import read_by
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, Static, capture, evaluate
@@ -45,13 +44,13 @@ class FunctionProgram:
         def flat(leaves: Any) -> Any:
             args, kwargs = rebuild(leaves[:count])
             elements, _ = refill(leaves[count:])
-            with read_by(Elements(list(zip(iterators, elements, strict=True)))):
-                return fn(*args, **kwargs)
+            reader = Elements(list(zip(iterators, elements, strict=True)))
+            return reader.answer(fn, *args, **kwargs)
 
         arrays = [*signature.arrays, *fed.arrays]
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
-            raise HostLoop("returns a data set")  # a new one in each call
+            raise HostLoop("gives back a data set")  # a new one in each call
         values = self._lend()
         layouts = [values[i].sharding for i in captured.written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -19,11 +18,11 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
 from replicax._keras.older_arguments import flat_targets, older_optimizer
+from replicax._keras.older_saving import save_spec, saved_also_to_folders
 from replicax._keras.shards_as_weights import whole, whole_property, with_shards
 
 # Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
 _OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
-_MODELS, _WEIGHTS = (".keras", ".h5", ".hdf5"), (".weights.h5", ".weights.json", *(".h5", ".hdf5"))
 _is_installed = False
 
 
@@ -51,7 +50,8 @@ def install() -> None:
     for method in ("fit", "evaluate", "predict"):
         _around(_compat.JAXTrainer, method, _without_reading)
     _around(_compat.Trainer, "compile", _older_compile)
-    _around(keras.Model, "save", _saved_also_to_folders)
+    _add(keras.Model, "save_spec", save_spec)
+    _around(keras.Model, "save", saved_also_to_folders)
     _around(keras.Model, "save_weights", _weights_by_prefix)
     _around(keras.Model, "load_weights", _loaded_by_prefix)
     _around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
@@ -148,41 +148,6 @@ def _older_compile(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return compile
-
-
-def _saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(
-        self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
-    ) -> Any:
-        kwargs.pop("options", None)  # which device writes
-        kind = kwargs.pop("save_format", None)
-        path = os.fspath(filepath)
-        if not path.endswith(_MODELS) and not path.startswith("hf://"):
-            # As the same thing was named, by the format: a folder, which `load_model` reads.
-            path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
-        if zipped is not None or path.endswith(_MODELS) or path.startswith("hf://"):
-            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
-        return _save_to_folder(functools.partial(original, self, **kwargs), path.rstrip("/"))
-
-    return save
-
-
-def _save_to_folder(save: Callable[..., Any], path: str) -> None:
-    """Save a model as a folder, in place of one that was saved there."""
-    there = set(os.listdir(path)) if os.path.isdir(path) else set()
-    if there and "config.json" not in there:
-        raise UsageError(
-            "A model without an ending is saved as a folder of its own. Received: "
-            f"{path!r}, a folder that holds {', '.join(sorted(there)[:3])}. Saving replaces all of "
-            "it. Name a new folder, or a file that ends with '.keras'."
-        )
-    new = f"{path}.new"
-    shutil.rmtree(new, ignore_errors=True)
-    os.makedirs(new)
-    save(new, zipped=False)
-    shutil.rmtree(path, ignore_errors=True)
-    os.rename(new, path)
 
 
 def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:

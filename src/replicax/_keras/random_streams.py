@@ -44,7 +44,7 @@ class Streams:
         # By strategy, or by this where there is none: its number, and its generators.
         self._owned: weakref.WeakKeyDictionary[Any, tuple[int, dict[Any, Any]]]
         self._owned = weakref.WeakKeyDictionary()
-        self._sites, self._places = 0, itertools.count()
+        self._places = itertools.count()
         self.reset(_compat.global_random_seed())
 
     def reset(self, seed: int | None) -> None:
@@ -53,6 +53,7 @@ class Streams:
             self._is_given = seed is not None
             self._seed = secrets.randbits(63) if seed is None else int(seed)
             self._counts: Counter[Any] = Counter()
+            self._sites = 0
             self._hosts: dict[Any, np.random.Generator] = {}
             for place, generators in list(self._owned.values()):
                 for op_seed, generator in list(generators.items()):

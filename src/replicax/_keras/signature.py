@@ -14,6 +14,7 @@ import jax
 from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras.capture import Static, is_array
+from replicax._keras.feeding import is_iterator
 
 logger = logging.getLogger("replicax")
 
@@ -65,7 +66,7 @@ class Signature:
     def kept(self) -> list[Any]:
         """What `key` names by `id`; of an iterator only its data set, and nothing read ahead."""
         values = [leaf.value for leaf in self.leaves if leaf is not None]
-        return [getattr(v, "dataset", v) if hasattr(v, "put_back") else v for v in values]
+        return [value.dataset if is_iterator(value) else value for value in values]
 
     def without_arrays(self) -> Signature:
         """The same, for a program to keep: without this call's arrays and their memory."""
@@ -87,11 +88,8 @@ def _array_key(value: Any) -> Hashable:
 
 
 def _static_key(leaf: Any) -> Hashable:
-    if hasattr(leaf, "put_back"):
-        return (
-            type(leaf),
-            id(leaf.dataset),
-        )  # the next pass is another iterator, and all else equal
+    if is_iterator(leaf):  # that of the next pass is another one, and all else is equal
+        return (type(leaf), id(leaf.dataset))
     if isinstance(leaf, int | str | bytes | type(None)):
         return (type(leaf), leaf)
     if isinstance(leaf, float | complex):

@@ -6,6 +6,7 @@ Who is in the cluster is known already (`cluster_resolver`). JAX can join once, 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,10 +19,12 @@ from replicax._control import Alone, Limits, Line, current, meet, open_channel, 
 from replicax._control.agreement import agree
 from replicax._core.device_errors import is_device_error
 from replicax._core.env import prefer_nccl_ring
-from replicax._core.errors import BackendAlreadyInitialized, ClusterError, UsageError
+from replicax._core.errors import BackendAlreadyInitialized, ClusterError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
+
+logger = logging.getLogger("replicax")
 
 Announce = Callable[[dict[str, Any] | None], dict[str, Any]]
 
@@ -55,7 +58,6 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
         Whether there are several workers.
 
     Raises:
-        UsageError: If the devices cannot communicate as the options say.
         WorkersDiffer: If versions, devices or options are not the same on all workers.
     """
     if options.implementation is CommunicationImplementation.RING:
@@ -63,7 +65,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
     process = training_process(resolver)
     if process is not None:
         join(process, options.timeout_seconds)
-    _check_implementation(options)
+    _warn_of_nccl_without_gpus(options)
     if process is None or process.num_processes == 1:
         return False
     current().bound(options.timeout_seconds)
@@ -76,13 +78,12 @@ def training_process(resolver: ClusterResolver | None) -> JaxProcess | None:
     return None if resolver is None else resolver.jax_process()
 
 
-def _check_implementation(options: CommunicationOptions) -> None:
+def _warn_of_nccl_without_gpus(options: CommunicationOptions) -> None:
     platform = jax.local_devices()[0].platform
     if options.implementation is CommunicationImplementation.NCCL and platform != "gpu":
-        raise UsageError(
-            "NCCL connects GPUs. "
-            f"Received: CommunicationImplementation.NCCL on devices of the kind {platform}. "
-            "There is nothing it could use. Use AUTO, or RING for Gloo on CPUs."
+        logger.warning(
+            "NCCL connects GPUs; these are devices of the kind %s, which have their own way.",
+            platform,
         )
 
 

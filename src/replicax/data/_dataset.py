@@ -10,16 +10,17 @@ import jax
 
 from replicax._core.errors import UsageError
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax._core.tracing import current_reader, refuse_to_loop
+from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._batching import Batching
 from replicax.data._cardinality import INFINITE_CARDINALITY
 from replicax.data._creation import Creation
 from replicax.data._derive import Epochs
 from replicax.data._mapping import Mapping
+from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import read_ahead
 from replicax.data._options import Options
-from replicax.data._position import next_or_error, noted, refuse_if_read, resumed
+from replicax.data._position import before, noted, outline, refuse_if_read, resumed
 from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
@@ -172,7 +173,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         return Dataset(self.node, self._options.merged(options), self.epochs)
 
     def __repr__(self) -> str:
-        return f"<Dataset {_outline(self.node)}>"
+        return f"<Dataset {outline(self.node, source='()')}>"
 
 
 def _for_fit(feed: Feed) -> Iterator[Any]:
@@ -183,11 +184,6 @@ def _for_fit(feed: Feed) -> Iterator[Any]:
         raise StopIteration
 
     return read_ahead(make, _AHEAD_OF_FIT)
-
-
-def _outline(node: Node) -> str:
-    inner = ", ".join(_outline(part) for part in node.inputs)
-    return f"{type(node).__name__}({inner})"
 
 
 @final
@@ -223,6 +219,7 @@ class DatasetIterator:
         reader = current_reader()
         if reader is not None:
             return reader.take(self)
+        refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
         for element in self._feed.elements(1):
@@ -247,6 +244,10 @@ class DatasetIterator:
         """The next element; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
         return next_or_error(self)
 
+    def get_next_as_optional(self) -> Optional:
+        """The next element if there is one, without an exception at the end."""
+        return next_as_optional(self)
+
     def get_state(self) -> dict[str, Any]:
         """The position in the data set, to be kept and given to `set_state`.
 
@@ -257,7 +258,7 @@ class DatasetIterator:
         """
         refuse_if_read(self._is_read)
         if self._waiting:
-            return self._waiting[-1][1]
+            return before(self._waiting)
         return noted([self._dataset], self._epoch, self._feed.get_state())
 
     def begin_pass(self, epoch: int) -> None:

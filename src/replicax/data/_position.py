@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import EndOfData, UsageError
+from replicax._core.errors import UsageError
 from replicax.data._seeds import drawn_seeds
 
 if TYPE_CHECKING:
@@ -78,21 +78,32 @@ def refuse_if_read(is_read: bool) -> None:
         )
 
 
-def outline(node: Node) -> str:
-    """The transformations of a pipeline by name, such as `Batch(Shuffle(Slices))`."""
-    inner = ", ".join(outline(part) for part in node.inputs)
-    return f"{type(node).__name__}({inner})" if inner else type(node).__name__
+def outline(node: Node, source: str = "") -> str:
+    """The transformations of a pipeline by name, such as `Batch(Shuffle(Slices))`.
+
+    Args:
+        node: The last of them.
+        source: What stands behind the name of one that has no other before it.
+    """
+    inner = ", ".join(outline(part, source) for part in node.inputs)
+    return type(node).__name__ + (f"({inner})" if inner else source)
 
 
-def next_or_error(iterator: Iterator[Any]) -> Any:
-    """What `next` gives; at the end an error that is also TensorFlow's.
+def before(waiting: Sequence[tuple[Any, Any]]) -> Any:
+    """The position before the element that was given back last.
+
+    Args:
+        waiting: What was given back: elements, each with that position if it was kept.
 
     Raises:
-        EndOfData: At the end.
+        UsageError: If it was not kept.
     """
-    for element in iterator:
-        return element
-    raise EndOfData(
-        "An iterator gives what its data set has. Received: `get_next` at the end. There is no "
-        "element left. Catch this error, loop with `for`, or use `get_next_as_optional`."
-    )
+    state = waiting[-1][1]
+    if state is None:
+        raise UsageError(
+            "A position is asked for between two elements. Received: `get_state` after a call of a "
+            "compiled function that failed and gave its element back. Where that element began was "
+            "not kept, as that may cost much in each call. Keep a position before the call, or "
+            "take the element with `next(iterator)` first."
+        )
+    return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicax._input.iterator import Optional as Optional
+from replicax.data._next import Optional as Optional
 from replicax.tf import _dlpack as dlpack
 from replicax.tf._missing import missing_name
 

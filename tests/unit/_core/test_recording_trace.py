@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 from replicax._core.derivative import _kept
+from replicax._core.errors import TapeMisuse
 from replicax._core.recording_trace import RecordingTrace, current_trace, recorded
 from replicax._core.wengert import WengertList
 
@@ -99,6 +100,7 @@ FUNCTIONS = {
     "integers": lambda x: x * jnp.argmax(x) + (x > 0).astype(jnp.float32),
     "stop_gradient": lambda x: lax.stop_gradient(x) * x + lax.stop_gradient(x),
     "random": lambda x: x * jax.random.normal(jax.random.key(0), (4,)),
+    "what is closed over": lambda x: jax.jit(lambda a: (a * x, a + 1, x[0]))(x * 2)[0] * x,
     "vmap": lambda x: jax.vmap(lambda a: a * x)(x),
     "grad": lambda x: jax.grad(lambda y: jnp.sum(y**3 * x))(x),
     "jvp": lambda x: jax.jvp(jnp.sin, (x,), (x,))[1],
@@ -168,6 +170,20 @@ def test_an_operation_without_a_derivative_is_an_error_only_where_it_counts():
         derivatives(lambda x: jnp.sum(host(x)), X)
     with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
         derivatives(lambda x: jnp.sum(ignoring(x)[1]), X)
+
+
+def test_what_an_inner_function_closes_over_is_an_error():
+    def nested(x):
+        return jnp.sum(jax.jit(lambda a: jax.jit(lambda b: b * x)(a) + x)(jnp.ones(4)))
+
+    def looped(x):
+        return jnp.sum(lax.map(lambda a: jax.jit(lambda b: b * x)(a), jnp.ones(2)))
+
+    with pytest.raises(TapeMisuse, match="A function that closes over an array hides it from a t"):
+        derivatives(nested, X)
+    with pytest.raises(TapeMisuse, match="a `scan` of a function in which a `jax.jit` closes over"):
+        derivatives(looped, X)
+    np.testing.assert_allclose(jax.jit(lambda x: derivatives(nested, x)[1][0])(X), [2] * 4)
 
 
 def test_an_error_of_an_operation_is_raised_as_it_is():

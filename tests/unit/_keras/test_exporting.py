@@ -145,10 +145,13 @@ def test_a_layer_calls_a_saved_model(path):
         rx.layers.TFSMLayer(path, call_endpoint="other")
 
 
+def test_a_model_that_was_not_called_is_saved_without_functions(path, caplog):
+    saved_model.save(keras.Sequential([keras.layers.Dense(1)], name="unbuilt"), path)
+    assert saved_model.load(path).signatures == {}
+    assert "The model 'unbuilt' is saved without its call" in caplog.text
+
+
 def test_what_cannot_be_saved(path):
-    unbuilt = keras.Sequential([keras.layers.Dense(1)])
-    with pytest.raises(rx.errors.UsageError, match="saved when it is built and was called"):
-        saved_model.save(unbuilt, path)
     with pytest.raises(rx.errors.UsageError, match="has functions or variables"):
         saved_model.save(tf.Module(), path)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._keras.feeding import Feeds
+from replicax._keras.loops import map_fn, scan
+from replicax._keras.signature import ProgramCache
 from replicax.data import Dataset
 
 from helpers import few_strategies
@@ -64,6 +68,85 @@ def test_two_iterators_give_one_element_each():
     assert step(first, b=second).tolist() == [222.0, 333.0]
     with pytest.raises(rx.errors.OutOfRangeError):
         step(first, b=second)
+
+
+def test_get_next_is_an_input_too(mirrored):
+    @rx.function
+    def step(one, other):
+        return total_of(mirrored, one.get_next()) + other.get_next().sum()
+
+    one, other = iter(mirrored.experimental_distribute_dataset(numbers(8, 4))), iter(numbers(4))
+    assert [float(step(one, other)) for _ in range(2)] == [7.0, 27.0]
+    assert step.num_traces == 1  # a host loop is no trace
+
+
+class Holder:
+    def __init__(self, number):
+        self.iterator = iter(Dataset.range(number, number + 1))
+
+
+def test_an_object_in_the_place_of_a_dead_one_has_an_iterator_of_its_own():
+    step = rx.function(lambda holder: next(holder.iterator) * 1)
+    traces = step._traces.of(None)
+    traces.programs, traces.feeds = ProgramCache(limit=2), Feeds(limit=2)
+    # More than are kept: the first ones are freed, and later ones lie where they were.
+    assert [int(step(Holder(number))) for number in range(12)] == list(range(12))
+    assert len(traces.feeds) == len(traces.programs) == 2
+
+
+def test_an_object_that_takes_things_back_is_no_iterator():
+    class Queue:
+        def put_back(self, closure):
+            pass
+
+    assert rx.function(lambda queue, x: x + 1)(Queue(), jnp.float32(1)) == 2
+
+
+def test_a_function_that_catches_everything_gets_its_data():
+    iterator = iter(numbers(6))
+
+    @rx.function
+    def step():
+        try:
+            rows = next(iterator)
+        except Exception:
+            return jnp.float32(-1)
+        return rows.sum()
+
+    assert [float(step()) for _ in range(3)] == [1.0, 5.0, 9.0]
+
+    @rx.function
+    def total(dataset):
+        try:
+            return sum(float(rows.sum()) for rows in dataset)
+        except Exception as error:
+            raise KeyError("mine") from error
+
+    assert total(numbers(6)) == 15.0
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_an_element_that_was_given_back_has_no_position(mirrored, distributed):
+    @rx.function
+    def step(iterator):
+        rows = next(iterator)
+        if distributed:
+            rows = total_of(mirrored, rows)
+        if distributed and fail or len(np.shape(rows)) and rows.shape[0] == 1:
+            raise KeyError("mine")
+        return rows
+
+    fail, dataset = False, numbers(5, 4)
+    iterator = iter(mirrored.experimental_distribute_dataset(dataset) if distributed else dataset)
+    step(iterator)
+    fail = True
+    with pytest.raises(KeyError, match="mine"):
+        step(iterator)
+    with pytest.raises(rx.errors.UsageError, match="failed and gave its element back"):
+        iterator.get_state()
+    next(iterator)
+    assert next(iterator, None) is None
+    assert iterator.get_state()["epoch"] == 0
 
 
 def test_variables_are_written_with_each_element():
@@ -146,7 +229,8 @@ def test_a_loop_of_steps_defined_in_it(strategy):
     assert float(seen.value) == sum(range(32))
 
 
-def test_optionals(mirrored):
+@pytest.mark.parametrize("distributed", [False, True])
+def test_optionals(mirrored, distributed):
     @rx.function
     def all_of_it(iterator):
         total = 0.0
@@ -154,10 +238,12 @@ def test_optionals(mirrored):
             optional = iterator.get_next_as_optional()
             if not optional.has_value():
                 break
-            total += total_of(mirrored, optional.get_value())
+            rows = optional.get_value()
+            total += total_of(mirrored, rows) if distributed else rows.sum()
         return total
 
-    iterator = iter(mirrored.experimental_distribute_dataset(numbers(7, 4)))
+    dataset = numbers(7, 4)
+    iterator = iter(mirrored.experimental_distribute_dataset(dataset) if distributed else dataset)
     assert float(all_of_it(iterator)) == 21.0
 
 
@@ -210,4 +296,48 @@ def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplo
 
     with caplog.at_level(logging.INFO, "replicax"):
         assert make() is not make()
-    assert "returns a data set" in caplog.text
+    assert "gives back a data set" in caplog.text
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        lambda fn: map_fn(lambda i: fn().sum(), jnp.arange(3)),
+        lambda fn: scan(lambda total, i: total + fn().sum(), jnp.arange(3), jnp.float32(0)),
+        lambda fn: keras.ops.map(lambda i: fn().sum(), jnp.arange(3)),
+        lambda fn: jax.lax.fori_loop(0, 3, lambda i, total: total + fn().sum(), jnp.float32(0)),
+        lambda fn: jax.jit(lambda: fn().sum())(),
+    ],
+)
+def test_no_element_in_a_loop_that_is_traced_once(mirrored, loop, distributed, compiled):
+    dataset = numbers(8)
+    if distributed:
+        dataset = mirrored.experimental_distribute_dataset(dataset)
+    iterator = iter(dataset)
+
+    def fn():
+        rows = next(iterator)
+        return total_of(mirrored, rows) if distributed else rows
+
+    call = rx.function(loop) if compiled else loop
+    with pytest.raises(rx.errors.UsageError, match="would compute with the same element"):
+        call(fn)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_element_under_a_tape_or_a_derivative(compiled):
+    w = keras.Variable(3.0)
+    iterator = iter(numbers(8))
+
+    def fn():
+        with rx.GradientTape() as tape:
+            loss = jnp.sum(w * next(iterator))
+        return tape.gradient(loss, w)
+
+    call = rx.function(fn) if compiled else fn
+    assert [float(call()) for _ in range(2)] == [1.0, 5.0]
+    fn = jax.grad(lambda value: jnp.sum(next(iterator) * value))
+    call = rx.function(fn) if compiled else fn
+    assert [float(call(jnp.float32(2))) for _ in range(2)] == [9.0, 13.0]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._keras import older_spellings
+from replicax._keras import exporting, importing, older_spellings
+from replicax.data._spec import ArraySpec
 
 older_spellings.install()
 
@@ -108,6 +109,33 @@ def test_a_folder_of_other_things_is_not_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("ten years")
     with pytest.raises(UsageError, match="A model without an ending is saved as a folder"):
         small_model().save(tmp_path)
+
+
+def test_a_folder_holds_what_the_model_computes(tmp_path):
+    class Twice(keras.Model):
+        def call(self, x):
+            return 2 * x
+
+    model, folder = Twice(), tmp_path / "folder"
+    exporting.save(small_model(), folder)
+    with pytest.raises(UsageError, match="saved as a folder when it is built. Received: 'twice'"):
+        model.save(folder)
+    assert model.save_spec() is None
+    model(X)
+    assert model.save_spec() == ((ArraySpec((None, 2), "float32"),), {})
+    model.save(folder)
+    served = importing.load(folder).signatures["serving_default"](X)["output_0"]
+    np.testing.assert_array_equal(served, 2 * X)
+
+
+def test_a_folder_of_what_cannot_be_exported_is_for_keras(tmp_path, caplog):
+    model = small_model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "save", lambda *_: 1 / 0)
+        model.save(tmp_path / "folder")
+    assert "is for `load_model`, not for `tf.saved_model.load`: division by zero" in caplog.text
+    again = keras.models.load_model(tmp_path / "folder", compile=False)
+    np.testing.assert_array_equal(again(X), model(X))
 
 
 def test_weights_are_saved_and_loaded_by_a_prefix(tmp_path):

@@ -385,6 +385,34 @@ def test_a_variable_that_only_a_compiled_part_reads():
     close(tape.gradient([y, z], w), 5.0)
 
 
+def test_what_compiled_functions_close_over():
+    v, x = keras.Variable(3.0), jnp.float32(5.0)
+    square = rx.function(lambda: (x * x, v.assign_add(1.0) * x))
+    square()
+    with rx.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        w = v * 2
+        first, second = square()
+        third = rx.function(lambda: w * w + v)()
+        fourth = jax.jit(lambda a: a * w)(x)
+    close([first, second, third, fourth], [25.0, 25.0, 69.0, 40.0])
+    close(v.value, 5.0)
+    close(tape.gradient([first, second], x), 15.0)  # 2x + v
+    close(tape.gradient(third, w), 16.0)
+    close(tape.gradient(fourth, [x, w]), [8.0, 5.0])
+
+
+def test_numbers_that_a_tape_draws_at_once_and_what_python_computes():
+    def draw():
+        rx.tf.random.set_seed(1)
+        with rx.GradientTape():
+            return float(rx.tf.random.uniform([]))
+
+    assert draw() == draw()
+    with rx.GradientTape():  # a shape that compiled code could not know
+        close(rx.tf.numpy_function(lambda x: np.full(3, x), [TWO], "float32"), [2.0] * 3)
+
+
 def test_a_tape_around_value_and_grad_and_functions(once):
     w, v = keras.Variable(3.0), keras.Variable(2.0)
 

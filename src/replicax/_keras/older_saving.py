@@ -1,0 +1,83 @@
+"""Models saved as folders, as Keras 2 saved them: with what they compute, and what they are.
+
+`tf.saved_model.load` and `load_model` read such a folder. `older_spellings.py` puts it in.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat, exporting
+from replicax.data._spec import ArraySpec
+
+logger = logging.getLogger("replicax")
+
+_FILES = (".keras", ".h5", ".hdf5")
+_WRITTEN = {"config.json", exporting.MANIFEST}
+
+
+def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The `save` of models, with paths that have no ending."""
+
+    @functools.wraps(original)
+    def save(
+        self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
+    ) -> Any:
+        kwargs.pop("options", None)  # which device writes
+        kind = kwargs.pop("save_format", None)
+        path = os.fspath(filepath)
+        if not path.endswith(_FILES) and not path.startswith("hf://"):
+            # As the same thing was named, by the format: a folder, which `load_model` reads.
+            path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
+        if zipped is not None or path.endswith(_FILES) or path.startswith("hf://"):
+            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+        return _save_to_folder(self, functools.partial(original, self, **kwargs), path.rstrip("/"))
+
+    return save
+
+
+def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
+    """Save a model as a folder, in place of one that was saved there."""
+    there = set(os.listdir(path)) if os.path.isdir(path) else set()
+    if there and not there & _WRITTEN:
+        raise UsageError(
+            "A model without an ending is saved as a folder of its own. Received: "
+            f"{path!r}, a folder that holds {', '.join(sorted(there)[:3])}. Saving replaces all of "
+            "it. Name a new folder, or a file that ends with '.keras'."
+        )
+    if not model.built:
+        raise UsageError(
+            "A model is saved as a folder when it is built. Received: "
+            f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
+            "Call it once, `model(example)`, or give it an `Input`."
+        )
+    new = f"{path}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        exporting.save(model, new)
+    except Exception as error:
+        logger.warning(
+            "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
+        )
+        os.makedirs(new)
+    save(new, zipped=False)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(new, path)
+
+
+def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
+    """What the model is called with, the first axis of any size; None if that is not known."""
+    try:
+        specs = _compat.call_specs(self)
+    except ValueError:
+        return None
+    of: Any = functools.partial(keras.tree.map_structure, lambda s: ArraySpec(s.shape, s.dtype))
+    return tuple(of(spec) for spec in specs), {}
