@@ -59,7 +59,7 @@ def _elements_as_the_program_asks(request):
     is_of_tf = "tf" in request.path.parts
     # Not the fixture `monkeypatch`, which would end after the check above.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replicax._core.seams.yields_tensors", is_of_tf)
+        patch.setattr("replicax._core.seams.speaks_tensorflow", is_of_tf)
         yield
 
 

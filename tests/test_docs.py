@@ -123,7 +123,7 @@ for module in pkgutil.walk_packages(replicax.__path__, "replicax."):
         if needs and "ParameterServerStrategy" not in dir(replicax):
             continue
         if test.examples:
-            seams.yields_tensors = test.name.startswith("replicax.tf")
+            seams.speaks_tensorflow = test.name.startswith("replicax.tf")
             result = runner.run(test, out=report.append)
             tested += 1
             replicax.experimental_set_strategy(None)

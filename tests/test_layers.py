@@ -23,6 +23,7 @@ LAYERS = {
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core", "_control", "cluster_resolver"},
     "_keras": {"_core", "_control"},
+    "_keras.older_saving": {"_core", "_keras", "data._spec"},  # `save_spec` gives specs
     "data": {"_core.errors", "_core.env", "_core.seams", "_core.tracing"},
     "_input": {"_core", "data"},
     "_mesh": {"_core", "_control", "_keras", "cluster_resolver"},

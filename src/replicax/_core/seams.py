@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 _pending: list[Callable[[], None]] = []
 
-# Whether loops over data sets get arrays with `numpy()`: so `replicax.tf` wants it.
-yields_tensors = False
+# Whether the program speaks TensorFlow: `replicax.tf` was imported. Then loops over data sets get
+# arrays with `numpy()`, and a layer's weights are the shards of a divided variable.
+speaks_tensorflow = False
 
 
 def provide(install: Callable[[], None]) -> None:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from keras import Variable as KerasVariable
 
 from replicax._keras import _compat
 from replicax._keras.recorder import DenseUse, recorder_of
@@ -48,7 +49,7 @@ class Home(Protocol):
         ...
 
 
-class ServerVariable(_compat.JaxVariable):
+class ServerVariable(KerasVariable):
     """A variable on a parameter server; made by its strategy's scope.
 
     Reads and writes outside closures are live. Inside a closure it is what the server had when

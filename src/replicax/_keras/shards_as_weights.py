@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from replicax._core import seams
 from replicax._keras.server_variable import ShardedVariable
 
 _whole = ContextVar("whole", default=False)
@@ -21,7 +22,7 @@ def with_shards(weights: property) -> property:
 
     def found(self: Any) -> list[Any]:
         """The variables of a layer or model; of a divided one, its shards."""
-        wants_whole = _whole.get()
+        wants_whole = _whole.get() or not seams.speaks_tensorflow
         with _of_whole_variables():
             variables = weights.__get__(self)
         return variables if wants_whole else [part for v in variables for part in _parts(v)]

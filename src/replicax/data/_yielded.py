@@ -15,7 +15,7 @@ _NESTS = frozenset({tuple, dict, list})
 
 def yielded(element: Any) -> Any:
     """An element as a loop gets it."""
-    if not seams.yields_tensors:
+    if not seams.speaks_tensorflow:
         return element
     # The usual cases, without a walk over the nest.
     kind = type(element)

@@ -112,8 +112,7 @@ _SOURCES = (
     "replicax.tf._services",
 )
 
-# Its programs ask the elements of data sets for `numpy()`.
-seams.yields_tensors = True
+seams.speaks_tensorflow = True
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ def test_jax_takes_what_a_loop_gets():
 
 
 def test_without_tf_a_loop_gets_plain_arrays(monkeypatch):
-    monkeypatch.setattr("replicax._core.seams.yields_tensors", False)
+    monkeypatch.setattr("replicax._core.seams.speaks_tensorflow", False)
     assert type(next(iter(Dataset.range(2).batch(2)))) is np.ndarray
     assert list(Dataset.from_tensor_slices(["a"])) == ["a"]
 

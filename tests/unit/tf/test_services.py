@@ -79,7 +79,7 @@ def test_names_that_have_gone_say_what_to_use():
         _ = tf.experimental.dtensor
     with pytest.raises(AttributeError, match="Use `jax.numpy`"):
         _ = tf.experimental.numpy
-    with pytest.raises(AttributeError, match="use those of TensorFlow 2"):
+    with pytest.raises(AttributeError, match="have to be written for TensorFlow 2 first"):
         _ = tf.compat.v1.placeholder
 
 
