@@ -88,6 +88,6 @@ def test_thousands_of_free_running_steps(way, tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["iterations"] == STEPS
     assert result["finite"]
-    # Twice: the machine may be busy with other tests; a leak or a growing queue shows more.
-    assert result["last"] < 3 * result["first"] + 2e-3  # other tests run beside it
+    # Three times: the machine may be busy with other tests; a leak or a growing queue shows more.
+    assert result["last"] < 3 * result["first"] + 2e-3
     assert result["peak_mib"] < 2500
