@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -163,7 +164,8 @@ def test_other_devices_are_noticed_at_the_start(cluster):
     rx.MultiWorkerMirroredStrategy(resolver, options)
     """
     for code, said in cluster(program, [0, 1], 2):
-        assert code in (1, EXIT_CODE)
+        # Or JAX's client aborts, if its chief has ended before it could say why.
+        assert code in (1, EXIT_CODE, -signal.SIGABRT)
         if code == 1:
             assert "WorkersDiffer: All workers must have the same set-up. Received: work" in said
             assert "differ in number of devices:\n    number of devices:\n      worker 0 (" in said
