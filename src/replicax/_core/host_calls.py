@@ -41,6 +41,13 @@ def is_compiling(*values: Any) -> bool:
     return _kind_of_trace() is not _kind_outside()
 
 
+def array_of(value: Any) -> Any:
+    """The array that a value is or holds, of JAX or of the host: a variable's, a mirrored one's."""
+    if isinstance(value, jax.Array | Tracer):
+        return value
+    return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
+
+
 def flush() -> None:
     """Wait until all calls of the programs under way were made."""
     jax.effects_barrier()

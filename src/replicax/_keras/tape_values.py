@@ -134,8 +134,3 @@ def stored_type(source: Any) -> Any:
     """The type of a source's gradient."""
     is_variable = isinstance(source, _compat.KerasVariable)
     return _compat.stored_dtype(source) if is_variable else source.dtype
-
-
-def value_of(value: Any) -> Any:
-    """A variable's value; anything else as it is."""
-    return value.value if isinstance(value, _compat.KerasVariable) else value

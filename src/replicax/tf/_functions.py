@@ -16,7 +16,6 @@ from replicax._keras.custom_gradient import custom_gradient, recompute_grad
 from replicax._keras.function import function
 from replicax._keras.module import Module as Module
 from replicax._keras.tape import GradientTape
-from replicax._keras.tape_values import value_of
 from replicax._keras.variable import Variable as Variable
 from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
 from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
@@ -43,4 +42,8 @@ __all__ = [
 def stop_gradient(input: Any, name: str | None = None) -> Any:
     """The value, through which no gradient flows; a nest of them, too."""
     del name
-    return jax.lax.stop_gradient(jax.tree.map(value_of, input))
+    return jax.lax.stop_gradient(jax.tree.map(_value_of, input))
+
+
+def _value_of(value: Any) -> Any:
+    return value.value if isinstance(value, Variable) else value

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.host_calls import call_on_host, is_compiling
+from replicax._core.host_calls import array_of, call_on_host, is_compiling
 from replicax.tf._missing import missing_name
 
 _log_placement = [False]
@@ -19,7 +19,7 @@ _log_placement = [False]
 
 def _check(holds: Callable[[Any], Any], what: str, message: Any, *values: Any) -> None:
     """Check now, or, of compiled code, whenever it runs."""
-    arrays = [_array(value) for value in values]
+    arrays = [array_of(value) for value in values]
     numpy = jnp if is_compiling(*arrays) else np
     right = holds(numpy)(*arrays)
 
@@ -35,12 +35,6 @@ def _check(holds: Callable[[Any], Any], what: str, message: Any, *values: Any) -
         call_on_host(refuse, numpy.all(right), *(a.reshape(-1)[:3] for a in arrays))
     else:
         refuse(right, *arrays)
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, jax.Array | Tracer):
-        return value
-    return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
 
 def _short(array: Any) -> str:
@@ -148,20 +142,20 @@ def assert_scalar(tensor: Any, name: str | None = None, message: Any = None) -> 
 def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None = None) -> None:
     """Check the type of the elements."""
     del name
-    kind = _array(tensor).dtype
+    kind = array_of(tensor).dtype
     _refuse_unless(kind == np.dtype(tf_type), f"the type is {np.dtype(tf_type)}", kind, message)
 
 
 def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None:
     """Check that the elements are integers."""
     del name
-    kind = _array(x).dtype
+    kind = array_of(x).dtype
     _refuse_unless(jnp.issubdtype(kind, jnp.integer), "the type is of integers", kind, message)
 
 
 def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> Any:
     """Check that all have one floating-point type, and return it."""
-    kinds = {_array(tensor).dtype for tensor in tensors or ()} | (
+    kinds = {array_of(tensor).dtype for tensor in tensors or ()} | (
         {np.dtype(dtype)} if dtype else set()
     )
     right = len(kinds) == 1 and all(jnp.issubdtype(kind, jnp.floating) for kind in kinds)

@@ -14,7 +14,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.event_files import BUCKETS, images_of, pixels
 from replicax._core.event_files import histogram as histogram_of
-from replicax._core.host_calls import call_on_host, is_compiling
+from replicax._core.host_calls import array_of, call_on_host, is_compiling
 from replicax.tf.summary._state import State, current
 
 
@@ -39,7 +39,7 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
     return _record(
         name,
         "scalars",
-        (_array(data),),
+        (array_of(data),),
         lambda value: np.float32(value),
         step,
         description,
@@ -50,7 +50,7 @@ def histogram(
     name: str, data: Any, step: Any = None, buckets: int | None = None, description: Any = None
 ) -> Any:
     """Record how the numbers of an array are spread; see `scalar`."""
-    array = _array(data)
+    array = array_of(data)
     numpy = jnp if isinstance(array, jax.Array) else np
     found = histogram_of(array, BUCKETS if buckets is None else buckets, numpy)
     return _record(name, "histograms", (found,), np.float64, step, description)
@@ -60,7 +60,7 @@ def image(
     name: str, data: Any, step: Any = None, max_outputs: int = 3, description: Any = None
 ) -> Any:
     """Record some images of a batch: uint8, or numbers from 0 to 1; see `scalar`."""
-    array = _array(data)
+    array = array_of(data)
     if array.ndim != 4:
         raise UsageError(
             "Images come as a batch, of the shape (images, height, width, channels). Received: "
@@ -127,11 +127,4 @@ def _step(state: State, step: Any, name: str) -> Any:
             "over steps. Pass step=, or call `tf.summary.experimental.set_step`, or write "
             "`with writer.as_default(step=…)`."
         )
-    return _array(number)
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, jax.Array | Tracer):
-        return value
-    # A variable, or what is equal on all replicas.
-    return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
+    return array_of(number)
