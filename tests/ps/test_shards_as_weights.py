@@ -9,8 +9,9 @@ import replicax as rx
 import replicax.tf as tf
 
 
-def test_weights_are_shards_and_values_are_whole(started):
-    _ = tf.keras.layers  # puts the spellings in
+def test_weights_are_shards_and_values_are_whole(started, monkeypatch):
+    _ = tf.keras.layers.Dense  # puts the spellings in
+    monkeypatch.setattr("replicax._core.seams.speaks_tensorflow", True)
     strategy = started(rx.experimental.partitioners.FixedShardsPartitioner(2))
     with strategy.scope():
         table = keras.layers.Embedding(5, 3)
