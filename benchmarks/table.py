@@ -38,8 +38,8 @@ QUICK = "mlp,cnn,default,mirrored"
 # Strategies that have one device are alike, and so are those that keep copies on several: two
 # models show it. Of servers, see benchmarks/parameter_server.py.
 FEW = {"one": ("mlp",), "central": ("mlp", "cnn"), SERVERS: ("mlp", "clicks")}
-# In TensorFlow, Keras 3 fails where a worker is another process; under CentralStorage `fit` comes to
-# other losses than on one device.
+# In TensorFlow, Keras 3 fails where a worker is another process; under CentralStorage, `fit` comes
+# to other losses than on one device.
 WITHOUT_KERAS_3 = (WORKERS, SERVERS, "central")
 ALSO_SECOND_START = ("default", MIRRORED)
 
