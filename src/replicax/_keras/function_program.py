@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
+from replicax._core.starting import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
@@ -39,6 +40,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
+        begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
 

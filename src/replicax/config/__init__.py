@@ -1,5 +1,6 @@
-"""What is set for the whole program: joining others, and how it is compiled for CPUs."""
+"""What is set for the whole program: joining others, what is kept, how CPUs compute."""
 
+from replicax.config._compilation_cache import compilation_cache as compilation_cache
 from replicax.config._connect import (
     experimental_connect_to_cluster as experimental_connect_to_cluster,
 )
