@@ -16,6 +16,10 @@
                          nothing, or stands still while others wait for it, ends all. Default: 30.
 `RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
                          set by `replicax run`.
+`RX_PROCESSES_HERE`      set by `replicax run`, for the processes that it starts: how many share
+                         this machine.
+`RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or the
+                         parts of `replicax.config.cpu_tuning` to use. Default: all.
 `RX_COMPILATION_CACHE`   read when the first strategy is made: the folder in which compiled programs
                          are kept for the next start, or `off`. Default: `replicax` in the user's
                          cache folder, `XDG_CACHE_HOME`.
@@ -45,6 +49,9 @@ LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
+RX_CPU_TUNING = "RX_CPU_TUNING"
+RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
+CPU_TUNING_PARTS = ("convolutions", "fusions", "memory", "pooling", "threads")
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
 # For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
@@ -174,6 +181,42 @@ def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
 def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
     """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
     return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
+
+
+def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """What `RX_CPU_TUNING` says: which parts of the tuning for CPUs are on; all by default.
+
+    Raises:
+        UsageError: If it names a part that there is not.
+
+    Example:
+        >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
+        ['memory', 'pooling']
+    """
+    text = (os.environ if environ is None else environ).get(RX_CPU_TUNING, "").strip()
+    if text in ("", "1"):
+        return frozenset(CPU_TUNING_PARTS)
+    names = frozenset() if text == "0" else frozenset(name.strip() for name in text.split(","))
+    if not names <= set(CPU_TUNING_PARTS):
+        raise UsageError(
+            f"{RX_CPU_TUNING} is 0, 1, or names of parts of the tuning with commas between them. "
+            f"Received: {text!r}. Each part can be switched off alone. "
+            f"The parts are {', '.join(CPU_TUNING_PARTS)}."
+        )
+    return names
+
+
+def tuning_for_child(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables by which a process that computes on a CPU is tuned as this one is."""
+    own = os.environ if environ is None else environ
+    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in cpu_tuning_parts(own) else {}
+    return {**kept, **({RX_CPU_TUNING: own[RX_CPU_TUNING]} if RX_CPU_TUNING in own else {})}
+
+
+def processes_here(environ: Mapping[str, str] | None = None) -> int:
+    """How many processes of the program share this machine, as far as `replicax run` said."""
+    text = (os.environ if environ is None else environ).get(RX_PROCESSES_HERE, "")
+    return int(text) if text.isdecimal() and int(text) else 1
 
 
 def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
