@@ -34,9 +34,10 @@ class StoreDistribution(_compat.Distribution):
     Args:
         store: Where variables live.
         topology: The replicas among which batches are split.
+        in_replica_view: Whether models train as a custom loop does, by `run`.
     """
 
-    def __init__(self, store: Any, topology: Topology) -> None:
+    def __init__(self, store: Any, topology: Topology, *, in_replica_view: bool = False) -> None:
         names = [device_name(device).lower() for device in topology.devices]
         axes = topology.mesh.axis_names
         mesh = keras.distribution.DeviceMesh(topology.mesh.devices.shape, list(axes), names)
@@ -50,8 +51,7 @@ class StoreDistribution(_compat.Distribution):
         self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
-        # Whether models train as a custom loop does, by `run`.
-        self.in_replica_view = False
+        self.in_replica_view = in_replica_view
         self.run: Any = None
 
     def share_by(self, distribute: Callable[[Any], Any]) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
+from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
+from replicax._core.starting import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
@@ -38,6 +40,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
+        begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
 
@@ -58,7 +61,7 @@ class FunctionProgram:
         if self.is_common:
             name = getattr(fn, "__qualname__", "a function")
             agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
-        self._compiled = jax.jit(
+        self._compiled = compiled(
             lambda state, leaves: (evaluate(captured.jaxpr, *state, *leaves), jnp.int32(0)),
             out_shardings=([*outputs, *layouts], None),
         )

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from replicax._core.compiling import compiled
 from replicax._core.progress import settled
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
@@ -43,10 +44,10 @@ class ReplicaSteps:
         step = own_step(model, kind)
         # What a replica makes of the metrics is of its rows only: results are read afterwards.
         self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
-        self._divide = jax.jit(functools.partial(_divided, topology))
+        self._divide = compiled(functools.partial(_divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
-        self._logs = jax.jit(self._results, out_shardings=topology.replicated)
-        self._join = jax.jit(_joined, out_shardings=topology.replicated)
+        self._logs = compiled(self._results, out_shardings=topology.replicated)
+        self._join = compiled(_joined, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         outputs, run = [], self._distribution.run

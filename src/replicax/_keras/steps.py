@@ -15,7 +15,7 @@ import jax
 
 from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
-from replicax._core.placement import place, place_all
+from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
@@ -87,7 +87,7 @@ class Steps:
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
         if not self._donates:
             return state
-        return tuple([value.copy() for value in group] for group in state)
+        return tuple([copied(value) for value in group] for group in state)
 
     def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
@@ -63,11 +64,11 @@ class Runtime:
         self.reducer = reducer
         self._before = before
         self._sum_gradients = CompressedSum(compression, store, topology) if compression else None
-        self.distribution = StoreDistribution(store, topology)
-        self.distribution.in_replica_view = compression is not None
+        self.distribution = StoreDistribution(store, topology, in_replica_view=bool(compression))
         if topology.pays_per_array:
             group = SyncGroup(topology.num_replicas, reducer.combine)
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
+        prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
         self._own = OwnArrays()
