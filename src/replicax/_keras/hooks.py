@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicax._keras import callbacks, epochs, replica, slots, trainer, workers
+from replicax._keras import batch_logs, callbacks, epochs, replica, slots, trainer, workers
 
 
 def install_hooks() -> None:
@@ -13,3 +13,4 @@ def install_hooks() -> None:
     workers.install()
     epochs.install()
     callbacks.install()
+    batch_logs.install()

@@ -19,6 +19,7 @@ from replicax._core.placement import place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
+from replicax._keras.ownership import copies
 from replicax._keras.repeated import are_alike, joined
 from replicax._keras.step_program import model_step, program_of_steps, step_variables
 
@@ -85,9 +86,7 @@ class Steps:
             self._is_agreed = True
             paths = [variable.path for group in groups for variable in group]
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
-        if not self._donates:
-            return state
-        return tuple([value.copy() for value in group] for group in state)
+        return copies(state) if self._donates else state
 
     def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
@@ -96,7 +95,7 @@ class Steps:
         """
         wanted = self._model.steps_per_execution
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        if len(batches) == wanted and not self._eager and are_alike(batches):
+        if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
         outputs = []
         for batch in batches:
