@@ -12,6 +12,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "8"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Nothing of the tests, or of what they start, goes into the folder of the user.
+os.environ["RX_COMPILATION_CACHE"] = "off"
 
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus

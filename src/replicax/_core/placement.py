@@ -47,6 +47,13 @@ def place(value: Any, layout: Sharding) -> Any:
     return jax.make_array_from_callback(host.shape, layout, lambda index: host[index])
 
 
+def copied(value: jax.Array) -> Any:
+    """A copy of an array in memory of its own, where it is; JAX compiles nothing for it."""
+    if not value.is_fully_addressable:
+        return value.copy()
+    return jax.device_put(value, value.sharding, may_alias=False)
+
+
 def gather_rows(rows: np.ndarray, counts: Sequence[int], split: Sharding, out: Sharding) -> Any:
     """Make an array of rows of which the processes hold different numbers; all of them call it.
 

@@ -50,6 +50,7 @@ from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
+from keras.src.backend.jax import random as jax_random  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
@@ -88,6 +89,7 @@ __all__ = [
     "get_stateless_scope",
     "in_symbolic_scope",
     "jax_distribution",
+    "jax_random",
     "jax_trainer",
     "losses",
     "numbers_of",
@@ -430,6 +432,11 @@ def bind_strategy(model: Any, strategy: Any) -> None:
 def global_random_seed() -> int | None:
     """What `keras.utils.set_random_seed` was given last."""
     return global_state.get_global_attribute("global_random_seed")
+
+
+def drawn_seed(seed: Any) -> Any:
+    """The key of one draw: what a generator gives, or a number stands for."""
+    return jax_random.jax_draw_seed(seed)
 
 
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:

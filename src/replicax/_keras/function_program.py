@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
+from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
+from replicax._core.starting import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras.capture import Captured, Static, capture, evaluate
@@ -38,6 +40,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
+        begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
 
@@ -68,7 +71,7 @@ class FunctionProgram:
             results = evaluate(captured.jaxpr, *state.in_order(written, others), *leaves)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
-        self._compiled = jax.jit(
+        self._compiled = compiled(
             program,
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),

@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+from replicax._core.placement import copied
 
 _made: dict[int, Callable[[], Any]] = {}
 
@@ -43,16 +42,10 @@ def donatable(variables: Sequence[int], values: list[Any]) -> list[Any]:
     holders = list(map(sys.getrefcount, values))
     if all(is_own) and max(holders, default=0) <= _SOLE_OWNER:
         return values
-    others = [i for i in range(len(values)) if not is_own[i] or holders[i] > _SOLE_OWNER]
-    for i, copy in zip(others, copies([values[i] for i in others]), strict=True):
-        values[i] = copy
+    for i in range(len(values)):
+        if not is_own[i] or holders[i] > _SOLE_OWNER:
+            values[i] = copied(values[i])
     return values
-
-
-@jax.jit
-def copies(values: Any) -> Any:
-    """Copies of the arrays of a nest: one program, not one for each shape."""
-    return jax.tree.map(jnp.copy, values)
 
 
 def _gone() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from replicax._core.compiling import compiled
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
 
@@ -57,4 +58,9 @@ def program_of_steps(
             return step(state, batches[0])
         return repeated(step, state, batches, layouts, join=kind == "predict")
 
-    return jax.jit(program, donate_argnums=(0,) if donates else (), out_shardings=(logs, layouts))
+    return compiled(
+        program,
+        devices=next((layout.device_set for layout in jax.tree.leaves(layouts)), None),
+        donate_argnums=(0,) if donates else (),
+        out_shardings=(logs, layouts),
+    )

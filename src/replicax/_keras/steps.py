@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+import jax.numpy as jnp
 
 from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
-from replicax._core.placement import place, place_all
+from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
-from replicax._keras.ownership import copies
 from replicax._keras.repeated import are_alike, joined
 from replicax._keras.step_program import model_step, program_of_steps, step_variables
 
@@ -44,6 +44,7 @@ class Steps:
         self._compiled: Any = None
         self._agreed: set[Any] = set()
         self._is_agreed = False
+        self._has_begun = False
         self._is_common = distribution.topology.num_processes > 1
         self._in_flight: Any = None
         self._state: Any = None
@@ -86,7 +87,12 @@ class Steps:
             self._is_agreed = True
             paths = [variable.path for group in groups for variable in group]
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
-        return copies(state) if self._donates else state
+        if not self._donates:
+            return state
+        if not self._has_begun:  # nothing is compiled for the first one
+            self._has_begun = True
+            return jax.tree.map(copied, state)
+        return _copied_together(state)
 
     def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
@@ -174,3 +180,9 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
+
+
+@jax.jit
+def _copied_together(state: Any) -> Any:
+    """Copies of all values: for hundreds of them a tenth of the time that each by itself takes."""
+    return jax.tree.map(jnp.copy, state)

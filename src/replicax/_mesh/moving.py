@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
 
+from replicax._core.compiling import compiled
 from replicax._core.packing import packed, unpacked
 from replicax._core.placement import place_all
 
@@ -59,4 +60,6 @@ _put_together = jax.jit(packed)
 
 @functools.lru_cache(maxsize=64)
 def _taken_apart(shapes: tuple[tuple[int, ...], ...], layout: Sharding) -> Any:
-    return jax.jit(lambda buffer: unpacked(buffer, shapes), out_shardings=layout)
+    return compiled(
+        lambda buffer: unpacked(buffer, shapes), devices=layout.device_set, out_shardings=layout
+    )

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
@@ -58,6 +59,7 @@ class Runtime:
         self.reducer = reducer
         self._before = before
         self.distribution = StoreDistribution(store, topology)
+        prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
         self._in_flight: Any = None

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from replicax._core.compiling import compiled
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
@@ -86,13 +87,14 @@ def build(
             ]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    compiled = jax.jit(
+    program = compiled(
         step,
+        devices=topology.devices,
         donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
         compiler_options=compiler_options,
     )
-    return Program(captured, state, varies, compiled)
+    return Program(captured, state, varies, program)
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
