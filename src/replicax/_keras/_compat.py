@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -67,6 +67,8 @@ from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
 from keras.src.trainers.trainer import Trainer  # noqa: E402
+from keras.src.utils.python_utils import is_default  # noqa: E402
+from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 
 __all__ = [
     "BaseOptimizer",
@@ -90,6 +92,7 @@ __all__ = [
     "jax_random",
     "jax_trainer",
     "losses",
+    "numbers_of",
     "set_distribution",
 ]
 
@@ -103,6 +106,15 @@ def read(variable: KerasVariable) -> Any:
             return value
     own = variable._value  # once: a variable on a parameter server fetches it
     return heard(variable, own if own is not None else _plain_value.__get__(variable))
+
+
+def read_all(variables: Sequence[KerasVariable]) -> list[Any]:
+    """`read` for each, without a call for each where none is needed."""
+    if get_stateless_scope() is None and not _hearers.get():
+        values = [variable._value for variable in variables]
+        if not any(value is None for value in values):
+            return values
+    return [read(variable) for variable in variables]
 
 
 _plain_value = KerasVariable.value
@@ -163,6 +175,16 @@ def write(variable: KerasVariable, value: Any) -> None:
         variable._value = value
     else:
         scope.add_update((variable, value))
+
+
+def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None:
+    """`write` for each."""
+    scope = get_stateless_scope()
+    for variable, value in zip(variables, values, strict=True):
+        if scope is None:
+            variable._value = value
+        else:
+            scope.add_update((variable, value))
 
 
 def set_path(variable: KerasVariable, path: str) -> None:
@@ -370,6 +392,11 @@ def end_of_fit(model: Any) -> None:
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
     return callback._model
+
+
+def has_defaults(callback: Any, methods: Sequence[str]) -> bool:
+    """Whether a callback leaves these methods as they are."""
+    return all(is_default(getattr(callback, name)) for name in methods)
 
 
 SAVING, LOADING = "_save_model", "_load_model"

@@ -7,6 +7,7 @@ that this strategy owns runs; never for other models.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, final
 
@@ -19,7 +20,14 @@ from replicax._control import current
 from replicax._control.agreement import agree
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
-from replicax._core.placement import gather_rows, is_spread, place, place_rows, to_host
+from replicax._core.placement import (
+    aligned_copy,
+    gather_rows,
+    is_spread,
+    place,
+    place_rows,
+    to_host,
+)
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, Topology, device_name
@@ -124,7 +132,7 @@ class StoreDistribution(_compat.Distribution):
         see _mesh/transfer.py.
         """
         waiting: list[Any] = []
-        put = self._put_leaf if owned else self._put_copy
+        put = functools.partial(self._put_leaf, owned=owned)
         for number, batch in enumerate(batches):
             if isinstance(batch, WorkerRows):
                 waiting.append(self._put_rows(batch))
@@ -135,11 +143,10 @@ class StoreDistribution(_compat.Distribution):
                 yield waiting.pop(0)
         yield from waiting
 
-    def _put_copy(self, leaf: Any) -> Any:
-        return self._put_leaf(np.array(leaf) if isinstance(leaf, np.ndarray) else leaf)
-
-    def _put_leaf(self, leaf: Any) -> Any:
+    def _put_leaf(self, leaf: Any, *, owned: bool) -> Any:
         refuse_text(leaf)
+        if isinstance(leaf, np.ndarray) and not owned:
+            leaf = aligned_copy(leaf)
         return place(leaf, self.get_data_layout(np.shape(leaf)))
 
     def _agree_on(self, batch: Any, number: int) -> None:

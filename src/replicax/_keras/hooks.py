@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from replicax._keras import callbacks, epochs, first_values, replica, slots, trainer, workers
+from replicax._keras import (
+    batch_logs,
+    callbacks,
+    epochs,
+    first_values,
+    replica,
+    slots,
+    trainer,
+    workers,
+)
 
 
 def install_hooks() -> None:
@@ -14,3 +23,4 @@ def install_hooks() -> None:
     first_values.install()
     epochs.install()
     callbacks.install()
+    batch_logs.install()

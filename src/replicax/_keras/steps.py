@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+import jax.numpy as jnp
 
 from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
@@ -43,6 +44,7 @@ class Steps:
         self._compiled: Any = None
         self._agreed: set[Any] = set()
         self._is_agreed = False
+        self._has_begun = False
         self._is_common = distribution.topology.num_processes > 1
         self._in_flight: Any = None
         self._state: Any = None
@@ -87,7 +89,10 @@ class Steps:
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
         if not self._donates:
             return state
-        return tuple([copied(value) for value in group] for group in state)
+        if not self._has_begun:  # nothing is compiled for the first one
+            self._has_begun = True
+            return jax.tree.map(copied, state)
+        return _copied_together(state)
 
     def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
@@ -96,7 +101,7 @@ class Steps:
         """
         wanted = self._model.steps_per_execution
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        if len(batches) == wanted and not self._eager and are_alike(batches):
+        if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
         outputs = []
         for batch in batches:
@@ -176,3 +181,9 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
+
+
+@jax.jit
+def _copied_together(state: Any) -> Any:
+    """Copies of all values: for hundreds of them a tenth of the time that each by itself takes."""
+    return jax.tree.map(jnp.copy, state)

@@ -27,7 +27,6 @@ from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
-from replicax._mesh.ownership import OwnArrays
 from replicax._mesh.spmd import Program, build, wrap_output
 from replicax._mesh.transfer import put_pieces, put_uneven
 
@@ -71,7 +70,6 @@ class Runtime:
         prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
-        self._own = OwnArrays()
         self._in_flight: Any = None
 
     def call(
@@ -84,7 +82,8 @@ class Runtime:
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
         if self.topology.num_replicas == 1 and is_recorded():
-            return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
+            with strategy.scope():
+                return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
@@ -100,7 +99,8 @@ class Runtime:
 
         def make() -> Program:
             options = None if traced else compiler_options
-            return self._build(strategy, fn, signature.without_arrays(), arrays, options)
+            with strategy.scope():
+                return self._build(strategy, fn, signature.without_arrays(), arrays, options)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
@@ -139,41 +139,36 @@ class Runtime:
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
-        captured = program.captured
-        written = set(captured.written)
-        mine = [captured.variables[i] for i in captured.written]
-        values = [_compat.read(variable) for variable in mine]
-        others = [_compat.read(v) for i, v in enumerate(captured.variables) if i not in written]
-        keys, own = [id(variable) for variable in mine], self._own
-        if traced:
-            pass  # the function around lends, keeps and waits
-        elif self.store.is_resident:
-            values = own.donatable(keys, values)
-        else:
-            values, others = self.store.lend(values), self.store.lend(others)
-        if not traced:
-            begin_step("run", common=self.topology.num_processes > 1)
-            if self._in_flight is not None:
-                self._in_flight.block_until_ready()
+        state = program.state
+        if traced:  # the function around lends, keeps and waits
+            outputs, news, _ = self._computed(program, state.values(), arrays)
+            _compat.write_all(state.written, news)
+            return self._wrapped(program, outputs)
+        several = self.topology.num_processes > 1
+        begin_step("run", common=several)
+        values = state.taken()
+        if self._in_flight is not None:
+            self._in_flight.block_until_ready()
+        outputs, news, token = self._computed(program, values, arrays)
+        if self.topology.may_deadlock:
+            self._in_flight = token
+        if several:
+            dispatched(token.is_ready)
+        state.give(news)
+        return self._wrapped(program, outputs)
+
+    def _computed(self, program: Program, values: Sequence[Any], arrays: Sequence[Any]) -> Any:
         try:
-            outputs, news, token = program.compiled(values, others, arrays)
+            return program.compiled(*values, arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)
-        if self.topology.may_deadlock and not traced:
-            self._in_flight = token
-        kept = news if traced else self.store.keep(news)
-        if not traced:
-            if self.topology.num_processes > 1:
-                dispatched(token.is_ready)
-            own.note(keys, kept)
-        for variable, new in zip(mine, kept, strict=True):
-            _compat.write(variable, new)
+
+    def _wrapped(self, program: Program, outputs: Sequence[Any]) -> Any:
         replicas = self.topology.num_replicas
-        wrapped = [
-            wrap_output(out, v, replicas) for out, v in zip(outputs, program.varies, strict=True)
-        ]
-        return captured.assemble(wrapped)
+        return program.captured.assemble(
+            [wrap_output(out, v, replicas) for out, v in zip(outputs, program.varies, strict=True)]
+        )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
         """Combine a nest of values over replicas, and over `axis` of each."""

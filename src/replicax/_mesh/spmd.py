@@ -17,6 +17,7 @@ from replicax._core.values import Mirrored, PerReplica
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
+from replicax._keras.program_state import ProgramState
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -30,12 +31,14 @@ class Program:
 
     Args:
         captured: The function's state and output structure.
+        state: The variables.
         varies: For each output array, whether it differs per replica.
         compiled: From `(written values, other values, arrays)` to
             `(output arrays, new values, token)`.
     """
 
     captured: Captured
+    state: ProgramState
     varies: tuple[bool, ...]
     compiled: Any
 
@@ -73,13 +76,11 @@ def build(
     make = _build_spmd if even else build_uneven
     captured, varies, body = make(fn, arrays, topology, combine)
     adopt(captured.variables)
-    written = set(captured.written)
+    state = ProgramState(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
-        rest, fresh = iter(others), iter(news)
-        state = [next(fresh if i in written else rest) for i in range(len(captured.variables))]
-        outputs, news, *token = body(state, arrays)
+        outputs, news, *token = body(state.in_order(news, others), arrays)
         if layouts is not None:
             outputs = [
                 _for_replicas(out, v, topology) for out, v in zip(outputs, varies, strict=True)
@@ -89,11 +90,11 @@ def build(
     program = compiled(
         step,
         devices=topology.devices,
-        donate_argnums=(0,) if donate else (),
+        donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
         compiler_options=compiler_options,
     )
-    return Program(captured, varies, program)
+    return Program(captured, state, varies, program)
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:

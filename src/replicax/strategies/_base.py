@@ -134,9 +134,8 @@ class Strategy:
                 "`args=(batch,)`, with a comma."
             )
         self._check_cross_replica("run")
-        with self.scope():
-            chosen = options.experimental_xla_options if options else None
-            return self._runtime.call(self, fn, args, kwargs or {}, chosen)
+        chosen = options.experimental_xla_options if options else None
+        return self._runtime.call(self, fn, args, kwargs or {}, chosen)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None
