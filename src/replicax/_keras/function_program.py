@@ -60,9 +60,7 @@ class FunctionProgram:
         self.is_common = any(map(is_spread, [*values, *arrays]))
         if self.is_common:
             name = getattr(fn, "__qualname__", "a function")
-            paths = [variable.path for variable in captured.variables]
-            variables = list(zip(paths, values, strict=True))
-            agree_on_program(f"program of {name}", captured.jaxpr, arrays, variables)
+            agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
         self._compiled = compiled(
             lambda state, leaves: (evaluate(captured.jaxpr, *state, *leaves), jnp.int32(0)),
             out_shardings=([*outputs, *layouts], None),
