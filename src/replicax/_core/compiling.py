@@ -27,7 +27,8 @@ _FUSIONS = {
         "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
     ),
 }
-# Several devices, or processes, that each put a kernel on all cores wait for each other.
+# Several processes that each put a kernel on all cores wait for each other. Devices of one do not:
+# they have one pool of threads.
 _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 
 
@@ -82,16 +83,17 @@ class _Tuned:
 def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:
     if platform != "cpu":
         return {}
-    options = dict(_FUSIONS) if is_on("fusions") else {}
-    if is_on("threads") and _fills_cores(devices):
+    options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
+    if is_on("threads") and _shares_cores(devices):
         options.update(_ONE_THREAD)
     return {name: value for name, value in options.items() if name in _text_of_known_options()}
 
 
-def _fills_cores(devices: Collection[Any]) -> bool:
-    """Whether there is a device for each core, with those of the other processes here."""
+def _shares_cores(devices: Collection[Any]) -> bool:
+    """Whether several processes are here, with a device for each core together."""
     here = sum(device.process_index == jax.process_index() for device in devices)
-    return max(1, here) * processes_here() >= (os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    return processes_here() > 1 and max(1, here) * processes_here() >= cores
 
 
 @functools.cache

@@ -31,7 +31,7 @@ def cpu_tuning(
         fusions: Options of XLA: which library computes what.
         memory: The C library keeps memory for the next step instead of giving it back.
         pooling: The gradients of pooling, written as comparisons.
-        threads: How many threads the processes that share a machine use.
+        threads: Processes that share a machine do not each use all of its cores.
 
     Returns:
         What is on. As a context manager it puts back, at the end, what was on before.

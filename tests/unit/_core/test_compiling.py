@@ -64,11 +64,11 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
         (1, "1", 4, False),
         (2, "1", 4, False),
         (2, "2", 4, True),
-        (4, "", 4, True),
+        (4, "", 4, False),
         (1, "4", 4, True),
     ],
 )
-def test_one_thread_each_where_there_are_as_many_devices_as_cores(
+def test_one_thread_each_where_processes_have_no_core_to_spare(
     monkeypatch, devices, processes, cores, single
 ):
     monkeypatch.setattr("os.cpu_count", lambda: cores)
@@ -98,3 +98,38 @@ def test_a_function_on_a_tape():
 def test_memory_is_kept_where_the_c_library_can_keep_it(monkeypatch):
     monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
     assert host_memory.keep_memory.__wrapped__() is False
+
+
+def test_what_compiling_took_is_given_back(monkeypatch):
+    calls = []
+
+    class Library:
+        def mallopt(self, setting, value):
+            return 1
+
+        def malloc_trim(self, kept):
+            calls.append(kept)
+
+    listeners = []
+    register = "register_event_duration_secs_listener"
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda name: Library())
+    monkeypatch.setattr(jax.monitoring, register, listeners.append)
+    assert host_memory.keep_memory.__wrapped__() is True
+    for event, seconds in [("/jax/core/compile/backend_compile_duration", 0.01), ("other", 9.0)]:
+        listeners[0](event, seconds, fun_name="step")
+    assert calls == []
+    listeners[0]("/jax/core/compile/backend_compile_duration", 2.0, fun_name="step")
+    assert calls == [0]
+
+
+def test_jax_says_when_a_program_was_compiled():
+    seen = []
+
+    def listener(event, seconds, **about):
+        seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    jax.jit(lambda x: x * 3.25)(1.0)
+    jax.monitoring.unregister_event_duration_listener(listener)
+    assert "/jax/core/compile/backend_compile_duration" in seen
