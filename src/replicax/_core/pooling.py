@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -152,7 +152,7 @@ def _view(padded: Any, place: Place, windows: Sequence[int], strides: Sequence[i
     return lax.slice(padded, place, ends, strides)
 
 
-def _interleaved(given: Mapping[Place, Any], strides: Sequence[int], shape: Sequence[int]) -> Any:
+def _interleaved(given: dict[Place, Any], strides: Sequence[int], shape: Sequence[int]) -> Any:
     """What all elements were given, from what those at each place of the windows were given.
 
     Places that are whole strides apart are the same elements in other windows. The last of such
