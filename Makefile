@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks clean
+.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,9 @@ bench-servers: $(INSTALLED) ## compare parameter servers with those of TensorFlo
 
 bench-clicks: $(INSTALLED) ## how long a click-through model takes by parameter servers and by all-reduce; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/click_through.py $(ARGS)
+
+bench-scale: $(INSTALLED) ## how cost grows with replicas, workers, parameters, variables, rows; ARGS="--help" shows how
+	$(VENV)/bin/python benchmarks/scale.py $(ARGS)
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -562,7 +562,7 @@ class Program:
         over = time.perf_counter()
         watcher.join()
         if error:
-            return {"seconds": over - killed, "error": error}
+            return {"seconds": over - killed, "raised": error}
         times = [killed, *(when for when in ended if when > killed)]
         _, back = max((later - earlier, later) for earlier, later in itertools.pairwise(times))
         missing = steps - (training.counted()[1] - before)
@@ -602,7 +602,11 @@ class Group(Processes):
 
     def __enter__(self) -> Group:
         super().__enter__()
-        self("begin")
+        try:
+            self("begin")
+        except BaseException as error:
+            self.__exit__(type(error))
+            raise
         return self
 
     def __call__(self, do: str, **how: Any) -> Any:
@@ -692,7 +696,7 @@ def recover(options: argparse.Namespace, case: Case) -> dict[str, dict[str, list
             for _, group in itertools.product(range(min(3, options.rounds)), groups):
                 steps = steps_of_a_turn(options, group, case)
                 result = group("recover", case=case.name, role=role, steps=steps)
-                if "error" in result:  # the program has to be started again
+                if "raised" in result:  # the program has to be started again
                     start = time.perf_counter()
                     group.restart()
                     group("turn", case=case.name, steps=1)
@@ -744,10 +748,10 @@ def show_recovery(found: dict[str, dict[str, list[Any]]]) -> None:
         for side, results in by_side.items():
             seconds, extent = spread(result["seconds"] for result in results)
             line = f"{role:7} {side:10}  "
-            if "error" in results[0]:
+            if "raised" in results[0]:
                 again, more = spread(result["again"] for result in results)
                 line += (
-                    f"{results[0]['error']} after {seconds:.2f} s ({extent}); a program that is "
+                    f"{results[0]['raised']} after {seconds:.2f} s ({extent}); a program that is "
                 )
                 line += f"started again has done a step {again:.2f} s ({more}) later"
             else:

@@ -147,9 +147,9 @@ class Compiling:
         jax.monitoring.register_event_duration_secs_listener(self._hear)
         return self
 
-    def _hear(self, event: str, seconds: float, **_: Any) -> None:
+    def _hear(self, event: str, duration_secs: float, **_: Any) -> None:
         if event in self._EVENTS:
-            self.facts[self._EVENTS[event]] += seconds
+            self.facts[self._EVENTS[event]] += duration_secs
 
     def __exit__(self, *_: object) -> None:
         self._EVENTS = {}  # the listener stays, and hears nothing more
@@ -411,8 +411,8 @@ def tables(quick: bool) -> Iterator[Made]:
         return keras.optimizers.Adagrad(0.01)
 
     for rows in [size for size in found if size <= 1_000_000]:
-        make = functools.partial(trainer, mirrored(2), functools.partial(model, rows), data(rows))
-        yield "mirrored, 2 replicas", rows, functools.partial(make, adagrad, loss)
+        mirror = functools.partial(trainer, mirrored(2), functools.partial(model, rows), data(rows))
+        yield "mirrored, 2 replicas", rows, functools.partial(mirror, adagrad, loss)
     strategy = rx.ParameterServerStrategy(num_workers=1, num_ps=1)
     coordinator = rx.coordinator.ClusterCoordinator(strategy)
     for rows in found:
@@ -488,7 +488,7 @@ def serve_worker(told: dict[str, Any]) -> None:
 
 def workers(rounds: int, quick: bool) -> list[Point]:
     """1, 2 and 4 processes, which live side by side and take turns."""
-    points: list[tuple[Point, Group, str, int]] = []
+    points: list[tuple[Point, Group, tuple[str, str], int]] = []
     with contextlib.ExitStack() as stack:
         for n in WORKERS:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="turns-"))
@@ -504,11 +504,11 @@ def workers(rounds: int, quick: bool) -> list[Point]:
                 group(side, x, "1")  # compiles
                 once = min(group(side, x, "2"), group(side, x, "2"))
                 count = max(1, min(MOST_STEPS, int(TURN_SECONDS / once)))
-                points.append((point, group, json.dumps([side, x]), count))
+                points.append((point, group, (side, x), count))
                 say(f"workers: {words(n, 'worker')}, {side}, {x}: {count} steps a turn")
         for number in range(rounds):
             for point, group, key, count in points[:: 1 if number % 2 else -1]:
-                point.seconds.append(group(*json.loads(key), str(count)))
+                point.seconds.append(group(*key, str(count)))
     return [point for point, *_ in points]
 
 
@@ -665,7 +665,8 @@ def draw(points: list[Point], file: Path) -> None:
             spread = [[1e3 * pick(point.seconds) for point in group] for pick in (min, max)]
             (line,) = axes.plot(x, middle, "o-", markersize=3, linewidth=1, label=side)
             axes.fill_between(x, *spread, alpha=0.2, color=line.get_color(), linewidth=0)
-        axes.set(xscale="log", yscale="log", title=curve, xlabel=TITLES[curve][0], ylabel="ms")
+        scale = "linear" if curve in ("replicas", "workers") else "log"
+        axes.set(xscale=scale, yscale=scale, title=curve, xlabel=TITLES[curve][0], ylabel="ms")
         axes.legend(fontsize=6, frameon=False)
         axes.grid(visible=True, color="#DDDDDD", linewidth=0.6)
     for axes in panels[len(present) :]:

@@ -127,7 +127,7 @@ def plans(options: argparse.Namespace, choice: Choice) -> tuple[list[Plan], dict
 
 
 def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Row]:
-    """Each case of the table, with a progress bar on a terminal."""
+    """The rows of each case; one may come again, with more. A progress bar on a terminal."""
     pythons = dict.fromkeys((TENSORFLOW, LEGACY), options.tensorflow)
     todo = list(choices(options.only))
     columns = BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
@@ -145,9 +145,10 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Ro
                 case = Case(told, paths, pythons, {"XDG_CACHE_HOME": cache}, say)
                 with case.started():
                     case.rounds(options.rounds)
+                yield from report.Row.of(choice.workload, choice.strategy, case.found)
                 if choice.strategy in ALSO_SECOND_START:
                     case.start_again()
-            yield from report.Row.of(choice.workload, choice.strategy, case.found)
+                    yield from report.Row.of(choice.workload, choice.strategy, case.found)
             progress.advance(bar)
             if not console.is_terminal:
                 console.print(f"{name}: done")

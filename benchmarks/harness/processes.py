@@ -162,6 +162,7 @@ class Processes:
                     os.killpg(process.pid, signum)
         for process in self._processes:
             process.wait()
+        self._processes.clear()
         self._output.close()
         self._folder.cleanup()
 

@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache as cache_of_jax
 
 from replicax._core.env import compilation_cache_folder
 from replicax._core.errors import UsageError
+from replicax._core.host_devices import jax_setting
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
@@ -39,8 +40,8 @@ _SETTINGS = {
 @functools.cache
 def begin() -> None:
     """Keep compiled programs where the user's environment says; only the first call does."""
-    is_chosen = jax.config.jax_compilation_cache_dir is not None
-    if is_chosen or not jax.config.jax_enable_compilation_cache:
+    is_chosen = jax_setting("jax_compilation_cache_dir") is not None
+    if is_chosen or not jax_setting("jax_enable_compilation_cache"):
         return
     try:
         folder = compilation_cache_folder()
@@ -80,7 +81,7 @@ def _use(folder: Path) -> Path:
     own.mkdir(exist_ok=True, mode=0o700)
     _tidy(own)
     for name, (default, ours) in _SETTINGS.items():
-        if getattr(jax.config, name) == default:
+        if jax_setting(name) == default:
             jax.config.update(name, ours)
     jax.config.update("jax_compilation_cache_dir", str(own))
     return own

@@ -15,6 +15,7 @@ import jax
 from jax.extend.backend import get_compile_options
 
 from replicax._core import pooling
+from replicax._core.convolutions import rule as convolutions
 from replicax._core.cpu_tuning import is_on
 from replicax._core.env import processes_here
 from replicax._core.host_memory import keep_memory
@@ -59,6 +60,8 @@ def prepare(platform: str) -> None:
     """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
     if platform == "cpu" and is_on("pooling"):
         pooling.install()
+    if platform == "cpu" and is_on("convolutions"):
+        convolutions.install()
     if platform == "cpu" and is_on("memory"):
         keep_memory()
 

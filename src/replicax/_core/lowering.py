@@ -28,14 +28,30 @@ def replace(
             by name: whether `compute` is to be used. Else it stays JAX's own.
         compute: Computes the result from the operands and the parameters, traced by JAX.
     """
+    own = mlir.lower_fun(compute, multiple_results=False)
+
+    def choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
+        return own if covers(*ctx.avals_in, **params) else None
+
+    choose_rule(primitive, part, choose)
+
+
+def choose_rule(primitive: Any, part: str, choose: Callable[..., Any]) -> None:
+    """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
+
+    Args:
+        primitive: The operation.
+        part: The part of the tuning that this belongs to.
+        choose: Called with JAX's context of the operation and its parameters: gives the rule, or
+            None for JAX's own.
+    """
     stock = _rule_for_cpus(primitive)
     if stock is None or (primitive, part) in _replaced:
         return
-    own = mlir.lower_fun(compute, multiple_results=False)
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
-        ours = is_on(part) and covers(*ctx.avals_in, **params)
-        return (own if ours else stock)(ctx, *operands, **params)
+        own = choose(ctx, **params) if is_on(part) else None
+        return (own or stock)(ctx, *operands, **params)
 
     _replaced.add((primitive, part))
     mlir.register_lowering(primitive, rule, platform="cpu")

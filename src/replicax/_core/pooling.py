@@ -25,6 +25,7 @@ from replicax._core import lowering
 
 # Elements of a window. A program for more of them grows long.
 _LARGEST_WINDOW = 64
+_SMALL_WINDOW = 4
 _TYPES = ("bfloat16", "float16", "float32", "float64")
 
 Place = tuple[int, ...]
@@ -36,7 +37,7 @@ def install() -> None:
     total = functools.partial(combine_slices, lax.add, 0.0)
     lowering.replace(lax.select_and_scatter_add_p, "pooling", covers, scatter_to_selected)
     lowering.replace(lax.reduce_window_max_p, "pooling", covers, largest)
-    lowering.replace(lax.reduce_window_sum_p, "pooling", covers, total)
+    lowering.replace(lax.reduce_window_sum_p, "pooling", covers_sum, total)
 
 
 def covers(
@@ -53,6 +54,12 @@ def covers(
     usual = str(operands[0].dtype) in _TYPES and min(map(min, padding), default=0) >= 0
     dense = max(base_dilation, default=1) == 1
     return fixed and usual and dense and 1 < math.prod(window_dimensions) <= _LARGEST_WINDOW
+
+
+def covers_sum(operand: Any, *, window_dimensions: Sequence[int], **others: Any) -> bool:
+    """Whether sums over windows are computed here: XLA is good at windows of 2 by 2."""
+    large = math.prod(window_dimensions) > _SMALL_WINDOW
+    return large and covers(operand, window_dimensions=window_dimensions, **others)
 
 
 def combine_slices(

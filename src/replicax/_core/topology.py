@@ -169,6 +169,11 @@ class Topology:
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     @property
+    def pays_per_array(self) -> bool:
+        """Whether each array of an all-reduce is an operation of the network, merged or not."""
+        return self.platform == "cpu" and self.num_processes > 1
+
+    @property
     def may_deadlock(self) -> bool:
         """Whether steps that run ahead can dead-lock.
 

@@ -312,6 +312,16 @@ def layout(variable: KerasVariable) -> Any:
     return variable._layout
 
 
+def note_rows_of_replicas(variable: KerasVariable) -> None:
+    """Note that the variable has a row for each replica, which sees and writes its own."""
+    variable._replicax_rows = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def has_rows_of_replicas(variable: KerasVariable) -> bool:
+    """Whether the variable has a row for each replica."""
+    return getattr(variable, "_replicax_rows", False)
+
+
 def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
     """Change how the variable's replicas are combined."""
     variable._aggregation = aggregation
@@ -468,6 +478,8 @@ def compute_loss(
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
     """Let a model's metrics see a batch; what they say then."""
     rows = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    # In a replica the loss is divided by their number, so that the sum over them is the mean.
+    loss = losses.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(loss, sample_weight=rows)
     return model.compute_metrics(x, y, predicted, weights)
 

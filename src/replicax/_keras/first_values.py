@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from replicax._core.host_calls import is_compiling
+from replicax._core.host_devices import jax_setting
 from replicax._keras import _compat
 
 # Programs draw 4^k numbers; a shape of more is drawn as it is.
@@ -88,8 +89,8 @@ def _is_quick(shape: Sequence[int], dtype: str | None, seed: Any, *numbers: Any)
         and 0 < math.prod(shape) <= _MOST
         and (dtype or keras.config.floatx()) == "float32"
         and jax.default_backend() == "cpu"
-        and jax.config.jax_default_prng_impl == "threefry2x32"
-        and jax.config.jax_threefry_partitionable
+        and jax_setting("jax_default_prng_impl") == "threefry2x32"
+        and jax_setting("jax_threefry_partitionable")
     )
 
 

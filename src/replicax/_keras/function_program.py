@@ -63,9 +63,7 @@ class FunctionProgram:
         self.is_common = any(map(is_spread, [*values, *arrays]))
         if self.is_common:
             name = getattr(fn, "__qualname__", "a function")
-            paths = [variable.path for variable in captured.variables]
-            variables = list(zip(paths, values, strict=True))
-            agree_on_program(f"program of {name}", captured.jaxpr, arrays, variables)
+            agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             results = evaluate(captured.jaxpr, *state.in_order(written, others), *leaves)

@@ -150,6 +150,7 @@ class Steps:
             self._kind,
             jax.tree.map(lambda value: value.sharding, state),
             spread=distribution.spread,
+            together=distribution.together,
             # Of several processes each can read only what it holds the whole of.
             logs=distribution.topology.replicated if self._is_common else None,
             donates=self._donates,

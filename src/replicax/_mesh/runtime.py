@@ -23,6 +23,7 @@ from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_valu
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
+from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
@@ -30,6 +31,7 @@ from replicax._mesh.spmd import Program, build, wrap_output
 from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
+    from replicax._core.compression import Compression
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
@@ -44,6 +46,7 @@ class Runtime:
         store: Where variables live.
         reducer: How replicas combine.
         before: Called before a function runs by itself, not inside a compiled one.
+        compression: How the gradients of optimizers are compressed.
     """
 
     def __init__(
@@ -53,12 +56,17 @@ class Runtime:
         reducer: CrossDeviceOps,
         *,
         before: Callable[[], None] = lambda: None,
+        compression: Compression | None = None,
     ) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer
         self._before = before
-        self.distribution = StoreDistribution(store, topology)
+        self._sum_gradients = CompressedSum(compression, store, topology) if compression else None
+        self.distribution = StoreDistribution(store, topology, in_replica_view=bool(compression))
+        if topology.pays_per_array:
+            group = SyncGroup(topology.num_replicas, reducer.combine)
+            self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
@@ -111,7 +119,8 @@ class Runtime:
     ) -> Program:
         def replica_fn(group: SyncGroup, leaves: Sequence[Any]) -> Any:
             args, kwargs = signature.rebuild(leaves)
-            with entered(Frame(strategy, ReplicaContext(strategy, group))):
+            context = ReplicaContext(strategy, group)
+            with entered(Frame(strategy, context, sum_gradients=self._sum_gradients)):
                 return fn(*args, **kwargs)
 
         donate = self.store.is_resident and _compat.get_stateless_scope() is None
@@ -125,7 +134,7 @@ class Runtime:
             compiler_options=compiler_options,
         )
         if self.topology.num_processes > 1:
-            variables = [(v.path, _compat.stored(v)) for v in program.captured.variables]
+            variables = program.captured.common(map(_compat.stored, program.captured.variables))
             agree_on_program(f"`run` of {_name(fn)}", program.captured.jaxpr, arrays, variables)
         return program
 
@@ -172,9 +181,7 @@ class Runtime:
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate a nest of values over replicas along `axis`."""
         replicas = self.topology.num_replicas
-        if replicas == 1:
-            return value
-        return self._combined(value, _gather, axis, replicas)
+        return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
         """See that all workers combine the same now: one more would meet the others' next."""

@@ -110,16 +110,29 @@ def _build_spmd(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     replicas = topology.num_replicas
     several = topology.model_parallel > 1
-    group = SyncGroup(replicas, combine, mesh=topology.mesh if several else None)
+    group = SyncGroup(
+        replicas,
+        combine,
+        mesh=topology.mesh if several else None,
+        pays_per_array=topology.pays_per_array,
+    )
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
-    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal())
+    captured = capture(
+        lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal(), as_replica=True
+    )
+    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
+        state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         outputs, news = settled(captured, how, group, state, leaves)
+        news = [
+            new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
+        ]
         stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
         # The map has an output in any case: of one without, XLA runs one device's part alone, and
         # the others would print nothing.
@@ -131,13 +144,17 @@ def _build_spmd(
     if replicas == 1:
         return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves))
     split, whole = PartitionSpec(AXIS), PartitionSpec()
+
+    def specs(own: Sequence[bool]) -> list[PartitionSpec]:
+        return [split if one else whole for one in own]
+
     # Over the axis `model`, if there is one, XLA divides what the replica computes.
     mapped = jax.shard_map(
         replica,
         mesh=topology.mesh,
         axis_names={AXIS},
-        in_specs=(whole, [split if share else whole for share in shares]),
-        out_specs=([split if v else whole for v in varies], whole, whole),
+        in_specs=(specs(rows), specs(shares)),
+        out_specs=(specs(varies), specs(written), whole),
         check_vma=False,
     )
     return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves))

@@ -9,6 +9,7 @@ Read `_planning.py` first. What it puts together:
 `_compiled.py`     the step that `fit` would run, lowered for such devices
 `_reading.py`      what the compiled program says: memory, arithmetic, collective operations
 `_wire.py`, `_roofline.py`, `_largest.py`   arithmetic
+`_scaling.py`      the same step on other numbers of chips; `_places.py`, `_alpha_beta.py`
 """
 
 from replicax._plan._planning import plan

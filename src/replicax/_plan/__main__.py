@@ -52,6 +52,8 @@ def _plan(options: dict[str, Any]) -> int:
             strategies=options["strategies"],
             batch_size=options["batch"],
             find_largest=options["bisect"],
+            scale=options["scale"],
+            fixed_batch=options["fixed_batch"],
             listener=listener,
         )
     print(f"\n{found.table()}", flush=True)

@@ -10,9 +10,11 @@ from replicax._core.errors import UsageError
 from replicax._plan import _strategies
 from replicax._plan._compiled import rows_of, with_rows
 from replicax._plan._largest import Largest, largest
+from replicax._plan._places import with_halves
 from replicax._plan._reading import Reading, TooLarge, compile_and_read
 from replicax._plan._result import Plan, Row
 from replicax._plan._roofline import Estimate, estimate
+from replicax._plan._scaling import scale as scale_rows
 from replicax._plan._subject import Subject, subject
 from replicax._plan._targets import Target, target
 from replicax._plan._this_cpu import this_cpu
@@ -34,6 +36,8 @@ def plan(
     strategies: Sequence[str] = ("mirrored",),
     batch_size: int | None = None,
     find_largest: bool = False,
+    scale: Sequence[int] = (),
+    fixed_batch: bool = False,
     listener: Listener | None = None,
 ) -> Plan:
     """Compile a model's training step for other machines, and read what it needs there.
@@ -52,9 +56,11 @@ def plan(
         strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
             `model_parallel:M`.
         batch_size: The rows of the whole batch, if not those of `batch`.
-        find_largest: Whether to look for the largest batch that fits, which takes some more
-            compilations.
-        listener: Told how far it is; by default nobody is.
+        find_largest: Whether to look for the largest batch that fits, with more compilations.
+        scale: Numbers of chips to which the largest topology of each kind is extrapolated, such
+            as `(1, 64, 4096)`. If it is alone of its kind, half of it is compiled as a check.
+        fixed_batch: Whether the whole batch stays as it is on them; else that of a chip does.
+        listener: Told how far it is.
 
     Returns:
         The plan: `print(plan.table())`, `plan.to_json()`, `plan.plot("plan.png")`.
@@ -78,6 +84,8 @@ def plan(
         strategies=strategies,
         batch_size=batch_size,
         find_largest=find_largest,
+        scale=scale,
+        fixed_batch=fixed_batch,
         listener=listener or Silent(),
     )
 
@@ -90,6 +98,8 @@ def plan_subject(
     batch_size: int | None,
     find_largest: bool,
     listener: Listener,
+    scale: Sequence[int] = (),
+    fixed_batch: bool = False,
 ) -> Plan:
     """`plan`, of whatever can be planned."""
     if not topologies or not strategies:
@@ -101,7 +111,7 @@ def plan_subject(
     rows = batch_size or rows_of(planned.batch)
     pairs = [
         (one, name, _strategies.strategy_for(name, one))
-        for one in map(target, topologies)
+        for one in map(target, with_halves(topologies) if scale else topologies)
         for name in strategies
     ]
     steps = 1 + TRIES if find_largest else 1
@@ -112,7 +122,8 @@ def plan_subject(
         row = planner.row(rows, find_largest=find_largest)
         listener.end(_verdict(row))
         made.append(row)
-    return Plan(planned.name, planned.parameters, tuple(made))
+    scaling = scale_rows(made, scale, fixed_batch=fixed_batch) if scale else ()
+    return Plan(planned.name, planned.parameters, tuple(made), scaling)
 
 
 class _Planner:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from replicax._plan import _render_scaling
 from replicax._plan._chips import size
 from replicax._plan._roofline import ASSUMPTIONS
 from replicax.report import _table
@@ -50,8 +50,9 @@ def to_text(plan: Plan) -> str:
     parts = [_title(plan), f"memory of a device\n{memory}", f"a step, on each device\n{time}"]
     wire = [f"{row.topology} {row.strategy}: {_wire(row)}" for row in plan.rows if row.wire]
     if wire:
-        parts.append("\n".join(map(_wrapped, ["sent by each device in a step", *wire])))
-    parts.append("\n".join(map(_wrapped, _caption(plan))))
+        parts.append("\n".join(map(_table.wrapped, ["sent by each device in a step", *wire])))
+    parts += map(_render_scaling.to_text, plan.scaling)
+    parts.append("\n".join(map(_table.wrapped, _caption(plan))))
     return "\n\n".join(parts)
 
 
@@ -62,6 +63,7 @@ def to_json(plan: Plan) -> str:
         "parameters": plan.parameters,
         "assumptions": list(ASSUMPTIONS),
         "rows": [_row_as_data(row) for row in plan.rows],
+        "scaling": list(map(_render_scaling.as_data, plan.scaling)),
     }
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
@@ -148,7 +150,8 @@ def _caption(plan: Plan) -> list[str]:
     )
     estimated = any(row.estimate for row in plan.rows)
     unknown = () if estimated else ("times: nobody says what such a device can do, so none",)
-    return [*capacities, *_MEANINGS, *(ASSUMPTIONS if estimated else unknown)]
+    scaled = _render_scaling.ASSUMPTIONS if plan.scaling else ()
+    return [*capacities, *_MEANINGS, *(ASSUMPTIONS if estimated else unknown), *scaled]
 
 
 _MEANINGS = (
@@ -156,7 +159,3 @@ _MEANINGS = (
     "rest: padding, outputs, code",
     "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
 )
-
-
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, 100, subsequent_indent="  ")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from replicax._plan._largest import Largest
     from replicax._plan._reading import Memory
     from replicax._plan._roofline import Estimate
+    from replicax._plan._scaling import Scaling
 
 
 @final
@@ -69,11 +70,14 @@ class Plan:
         name: What was planned.
         parameters: How many numbers the model learns.
         rows: One for each topology and strategy.
+        scaling: What follows for other numbers of chips, if that was asked for: one for each
+            strategy and kind of chip.
     """
 
     name: str
     parameters: int
     rows: tuple[Row, ...]
+    scaling: tuple[Scaling, ...] = ()
 
     def table(self) -> str:
         """The plan as text, with the assumptions behind its estimates."""

@@ -47,7 +47,7 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """The whole step."""
-        return _step(self.arithmetic, self.memory, self.communication, self.overlapped)
+        return step_seconds(max(self.arithmetic, self.memory), self.communication, self.overlapped)
 
     @property
     def limited_by(self) -> str:
@@ -89,12 +89,13 @@ def estimate(
             overlapped += seconds
         else:
             waited += seconds
-    whole = _step(arithmetic, memory, waited, overlapped)
+    whole = step_seconds(max(arithmetic, memory), waited, overlapped)
     return Estimate(arithmetic, memory, waited, overlapped, arithmetic / whole if whole else 0.0)
 
 
-def _step(arithmetic: float, memory: float, waited: float, overlapped: float) -> float:
-    return max(arithmetic, memory, overlapped) + waited
+def step_seconds(computing: float, waited: float, overlapped: float) -> float:
+    """What takes longest, and after it what the program waits for."""
+    return max(computing, overlapped) + waited
 
 
 def _one_axis(axes: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._plan._chips import Chip
+from replicax._plan._alpha_beta import Link, cost, fit
+from replicax._plan._chips import Chip, Network
 
 _TRIES = 5
 _SIDE = 1024  # of a square matrix
 _MOST_THREADS = 16  # more do not read faster
 _COPIED = 2**25  # bytes that a thread copies; more than a cache holds
-_REDUCED = 2**20  # elements of float32 on each device
+_REDUCED = (2**10, 2**14, 2**20)  # elements of float32 on each device
 
 
 @functools.lru_cache(maxsize=16)
@@ -38,8 +39,10 @@ def this_cpu(devices: int) -> Chip:
         What one of them can do while all of them work.
     """
     arithmetic, memory = _arithmetic() / devices, _memory() / devices
-    link = _all_reduce(devices) if devices > 1 else memory
-    return Chip("this machine's CPU", None, arithmetic, memory, link, None)
+    link = _all_reduces(devices) if devices > 1 else Link(0.0, 1 / memory)
+    speed = 1 / link.beta if link.beta else memory
+    network = Network(hop_seconds=link.alpha)
+    return Chip("this machine's CPU", None, arithmetic, memory, speed, None, network)
 
 
 def _arithmetic() -> float:
@@ -61,8 +64,8 @@ def _memory() -> float:
     return 2 * threads * _COPIED / seconds
 
 
-def _all_reduce(devices: int) -> float:
-    """Bytes that each device sends per second, by the arithmetic of rings."""
+def _all_reduces(devices: int) -> Link:
+    """What a message and a byte cost, by the arithmetic of halving and doubling."""
     mesh = Mesh(np.array(jax.local_devices(backend="cpu")[:devices]), ("all",))
     split = PartitionSpec("all")
     total = jax.jit(
@@ -70,9 +73,16 @@ def _all_reduce(devices: int) -> float:
             lambda part: jax.lax.psum(part, "all"), mesh=mesh, in_specs=split, out_specs=split
         )
     )
-    rows = jax.device_put(np.ones((devices, _REDUCED), np.float32), jax.NamedSharding(mesh, split))
-    sent = 2 * (devices - 1) / devices * 4 * _REDUCED
-    return sent / _best(lambda: total(rows).block_until_ready())
+
+    def seconds(elements: int) -> float:
+        ones = np.ones((devices, elements), np.float32)
+        rows = jax.device_put(ones, jax.NamedSharding(mesh, split))
+        return _best(lambda: total(rows).block_until_ready())
+
+    return fit(
+        (cost("all-reduce", 4 * elements, devices, "halving"), seconds(elements))
+        for elements in _REDUCED
+    ).link
 
 
 def _best(work: Callable[[], Any]) -> float:

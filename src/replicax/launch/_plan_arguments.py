@@ -27,6 +27,7 @@ examples:
   replicax plan train.py --tpu v5e:4x4 --tpu v5p:2x2x2 --strategies mirrored,zero1,zero3
   replicax plan keras.applications:ResNet50 --tpu v5e:2x4 --batch 1024
   replicax plan model.keras --cpu 8 --json plan.json --plot plan.png
+  replicax plan train.py --tpu v5e:2x4 --scale 1,8,64,512,4096 --no-bisect
   replicax plan train.py --tpu v4:2x2x2 --no-bisect -- --epochs 1
 
 exit code: 0 if a plan was made, also of what does not fit; 2 for a bad argument or a model that
@@ -95,11 +96,30 @@ def _add_what(what: Any) -> None:
         choices=PRECISIONS,
         help="Keras' dtype policy for a script or a named model (default: Keras' own)",
     )
+    what.add_argument(
+        "--scale",
+        type=chip_counts,
+        default=(),
+        metavar="N,...",
+        help="also say, by arithmetic, how long a step takes on other numbers of chips, such as "
+        "1,8,64,512,4096, each with its part of the batch as it is; half of the slice is compiled, "
+        "too, to check it",
+    )
+    what.add_argument(
+        "--fixed-batch",
+        action="store_true",
+        help="with --scale: the whole batch stays as it is, and the part of a chip shrinks",
+    )
 
 
 def _add_output(output: Any) -> None:
     output.add_argument("--json", metavar="FILE", help="write every number")
     output.add_argument("--plot", metavar="FILE", help="draw memory per device, such as plan.png")
+
+
+def chip_counts(text: str) -> tuple[int, ...]:
+    """Read numbers of chips with commas between them."""
+    return tuple(positive(count.strip()) for count in text.split(","))
 
 
 def strategy_names(text: str) -> tuple[str, ...]:

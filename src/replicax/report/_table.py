@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,3 +45,8 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int
     marks = [":--" if position < left else "--:" for position in range(len(headers))]
     lines = [[header.replace("\n", " ") for header in headers], marks, *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def wrapped(line: str) -> str:
+    """A long line below a table, divided into several."""
+    return textwrap.fill(line, 100, subsequent_indent="  ")

@@ -49,6 +49,7 @@ class Strategy:
         self._cluster_resolver = cluster_resolver
         self._extended = StrategyExtended(self, runtime)
         runtime.distribution.share_by(self.experimental_distribute_dataset)
+        runtime.distribution.run = self.run
         runtime.distribution.distribute_from_function = self.distribute_datasets_from_function
 
     @property

@@ -93,11 +93,12 @@ def test_the_largest_and_the_mean_of_windows(sizes, strides, padding, gaps, dtyp
 
             with rx.config.cpu_tuning(False, pooling=on):
                 traced = jax.jit(both_ways).lower(x)
-                assert ("reduce_window" in traced.as_text()) is not on
+                ours = on and (kind is lax.max or np.prod(sizes) > 4)
+                assert ("reduce_window" in traced.as_text()) is not ours
                 found.append([np.asarray(part, np.float32) for part in traced.compile()(x)])
-        for ours, stock in zip(*found, strict=True):
+        for tuned, stock in zip(*found, strict=True):
             tolerance = 0.05 if dtype == "bfloat16" else 1e-5
-            np.testing.assert_allclose(ours, stock, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(tuned, stock, rtol=tolerance, atol=tolerance)
 
 
 def test_a_tie_goes_to_the_first_alone():

@@ -19,6 +19,8 @@ OPTIONS = {
     "precision": None,
     "json": None,
     "plot": None,
+    "scale": [],
+    "fixed_batch": False,
 }
 
 
@@ -54,6 +56,14 @@ def test_a_plan_is_printed_and_written(run, script, tmp_path):
     assert "a training step of tiny (10 parameters)" in out
     assert json.loads((tmp_path / "plan.json").read_text())["rows"][0]["batch"] == 12
     assert (tmp_path / "plan.png").exists()
+
+
+def test_other_numbers_of_devices(run, script):
+    code, out, _ = run(target=script, topologies=["cpu:4"], batch=16, scale=[1, 4, 64])
+    assert code == 0
+    assert "cpu:2 mirrored: compiling for a batch of 16" in out  # half of it, to check
+    assert "mirrored on other numbers of chips, the batch of a chip as compiled for cpu:4" in out
+    assert "checked with the program compiled for cpu:2: all-reduce" in out
 
 
 def test_precision_is_that_of_the_layers(run, script):

@@ -10,33 +10,37 @@ import uuid
 from pathlib import Path
 
 import pytest
+from harness.measure import Measured
+from harness.processes import Processes, SideFailed
+from harness.report import (
+    BEGIN,
+    END,
+    UNEQUAL,
+    Row,
+    failures,
+    markdown,
+    merged,
+    put_between_markers,
+    ratio_cell,
+    ratios,
+)
+from table import choices, parse
 
 from processes import running_with
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
-@pytest.fixture(autouse=True)
-def _benchmarks_can_be_imported(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
 def measured(side, *, losses=(2.0, 1.5), wall=(0.1, 0.2, 0.3), error=""):
-    from harness.measure import Measured
-
     wall = list(wall)
     return Measured(side, losses=list(losses), wall=wall, cpu=wall, error=error, start=3.0)
 
 
 def row(*sides, workload="mlp", path="fit"):
-    from harness.report import Row
-
     return Row(workload, "mirrored", path, {side.side: side for side in sides})
 
 
 def test_a_ratio_is_the_median_over_rounds():
-    from harness.report import ratio_cell
-
     ours = measured("replicax")
     theirs = measured("tensorflow", wall=(0.2, 0.2, 0.9))
     # By round: 2, 1 and 3; not the ratio of medians, which is 1.
@@ -45,8 +49,6 @@ def test_a_ratio_is_the_median_over_rounds():
 
 @pytest.mark.parametrize("losses", [(2.0, 1.51), (2.0,), (2.0, float("nan"))])
 def test_unequal_work_has_no_ratio(losses):
-    from harness.report import UNEQUAL, markdown, ratio_cell, ratios
-
     ours, theirs = measured("replicax"), measured("tensorflow", losses=losses)
     assert ratio_cell(theirs, ours, "wall") == UNEQUAL
     assert ratios(theirs, ours, "wall") is None
@@ -60,15 +62,11 @@ def test_unequal_work_has_no_ratio(losses):
 
 
 def test_losses_may_differ_by_rounding():
-    from harness.report import ratio_cell
-
     theirs = measured("tensorflow", losses=(2.0001, 1.4999))
     assert ratio_cell(theirs, measured("replicax"), "wall") == "1.00 (1.00–1.00)"
 
 
 def test_a_side_that_failed_is_named_with_its_error():
-    from harness.report import failures, ratio_cell
-
     ours = measured("replicax")
     theirs = measured("legacy", error="ValueError: no such strategy")
     assert ratio_cell(theirs, ours, "wall") == "fails"
@@ -77,8 +75,6 @@ def test_a_side_that_failed_is_named_with_its_error():
 
 
 def test_new_rows_replace_old_ones_in_the_order_of_the_table():
-    from harness.report import Row, merged
-
     old = [row(measured("replicax"), workload="cnn"), row(measured("replicax"))]
     new = row(measured("replicax", losses=(9.0, 8.0)))
     read = Row.read(json.loads(json.dumps(new.told())))
@@ -86,8 +82,6 @@ def test_new_rows_replace_old_ones_in_the_order_of_the_table():
 
 
 def test_the_table_goes_between_the_markers_of_the_page():
-    from harness.report import BEGIN, END, put_between_markers
-
     page = put_between_markers(f"before\n{BEGIN}\nold\n{END}\nafter\n", "new")
     assert page == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
     with pytest.raises(ValueError, match="the page must have the lines"):
@@ -95,8 +89,6 @@ def test_the_table_goes_between_the_markers_of_the_page():
 
 
 def test_what_is_named_is_measured():
-    from table import choices, parse
-
     found = [(c.workload, c.strategy) for c in choices(parse(["--only", "cnn,text,one"]).only)]
     assert found == [("cnn", "one"), ("text", "one")]
     (choice,) = choices(parse(["--only", "cnn,mirrored,loop"]).only)
@@ -126,8 +118,6 @@ for line in connection.makefile("r"):
     ],
 )
 def test_a_side_that_fails_says_why_in_a_line(program, text):
-    from harness.processes import Processes, SideFailed
-
     with (
         pytest.raises(SideFailed, match=text),
         Processes("side", [([sys.executable, "-c", program], {})]) as side,
@@ -136,8 +126,6 @@ def test_a_side_that_fails_says_why_in_a_line(program, text):
 
 
 def test_cpu_and_memory_are_those_of_children_too():
-    from harness.processes import Processes
-
     child = "b'x' * 200_000_000; [i for i in range(5_000_000)]; input()"
     program = f"""
 import subprocess, sys, time

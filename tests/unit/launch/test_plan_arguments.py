@@ -43,6 +43,15 @@ def test_arguments_of_the_script_stand_behind_two_dashes(started):
     assert options["topologies"] == ["v5e:2x4"]
 
 
+def test_numbers_of_chips(started, capsys):
+    _cli.main(["plan", "train.py", "--scale", "1, 8,4096", "--fixed-batch"])
+    ((options, _),) = started
+    assert (options["scale"], options["fixed_batch"]) == ([1, 8, 4096], True)
+    with pytest.raises(SystemExit):
+        _cli.main(["plan", "train.py", "--scale", "1,,8"])
+    assert "Must be a whole number of at least 1. Received: ''" in capsys.readouterr().err
+
+
 def test_a_cpu_gets_its_devices(started):
     _cli.main(["plan", "model.keras", "--cpu", "12"])
     ((options, environment),) = started
