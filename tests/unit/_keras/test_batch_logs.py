@@ -94,6 +94,7 @@ def test_the_progress_bar_ends_with_the_loss_of_the_epoch(mirrored, capsys, with
     assert "loss: 17.5000" in last
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_the_bar_of_an_epoch_of_unknown_length_counts_batches(mirrored, capsys):
     with mirrored.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
