@@ -79,13 +79,13 @@ def _check(check: Check) -> str:
 
 
 def _help(scaling: Scaling) -> list[str]:
-    """From which number of chips on it is not efficient, and what would make the last one so."""
+    """On which numbers of chips it is not efficient, and what would make the last of them so."""
     below = [point for point in scaling.points if point.efficiency < ENOUGH]
     if not below:
         return []
     last = below[-1]
     line = (
-        f"below {ENOUGH:.0%} from {below[0].chips} chips on; on {last.chips} it takes "
+        f"below {ENOUGH:.0%} on {below[0].chips} to {last.chips} chips; on {last.chips} it takes "
         f"{last.too_slow:,.1f} times as much computing between messages (a larger batch a chip), "
         "or communication that is so much faster, smaller or rarer"
     )

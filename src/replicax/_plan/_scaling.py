@@ -114,7 +114,7 @@ def scale(rows: Sequence[Row], counts: Sequence[int], *, fixed_batch: bool) -> t
     """
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.memory is not None and row.chip is not None and row.replicas == row.devices > 1:
+        if row.collectives and row.chip is not None and row.replicas == row.devices > 1:
             families.setdefault((row.strategy, row.topology.partition(":")[0]), []).append(row)
     return tuple(
         _family(sorted(family, key=lambda row: -row.devices), counts, fixed_batch)

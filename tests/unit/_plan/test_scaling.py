@@ -184,7 +184,7 @@ def test_what_is_compiled_elsewhere_sends_what_the_model_says():
     assert "mirrored on other numbers of chips, the batch of a chip as compiled for v5e:8x8" in text
     # 2 · 7/8 · 4 · 18,696 bytes, and the loss
     assert "compiled for v5e:2x4: all-reduce 127.8 KiB modelled, 127.8 KiB compiled; +0.0%" in text
-    assert "below 90% from 64 chips on; on 4096 it takes" in text  # so small is it
+    assert "below 90% on 64 to 4096 chips; on 4096 it takes" in text  # so small is it
     data = json.loads(found.to_json())["scaling"][0]
     assert [point["chips"] for point in data["points"]] == [1, 64, 4096]
     assert data["points"][2]["slices"] == 16
