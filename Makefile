@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare test check keras-range bench bench-input bench-workers bench-servers bench-clicks bench-scale clean
+.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -33,7 +33,10 @@ check: $(INSTALLED) ## format, lint and types; scripts/check --fix mends
 keras-range: $(INSTALLED) $(LOWEST_INSTALLED) ## run the tests that meet Keras with the lowest supported Keras
 	$(TEST_ENV) $(VENV)/bin/pytest tests/test_keras_range.py $(ARGS)
 
-bench: $(INSTALLED) ## measure what Replicax adds to a training step
+bench: $(INSTALLED) ## Replicax beside TensorFlow, JAX by hand and Keras: one table; ARGS="--help" shows how
+	$(VENV)/bin/python benchmarks/table.py $(ARGS)
+
+bench-steps: $(INSTALLED) ## measure what Replicax adds to a training step
 	$(VENV)/bin/python benchmarks/overhead.py $(ARGS)
 
 bench-input: $(INSTALLED) ## compare input pipelines with Grain and tf.data; ARGS="--help" shows how

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness.output import end_cleanly_on_signals, say
 
 WORKERS = 2
 VICTIM = 1  # the worker that is slow, or is killed
@@ -559,14 +560,6 @@ def draw(path: Path, curves: Mapping[tuple[str, str], list[Curve]], truth: float
     figure.savefig(path, dpi=90)
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def end_on_signal(signum: int, _frame: object) -> None:
-    raise SystemExit(128 + signum)
-
-
 def main() -> None:
     options = parse()
     os.environ["KERAS_BACKEND"] = "jax"  # of the sides, too
@@ -574,8 +567,7 @@ def main() -> None:
         plan = Plan(**json.loads(options.serve))
         SIDES[plan.side](plan)
         return
-    for signum in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(signum, end_on_signal)
+    end_cleanly_on_signals()
     curves, truth = measure(options)
     show(options, curves, truth)
     if options.plot:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness.output import spread
 
 SHAPE = (32, 32, 3)  # of CIFAR-10's images
 SCALE = np.float32(1 / 255)
@@ -388,12 +389,6 @@ def check(case: str, looks: dict[str, Epoch]) -> None:
     rows, contents = found["replicax"]
     if any(r != rows or abs(c - contents) > 1e-4 * contents for r, c in found.values()):
         raise SystemExit(f"the sides of {case!r} read different contents: {found}")
-
-
-def spread(values: Iterable[float]) -> tuple[float, str]:
-    """The median, and the range as text."""
-    ordered = sorted(values)
-    return statistics.median(ordered), f"{ordered[0]:.3g}–{ordered[-1]:.3g}"
 
 
 def show(options: argparse.Namespace, rates: dict[str, dict[str, list[float]]]) -> None:

@@ -17,10 +17,7 @@ import itertools
 import json
 import os
 import shlex
-import signal
 import socket
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness.output import end_cleanly_on_signals, say, spread
+from harness.processes import ADDRESS, Processes, SideFailed, free_addresses
 
 SHAPE = (32, 32, 3)  # of CIFAR-10's images
 CLASSES = 10
@@ -44,8 +43,6 @@ REDUCED_A_ROUND = 64 * MEGABYTE  # in at most so many calls:
 CALLS = 40
 SMALL_STEPS = 100
 TOLERANCE = 1e-4
-SECONDS_TO_ANSWER = 900
-SECONDS_TO_END = 15
 
 FIT, LOOP = "fit", "custom loop"
 OURS, ALONE, BY_HAND, TENSORFLOW = (
@@ -89,7 +86,6 @@ class Plan:
     Args:
         side: Which of the sides it belongs to.
         label: What the side is called.
-        folder: Where the socket is, and where results to compare go.
         steps: Training steps a turn.
         batch_size: Rows of a step, over all workers.
         quick: Whether sizes do not matter.
@@ -98,7 +94,6 @@ class Plan:
 
     side: str
     label: str
-    folder: str
     steps: int
     batch_size: int
     quick: bool
@@ -570,15 +565,16 @@ SIDES: Mapping[str, Callable[[Plan], Any]] = {
 def serve(plan: Plan) -> None:
     """A worker: works when it is told to, until nobody is there to tell."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(address_of(plan.folder)))
+        connection.connect(os.environ[ADDRESS])
         stream = connection.makefile("rw")
         works = SIDES[plan.side](plan).works()
         works = {key: work for key, work in works.items() if plan.only in key[0]}
         facts = [(*key, work.units, work.amount) for key, work in works.items()]
         print(json.dumps(facts), file=stream, flush=True)
         for line in stream:
-            case, label, look = json.loads(line)
-            print(json.dumps(turn(works[case, label], look)), file=stream, flush=True)
+            order = json.loads(line)
+            seconds = turn(works[order["case"], order["label"]], order["look"])
+            print(json.dumps(seconds), file=stream, flush=True)
 
 
 def turn(work: Work, look: str) -> float:
@@ -595,10 +591,6 @@ def turn(work: Work, look: str) -> float:
     return seconds / work.units
 
 
-def address_of(folder: str | Path) -> Path:
-    return Path(folder, "turns")
-
-
 class Group:
     """The workers of one side, from here: they wait for their turn, which costs nothing.
 
@@ -611,91 +603,24 @@ class Group:
     def __init__(
         self, plan: Plan, commands: Sequence[tuple[Sequence[str], dict[str, str]]], workers: int
     ) -> None:
-        self._plan = plan
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the group
-        self._processes: list[subprocess.Popen] = []
-        self._streams: list[Any] = []
-        self._commands, self._workers = commands, workers
+        self._processes = Processes(plan.label, commands, workers)
 
     def __enter__(self) -> Group:
+        self._processes.__enter__()
         try:
-            self._start()
-        except BaseException:
-            self._end(now=True)
+            facts, *_ = self._processes.wait()
+        except BaseException as error:
+            self._processes.__exit__(type(error))
             raise
+        self.facts = {(case, label): (units, much) for case, label, units, much in facts}
         return self
 
-    def _start(self) -> None:
-        address = address_of(self._plan.folder)
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(address))
-            listener.listen()
-            listener.settimeout(1)
-            for arguments, environment in self._commands:
-                process = subprocess.Popen(
-                    arguments,
-                    env={**inherited(), **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._errors,
-                    stderr=self._errors,
-                    start_new_session=True,  # Ctrl-C comes to us alone
-                )
-                self._processes.append(process)
-            while len(self._streams) < self._workers:
-                with contextlib.suppress(TimeoutError):
-                    connection, _ = listener.accept()
-                    connection.settimeout(SECONDS_TO_ANSWER)
-                    self._streams.append(connection.makefile("rw"))
-                if any(process.poll() is not None for process in self._processes):
-                    self._fail()
-        facts, *_ = self._answers()
-        self.facts = {(case, label): (units, much) for case, label, units, much in facts}
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._processes.__exit__(kind)
 
     def __call__(self, case: str, label: str, look: str = "") -> float:
         """One turn: the seconds of a unit in the slowest worker."""
-        for stream in self._streams:
-            print(json.dumps([case, label, look]), file=stream, flush=True)
-        return max(self._answers())
-
-    def _answers(self) -> list[Any]:
-        try:
-            lines = [stream.readline() for stream in self._streams]
-        except OSError:  # no answer in time, or a broken connection
-            lines = [""]
-        if not all(lines):
-            self._fail()
-        return [json.loads(line) for line in lines]
-
-    def _fail(self) -> None:
-        time.sleep(1)  # for its last words
-        self._errors.seek(0)
-        raise SystemExit(f"a worker of {self._plan.label!r} ended: {self._errors.read()[-3000:]}")
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        self._end(now=kind is not None)
-
-    def _end(self, now: bool) -> None:
-        """End all processes: by ending what they read, by SIGTERM, by SIGKILL."""
-        for stream in self._streams:
-            with contextlib.suppress(OSError):
-                stream.close()
-        self._streams.clear()
-        for seconds, signum in (0 if now else SECONDS_TO_END, signal.SIGTERM), (5, signal.SIGKILL):
-            deadline = time.monotonic() + seconds
-            for process in self._processes:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0, deadline - time.monotonic()))
-                if process.poll() is None:
-                    os.killpg(process.pid, signum)
-        for process in self._processes:
-            process.wait()
-        self._errors.close()
-
-
-def inherited() -> dict[str, str]:
-    """The environment, without what describes clusters or devices."""
-    left_out = ("TF_CONFIG", "NPROC", "JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "RX_JOIN")
-    return {name: value for name, value in os.environ.items() if name not in left_out}
+        return max(self._processes.tell(case=case, label=label, look=look))
 
 
 def command(plan: Plan) -> list[str]:
@@ -727,14 +652,6 @@ def tensorflow_group(plan: Plan, python: str) -> Group:
     return Group(plan, commands, WORKERS)
 
 
-def free_addresses(count: int) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-
-
 Cases = dict[str, dict[str, Group]]  # by case, then by label
 
 
@@ -744,9 +661,8 @@ def all_groups(options: argparse.Namespace) -> Iterator[list[Group]]:
     with contextlib.ExitStack() as stack:
 
         def plan(side: str, label: str) -> Plan:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="turns-"))
             steps, size = options.steps, options.batch_size
-            return Plan(side, label, folder, steps, size, options.quick, options.only)
+            return Plan(side, label, steps, size, options.quick, options.only)
 
         groups = [
             replicax_group(plan("replicax", OURS), WORKERS),
@@ -798,16 +714,6 @@ def measure(options: argparse.Namespace, cases: Cases) -> dict[str, dict[str, li
     return seconds
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def spread(values: Iterable[float]) -> tuple[float, str]:
-    """The median, and the range as text."""
-    ordered = sorted(values)
-    return statistics.median(ordered), f"{ordered[0]:.3g}–{ordered[-1]:.3g}"
-
-
 def show(
     options: argparse.Namespace, cases: Cases, seconds: dict[str, dict[str, list[float]]]
 ) -> None:
@@ -836,23 +742,21 @@ def show(
             print(line.rstrip())
 
 
-def end_on_signal(signum: int, _frame: object) -> None:
-    raise SystemExit(128 + signum)
-
-
 def main() -> None:
     options = parse()
     if options.serve:
         serve(Plan(**json.loads(options.serve)))
         return
-    for signum in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(signum, end_on_signal)
+    end_cleanly_on_signals()
     if not options.tensorflow:
         say("TensorFlow is left out: name a Python that has it with --tensorflow")
-    with all_groups(options) as groups:
-        cases = cases_of(groups)
-        check(cases)
-        seconds = measure(options, cases)
+    try:
+        with all_groups(options) as groups:
+            cases = cases_of(groups)
+            check(cases)
+            seconds = measure(options, cases)
+    except SideFailed as error:
+        raise SystemExit(str(error)) from error
     show(options, cases, seconds)
     if options.json:
         settings = {key: vars(options)[key] for key in ("steps", "batch_size", "also")}

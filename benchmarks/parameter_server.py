@@ -23,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -31,7 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from multi_worker import end_on_signal, flat, free_addresses, inherited, say, spread
+from harness.machine import processor
+from harness.output import end_cleanly_on_signals, say, spread
+from harness.processes import ADDRESS, Processes, SideFailed, free_addresses
+from multi_worker import flat
 
 FEATURES, CLASSES = 784, 10
 DENSE_ROWS = 32  # of a batch
@@ -39,11 +41,7 @@ WIDTH, IDS, SPARSE_ROWS = 64, 10, 1024  # of the table; of an example; of a batc
 BATCHES = 16
 CHECKED_STEPS = 6  # one after the other
 TOLERANCE = 1e-4
-SECONDS_TO_ANSWER = 900
-SECONDS_TO_END = 20
-TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = {"KERAS_BACKEND": "jax", "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-MARK = "BENCHMARK_SIDE"  # in the environment of all processes of a side
 
 OURS, TENSORFLOW = "Replicax", "TensorFlow"
 ONE_DEVICE = "Keras on one device"
@@ -502,13 +500,15 @@ class Program:
     def serve(self, connection: socket.socket) -> None:
         stream = connection.makefile("rw")
         try:
-            print(json.dumps("ready"), file=stream, flush=True)
             for line in stream:
                 order = json.loads(line)
                 answer = getattr(self, order.pop("do"))(**order)
                 print(json.dumps(answer), file=stream, flush=True)
         finally:
             self._side.close()
+
+    def begin(self) -> None:
+        """There is nothing to do: whoever is answered knows that the cluster is up."""
 
     def check(self, case: str, folder: str) -> None:
         """Steps one after the other; where they lead to goes to a file."""
@@ -562,7 +562,7 @@ class Program:
         over = time.perf_counter()
         watcher.join()
         if error:
-            return {"seconds": over - killed, "error": error}
+            return {"seconds": over - killed, "raised": error}
         times = [killed, *(when for when in ended if when > killed)]
         _, back = max((later - earlier, later) for earlier, later in itertools.pairwise(times))
         missing = steps - (training.counted()[1] - before)
@@ -585,7 +585,7 @@ def listening(port: int) -> int:
     raise SystemExit(f"nobody listens on port {port}")
 
 
-class Group:
+class Group(Processes):
     """A side, from here.
 
     Args:
@@ -595,86 +595,29 @@ class Group:
 
     def __init__(self, plan: Plan, python: str) -> None:
         self.plan = plan
-        self._mark = f"{MARK}={uuid.uuid4().hex}"
-        self._python = python
-
-    @property
-    def label(self) -> str:
-        count = self.plan.workers
-        return f"{self.plan.side}, {count} worker{'s' if count > 1 else ''}"
+        count = plan.workers
+        label = f"{plan.side}, {count} worker{'s' if count > 1 else ''}"
+        arguments = [python, __file__, "--serve", json.dumps(asdict(plan))]
+        super().__init__(label, [(arguments, SETTINGS)])
 
     def __enter__(self) -> Group:
-        self._errors = tempfile.TemporaryFile("w+")
-        ours, theirs = socket.socketpair()
-        name, _, value = self._mark.partition("=")
-        arguments = [self._python, __file__, "--serve", json.dumps(asdict(self.plan))]
-        self._process = subprocess.Popen(
-            [*arguments, "--connection", str(theirs.fileno())],
-            env={**inherited(), **SETTINGS, name: value},
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,  # Ctrl-C comes to us alone
-        )
-        theirs.close()
-        ours.settimeout(SECONDS_TO_ANSWER)
-        self._stream = ours.makefile("rw")
-        ours.close()  # the stream keeps it
+        super().__enter__()
         try:
-            self.wait()
-        except BaseException:
-            self._end(now=True)
+            self("begin")
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
     def __call__(self, do: str, **how: Any) -> Any:
         """Have something done; the answer."""
-        print(json.dumps({"do": do, **how}), file=self._stream, flush=True)
-        return self.wait()
-
-    def wait(self) -> Any:
-        """The next answer."""
-        try:
-            line = self._stream.readline()
-        except OSError:  # none in time, or a broken connection
-            line = ""
-        if not line:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-            self._errors.seek(0)
-            raise SystemExit(f"{self.label!r} ended: {self._errors.read()[-3000:]}")
-        return json.loads(line)
-
-    def cpu(self) -> dict[int, float]:
-        """The seconds of CPU that each process of the side has had."""
-        found = {}
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if self._mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                    times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
-                    found[int(process.name)] = sum(map(int, times)) / TICKS
-        return found
+        (answer,) = self.tell(do=do, **how)
+        return answer
 
     def restart(self) -> None:
         """The same anew."""
-        self._end(now=False)
+        self.__exit__(None)
         self.__enter__()
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        self._end(now=kind is not None)
-
-    def _end(self, now: bool) -> None:
-        """End it: by ending what it reads, by SIGTERM, by SIGKILL."""
-        with contextlib.suppress(OSError):
-            self._stream.close()
-        for seconds, signum in (0 if now else SECONDS_TO_END, signal.SIGTERM), (5, signal.SIGKILL):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signum)
-        self._process.wait()
-        self._errors.close()
 
 
 Found = dict[str, dict[str, dict[str, list[float]]]]  # case → label → what → per round
@@ -725,8 +668,7 @@ def measure(options: argparse.Namespace, stage: Stage) -> Found:
                 for group in groups[:: 1 if number % 2 else -1]:
                     before = group.cpu()
                     seconds = group("turn", case=case.name, steps=steps[group])
-                    after = group.cpu()
-                    used = sum(after[process] - before.get(process, 0.0) for process in after)
+                    used = group.cpu() - before
                     lists = found[case.name][group.label]
                     lists["steps/s"].append(steps[group] / seconds)
                     lists["cpu"].append(used / steps[group])
@@ -754,7 +696,7 @@ def recover(options: argparse.Namespace, case: Case) -> dict[str, dict[str, list
             for _, group in itertools.product(range(min(3, options.rounds)), groups):
                 steps = steps_of_a_turn(options, group, case)
                 result = group("recover", case=case.name, role=role, steps=steps)
-                if "error" in result:  # the program has to be started again
+                if "raised" in result:  # the program has to be started again
                     start = time.perf_counter()
                     group.restart()
                     group("turn", case=case.name, steps=1)
@@ -806,10 +748,10 @@ def show_recovery(found: dict[str, dict[str, list[Any]]]) -> None:
         for side, results in by_side.items():
             seconds, extent = spread(result["seconds"] for result in results)
             line = f"{role:7} {side:10}  "
-            if "error" in results[0]:
+            if "raised" in results[0]:
                 again, more = spread(result["again"] for result in results)
                 line += (
-                    f"{results[0]['error']} after {seconds:.2f} s ({extent}); a program that is "
+                    f"{results[0]['raised']} after {seconds:.2f} s ({extent}); a program that is "
                 )
                 line += f"started again has done a step {again:.2f} s ({more}) later"
             else:
@@ -817,12 +759,6 @@ def show_recovery(found: dict[str, dict[str, list[Any]]]) -> None:
                 line += f"the next step ended after {seconds:.2f} s ({extent}); updates missing: "
                 line += " or ".join(map(str, missing))
             print(line)
-
-
-def machine() -> str:
-    info = Path("/proc/cpuinfo").read_text()
-    names = {line.partition(":")[2].strip() for line in info.splitlines() if "model name" in line}
-    return f"{os.cpu_count()} cores ({', '.join(sorted(names)) or 'unknown'})"
 
 
 def load() -> str:
@@ -842,7 +778,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="little of everything: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the measurements")
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # as the coordinator of a side
-    parser.add_argument("--connection", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--member", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.quick:
@@ -856,23 +791,26 @@ def main() -> None:
     if options.member:
         tensorflow_member()
         return
-    for signum in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(signum, end_on_signal)
+    end_cleanly_on_signals()
     if options.serve:
-        os.set_inheritable(options.connection, False)
-        with socket.socket(fileno=options.connection) as connection:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(os.environ[ADDRESS])
             Program(Plan.read(options.serve)).serve(connection)
         return
     if not options.tensorflow:
         say("TensorFlow is left out: name a Python that has it with --tensorflow")
     wanted = stages(options)
     start, results = load(), {}
-    for stage in wanted:
-        results[stage.title] = measure(options, stage)
-    healed = {} if options.no_recovery else recover(options, SMALL)
+    try:
+        for stage in wanted:
+            results[stage.title] = measure(options, stage)
+        healed = {} if options.no_recovery else recover(options, SMALL)
+    except SideFailed as error:
+        raise SystemExit(str(error)) from error
     print(
-        f"{machine()}, everything over loopback; {options.rounds} rounds of {options.seconds:g} s, "
-        f"medians and ranges; load averages {start} before and {load()} after"
+        f"{os.cpu_count()} cores ({processor()}), everything over loopback; "
+        f"{options.rounds} rounds of {options.seconds:g} s, medians and ranges; "
+        f"load averages {start} before and {load()} after"
     )
     for stage in wanted:
         show(stage, results[stage.title])

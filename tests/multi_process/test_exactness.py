@@ -51,6 +51,15 @@ def test_a_custom_loop_gives_what_four_replicas_in_one_process_give(workers, fou
         assert_trees_close(found[name], expected)
 
 
+def test_compressed_gradients_leave_all_workers_with_the_same_weights(workers):
+    first, second = (found["compressed"] for found in workers)
+    assert_trees_close(first, second, rtol=0, atol=0)  # bit for bit
+    plain = workers[0]["custom_loop"]
+    assert first["loop"]["losses"] == pytest.approx(plain["losses"], rel=0.1)
+    assert first["loop"]["losses"][0] == pytest.approx(plain["losses"][0])
+    assert first["history"]["loss"][1] < first["history"]["loss"][0]
+
+
 def test_every_worker_knows_the_cluster(workers):
     assert [found["workers"] for found in workers] == [(2, 4), (2, 4)]
     assert [found["checkpoints"] for found in workers] == [(True, True), (False, False)]

@@ -17,7 +17,7 @@ import pytest
 STEPS = 2000
 
 PROGRAM = """
-import json, statistics, sys, time
+import json, sys, time
 import replicax as rx
 import keras, numpy as np
 
@@ -64,8 +64,8 @@ fifth = len(gaps) // 5
 with open("/proc/self/status") as status:
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 print(json.dumps({"iterations": int(optimizer.iterations.value),
-                  "first": statistics.median(gaps[:fifth]),
-                  "last": statistics.median(gaps[-fifth:]),
+                  "first": float(np.quantile(gaps[:fifth], 0.1)),
+                  "last": float(np.quantile(gaps[-fifth:], 0.1)),
                   "finite": all(bool(np.isfinite(w).all()) for w in model.get_weights()),
                   "peak_mib": peak / 1024}))
 """
@@ -88,6 +88,7 @@ def test_thousands_of_free_running_steps(way, tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["iterations"] == STEPS
     assert result["finite"]
-    # Three times: the machine may be busy with other tests; a leak or a growing queue shows more.
+    # Three times, of the fastest tenth: the machine may be busy with other tests, and all of a
+    # sudden. A leak or a growing queue slows all steps.
     assert result["last"] < 3 * result["first"] + 2e-3
     assert result["peak_mib"] < 2500

@@ -15,6 +15,7 @@ TensorFlow's per-replica components would sum to: `assign_add(x)` adds Σ x, `as
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -33,6 +34,7 @@ class Settlement(enum.Enum):
     FIRST = "first"
     SUM_OF_CHANGES = "sum of changes"
     SUM = "sum"
+    OWN = "own"  # each replica has a row
 
 
 def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Settlement:
@@ -66,20 +68,27 @@ def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Sett
     )
 
 
-def settle(how: Settlement, new: Any, old: Any, group: SyncGroup) -> Any:
-    """Combine the replicas' `new` values of one variable, inside the compiled program."""
-    if how is Settlement.STORE or group.size == 1:
-        return new
+def settle(
+    how: Sequence[Settlement], news: Sequence[Any], olds: Sequence[Any], group: SyncGroup
+) -> list[Any]:
+    """Combine the replicas' new values of some variables, inside the compiled program."""
+    parts = [_part(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)]
+    sums = iter(group.sum_together([part for part in parts if part is not None]))
+    settled = []
+    for h, new, old, part in zip(how, news, olds, parts, strict=True):
+        total = new if part is None else next(sums).astype(new.dtype)
+        summed = h is Settlement.SUM_OF_CHANGES and part is not None
+        settled.append(old + total if summed else total)
+    return settled
+
+
+def _part(how: Settlement, new: Any, old: Any, group: SyncGroup) -> Any:
+    """What a replica adds to the sum that settles a variable; None if nothing is summed."""
+    if how in (Settlement.STORE, Settlement.OWN) or group.size == 1:
+        return None
     if how is Settlement.MEAN:
         # A replica without rows has share 0: its statistics are NaN and must not spread.
-        return _sum(new * group.share if group.share else jnp.zeros_like(new), group, new.dtype)
+        return new * group.share if group.share else jnp.zeros_like(new)
     if how is Settlement.FIRST:
-        first = jnp.where(group.replica_id() == 0, new, jnp.zeros_like(new))
-        return _sum(first, group, new.dtype)
-    if how is Settlement.SUM_OF_CHANGES:
-        return old + _sum(new - old, group, new.dtype)
-    return _sum(new, group, new.dtype)
-
-
-def _sum(value: Any, group: SyncGroup, dtype: Any) -> Any:
-    return group.sum([value])[0].astype(dtype)
+        return jnp.where(group.replica_id() == 0, new, jnp.zeros_like(new))
+    return new - old if how is Settlement.SUM_OF_CHANGES else new

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.extend
 
+from replicax._core.compiling import compiled
+
 _core = jax.extend.core
 _FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
 _known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -54,7 +56,7 @@ def with_arguments(
         return list(_core.jaxpr_as_fun(opened)(*operands))
 
     wanted = [one if isinstance(one, jax.sharding.Sharding) else None for one in layouts]
-    return jax.jit(call, out_shardings=wanted)
+    return compiled(call, out_shardings=wanted)
 
 
 def _constants(function: Any) -> tuple[Any, ...]:

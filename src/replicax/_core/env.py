@@ -6,8 +6,8 @@
 `NCCL_ALGO`              set to `Ring` by `CommunicationImplementation.RING` if it is unset.
 `TPU_SKIP_MDS_QUERY`, `ALLOW_MULTIPLE_LIBTPU_LOAD`  set while libtpu starts only to compile: else
                          it asks Google's metadata server, and only one process may load it.
-`TPU_LIBRARY_PATH`       set by `replicax compare` and `replicax devices`, on a machine without a
-                         TPU, so that JAX does not load libtpu.
+`TPU_LIBRARY_PATH`       set when a strategy is made, on a machine without a TPU, so that JAX does
+                         not load libtpu; also by `replicax compare` and `replicax devices`.
 `XLA_PYTHON_CLIENT_PREALLOCATE`, `XLA_FLAGS`  set by functions of `tf.config`: whether JAX takes
                          most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
@@ -16,6 +16,13 @@
                          nothing, or stands still while others wait for it, ends all. Default: 30.
 `RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
                          set by `replicax run`.
+`RX_PROCESSES_HERE`      set by `replicax run`, for the processes that it starts: how many share
+                         this machine.
+`RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or the
+                         parts of `replicax.config.cpu_tuning` to use. Default: all.
+`RX_COMPILATION_CACHE`   read when the first strategy is made: the folder in which compiled programs
+                         are kept for the next start, or `off`. Default: `replicax` in the user's
+                         cache folder, `XDG_CACHE_HOME`.
 
 What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variables of schedulers,
 `RX_TPU_FALLBACK`.
@@ -42,6 +49,10 @@ LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
+RX_CPU_TUNING = "RX_CPU_TUNING"
+RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
+CPU_TUNING_PARTS = ("convolutions", "fusions", "memory", "pooling", "threads")
+RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
 # For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
 # threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
@@ -96,6 +107,11 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
     """
     told = chips or "JAX_PLATFORMS" in environ or TPU_LIBRARY_PATH in environ
     return {} if told else {TPU_LIBRARY_PATH: __file__}
+
+
+def leave_idle_libtpu(chips: int) -> None:
+    """Keep JAX from loading libtpu, if this machine has no TPU; before JAX starts."""
+    os.environ.update(without_idle_libtpu(os.environ, chips))
 
 
 def _set(changes: Mapping[str, str | None]) -> None:
@@ -167,10 +183,61 @@ def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
     return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
 
 
+def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """What `RX_CPU_TUNING` says: which parts of the tuning for CPUs are on; all by default.
+
+    Raises:
+        UsageError: If it names a part that there is not.
+
+    Example:
+        >>> sorted(cpu_tuning_parts({"RX_CPU_TUNING": "memory,pooling"}))
+        ['memory', 'pooling']
+    """
+    text = (os.environ if environ is None else environ).get(RX_CPU_TUNING, "").strip()
+    if text in ("", "1"):
+        return frozenset(CPU_TUNING_PARTS)
+    names = frozenset() if text == "0" else frozenset(name.strip() for name in text.split(","))
+    if not names <= set(CPU_TUNING_PARTS):
+        raise UsageError(
+            f"{RX_CPU_TUNING} is 0, 1, or names of parts of the tuning with commas between them. "
+            f"Received: {text!r}. Each part can be switched off alone. "
+            f"The parts are {', '.join(CPU_TUNING_PARTS)}."
+        )
+    return names
+
+
+def tuning_for_child(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables by which a process that computes on a CPU is tuned as this one is."""
+    own = os.environ if environ is None else environ
+    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in cpu_tuning_parts(own) else {}
+    return {**kept, **({RX_CPU_TUNING: own[RX_CPU_TUNING]} if RX_CPU_TUNING in own else {})}
+
+
+def processes_here(environ: Mapping[str, str] | None = None) -> int:
+    """How many processes of the program share this machine, as far as `replicax run` said."""
+    text = (os.environ if environ is None else environ).get(RX_PROCESSES_HERE, "")
+    return int(text) if text.isdecimal() and int(text) else 1
+
+
 def folder_for_state(environ: Mapping[str, str] | None = None) -> Path:
     """Where programs of this user keep what outlives them."""
     own = os.environ if environ is None else environ
     return Path(own.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+
+
+def folder_for_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """Where programs of this user keep what they can make again."""
+    own = os.environ if environ is None else environ
+    return Path(own.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where compiled programs are kept, as `RX_COMPILATION_CACHE` says; None for nowhere."""
+    own = os.environ if environ is None else environ
+    text = own.get(RX_COMPILATION_CACHE, "").strip()
+    if text.lower() in ("off", "0", "false", "no"):
+        return None
+    return Path(text).expanduser() if text else folder_for_cache(environ) / "replicax"
 
 
 def count_visible(gpus: int, environ: Mapping[str, str] | None = None) -> int:

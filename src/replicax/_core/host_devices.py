@@ -26,7 +26,7 @@ _PLATFORMS = {"GPU": {"gpu", "cuda", "rocm"}, "TPU": {"tpu"}}
 
 def is_started() -> bool:
     """Whether JAX has started, so that its devices cannot be changed any more."""
-    count = _setting("jax_num_cpu_devices")
+    count = jax_setting("jax_num_cpu_devices")
     try:
         jax.config.update("jax_num_cpu_devices", count + 1)  # taken only before
     except RuntimeError:
@@ -39,7 +39,7 @@ def count_cpu_devices() -> int:
     """How many devices the CPU is."""
     if is_started():
         return len(jax.local_devices(backend="cpu"))
-    return max(1, _setting("jax_num_cpu_devices"))
+    return max(1, jax_setting("jax_num_cpu_devices"))
 
 
 def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -> int:
@@ -55,7 +55,7 @@ def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -
             return len(jax.local_devices(backend=kind.lower()))
         except RuntimeError:
             return 0
-    platforms = _setting("jax_platforms")
+    platforms = jax_setting("jax_platforms")
     if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
         return 0
     if kind == "TPU":
@@ -131,7 +131,8 @@ def _before_start(what: str) -> None:
         )
 
 
-def _setting(name: str) -> Any:
+def jax_setting(name: str) -> Any:
+    """What a setting of JAX is now; type checkers know none of them."""
     return getattr(jax.config, name)
 
 

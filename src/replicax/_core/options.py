@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+from replicax._core.compression import Compression, compression_of
 from replicax._core.errors import UsageError
 
 
@@ -51,15 +52,20 @@ class CommunicationOptions:
 
     Args:
         bytes_per_pack: In `strategy.run`, gradients are packed into buffers that are full from
-            this size on; 0 leaves the choice to Replicax. In `fit` XLA merges them as it likes.
+            this size on; 0 leaves the choice to Replicax. In `fit` it counts on CPUs; on GPUs and
+            TPUs XLA merges them there as it likes.
         timeout_seconds: How long a worker may keep the others waiting before all end with a
             message that names it. None lets a worker that is busy take its time; one that is
             dead or stands still is noticed all the same.
         implementation: `RING` is Gloo on CPUs and NCCL's ring on GPUs, `AUTO` takes what the
             devices have, as does `NCCL`, which warns on others than GPUs.
 
+        compression: In `strategy.run` and `fit`, how the gradients that an optimizer gets are
+            made smaller on their way: "bf16", "int8", "top_k", or an object of
+            `rx.experimental.compression`. None sends what there is. See docs/communication.md.
+
     Raises:
-        UsageError: If a size or a time is negative.
+        UsageError: If a size or a time is negative, or there is no such compression.
 
     Example:
         >>> import replicax as rx
@@ -70,8 +76,10 @@ class CommunicationOptions:
     bytes_per_pack: int = 0
     timeout_seconds: float | None = None
     implementation: CommunicationImplementation = CommunicationImplementation.AUTO
+    compression: Compression | str | None = None
 
     def __post_init__(self) -> None:
+        compression_of(self.compression)
         if self.bytes_per_pack < 0:
             raise UsageError(
                 "A pack has a size in bytes. "

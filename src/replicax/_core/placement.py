@@ -9,6 +9,7 @@ waits for anybody. That the values agree is seen to elsewhere: `_control/agreeme
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Sharding
+
+# Bytes. A CPU device takes over memory that begins at a multiple of this, and copies other memory.
+_ALIGNMENT = 64
 
 
 def place(value: Any, layout: Sharding) -> Any:
@@ -41,6 +45,13 @@ def place(value: Any, layout: Sharding) -> Any:
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(value))
     host = to_host(value)
     return jax.make_array_from_callback(host.shape, layout, lambda index: host[index])
+
+
+def copied(value: jax.Array) -> Any:
+    """A copy of an array in memory of its own, where it is; JAX compiles nothing for it."""
+    if not value.is_fully_addressable:
+        return value.copy()
+    return jax.device_put(value, value.sharding, may_alias=False)
 
 
 def gather_rows(rows: np.ndarray, counts: Sequence[int], split: Sharding, out: Sharding) -> Any:
@@ -90,6 +101,22 @@ def place_all(values: Any, layout: Sharding) -> Any:
     if layout.is_fully_addressable:
         return jax.device_put(values, layout)
     return jax.tree.map(lambda value: place(value, layout), values)
+
+
+def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
+    """An array without values, whose memory the devices of a CPU take over as it is."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(kind).reshape(shape)
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of an array of numbers: the only one, if it goes to the devices of a CPU."""
+    out = aligned(array.shape, array.dtype)
+    np.copyto(out, array)
+    return out
 
 
 def is_spread(value: Any) -> bool:

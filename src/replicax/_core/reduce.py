@@ -79,6 +79,7 @@ class SyncGroup:
         share: This replica's weight in a mean of variables: 0 for a replica without rows.
         gathers: The sizes that gathers meet, for uneven shapes.
         mesh: The devices, if several of them hold one replica.
+        pays_per_array: Whether each array of an all-reduce is an operation of the network.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class SyncGroup:
         share: float | None = None,
         gathers: GatherLog | None = None,
         mesh: Mesh | None = None,
+        pays_per_array: bool = False,
     ) -> None:
         self.size = size
+        self._pays_per_array = pays_per_array
         self._mesh = mesh
         self.share = 1.0 / size if share is None else share
         self._combine = combine
@@ -140,6 +143,12 @@ class SyncGroup:
             zero = 0 * self.replica_id()
             leaves = [leaf + zero.astype(leaf.dtype) for leaf in leaves]
         return list(lax.psum(leaves, AXIS))
+
+    def sum_together(self, leaves: list[Any]) -> list[Any]:
+        """`sum`, in one buffer for each type if that is cheaper."""
+        if not leaves:
+            return []
+        return combine_packed(leaves, self.sum) if self._pays_per_array else self.sum(leaves)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         """Concatenate every array of a nest over the group along `axis`."""

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._core.errors import UnknownDevice, UsageError
+from replicax._core.starting import begin
 
 AXIS = "replica"
 # The second axis, where several devices hold one replica.
@@ -48,6 +49,7 @@ class Topology:
     @classmethod
     def single(cls, device: str | jax.Device | None = None) -> Topology:
         """One replica, on `device` or on JAX's default device."""
+        begin()
         return cls.of([default_device() if device is None else parse_device(device)])
 
     @classmethod
@@ -60,6 +62,7 @@ class Topology:
             devices: The devices.
             model_parallel: How many of them, in this order, hold one replica together.
         """
+        begin()
         chosen = [parse_device(device) for device in devices or ()] or default_devices()
         repeated = sorted({device_name(device) for device in chosen if chosen.count(device) > 1})
         if repeated:
@@ -75,6 +78,7 @@ class Topology:
     @classmethod
     def cluster(cls) -> Topology:
         """One replica per device of every process that has joined, in the order of the workers."""
+        begin()
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         whole = cls.of(devices)
         return replace(whole, process_index=jax.process_index(), num_processes=jax.process_count())
@@ -163,6 +167,11 @@ class Topology:
     def split(self) -> NamedSharding:
         """Axis 0 divided over the replicas."""
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
+
+    @property
+    def pays_per_array(self) -> bool:
+        """Whether each array of an all-reduce is an operation of the network, merged or not."""
+        return self.platform == "cpu" and self.num_processes > 1
 
     @property
     def may_deadlock(self) -> bool:

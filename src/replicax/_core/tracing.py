@@ -88,6 +88,11 @@ def current_trace() -> Any:
         return trace
 
 
+def is_traced() -> bool:
+    """Whether operations become part of a program, a gradient or the like, now."""
+    return current_trace() is not _evaluation()
+
+
 def refuse_inside_a_trace(home: Any = None) -> None:
     """Refuse to give away an element of an iterator to what JAX traces on its own.
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -50,6 +50,7 @@ from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
+from keras.src.backend.jax import random as jax_random  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
 from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: E402
@@ -66,6 +67,8 @@ from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
 from keras.src.trainers.trainer import Trainer  # noqa: E402
+from keras.src.utils.python_utils import is_default  # noqa: E402
+from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 
 __all__ = [
     "BaseOptimizer",
@@ -86,8 +89,10 @@ __all__ = [
     "get_stateless_scope",
     "in_symbolic_scope",
     "jax_distribution",
+    "jax_random",
     "jax_trainer",
     "losses",
+    "numbers_of",
     "set_distribution",
 ]
 
@@ -101,6 +106,15 @@ def read(variable: KerasVariable) -> Any:
             return value
     own = variable._value  # once: a variable on a parameter server fetches it
     return heard(variable, own if own is not None else _plain_value.__get__(variable))
+
+
+def read_all(variables: Sequence[KerasVariable]) -> list[Any]:
+    """`read` for each, without a call for each where none is needed."""
+    if get_stateless_scope() is None and not _hearers.get():
+        values = [variable._value for variable in variables]
+        if not any(value is None for value in values):
+            return values
+    return [read(variable) for variable in variables]
 
 
 _plain_value = KerasVariable.value
@@ -161,6 +175,16 @@ def write(variable: KerasVariable, value: Any) -> None:
         variable._value = value
     else:
         scope.add_update((variable, value))
+
+
+def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None:
+    """`write` for each."""
+    scope = get_stateless_scope()
+    for variable, value in zip(variables, values, strict=True):
+        if scope is None:
+            variable._value = value
+        else:
+            scope.add_update((variable, value))
 
 
 def set_path(variable: KerasVariable, path: str) -> None:
@@ -288,6 +312,16 @@ def layout(variable: KerasVariable) -> Any:
     return variable._layout
 
 
+def note_rows_of_replicas(variable: KerasVariable) -> None:
+    """Note that the variable has a row for each replica, which sees and writes its own."""
+    variable._replicax_rows = True  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def has_rows_of_replicas(variable: KerasVariable) -> bool:
+    """Whether the variable has a row for each replica."""
+    return getattr(variable, "_replicax_rows", False)
+
+
 def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
     """Change how the variable's replicas are combined."""
     variable._aggregation = aggregation
@@ -360,6 +394,11 @@ def model_of(callback: Any) -> Any:
     return callback._model
 
 
+def has_defaults(callback: Any, methods: Sequence[str]) -> bool:
+    """Whether a callback leaves these methods as they are."""
+    return all(is_default(getattr(callback, name)) for name in methods)
+
+
 SAVING, LOADING = "_save_model", "_load_model"
 """The methods of Keras' callbacks that write and read files."""
 
@@ -405,6 +444,11 @@ def global_random_seed() -> int | None:
     return global_state.get_global_attribute("global_random_seed")
 
 
+def drawn_seed(seed: Any) -> Any:
+    """The key of one draw: what a generator gives, or a number stands for."""
+    return jax_random.jax_draw_seed(seed)
+
+
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace `owner.name` by `wrapper(original)`, once."""
     original = getattr(owner, name)
@@ -434,6 +478,8 @@ def compute_loss(
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
     """Let a model's metrics see a batch; what they say then."""
     rows = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    # In a replica the loss is divided by their number, so that the sum over them is the mean.
+    loss = losses.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(loss, sample_weight=rows)
     return model.compute_metrics(x, y, predicted, weights)
 

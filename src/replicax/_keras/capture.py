@@ -107,6 +107,11 @@ class Captured:
         """How many arrays the function returns."""
         return sum(output is None for output in self.outputs)
 
+    def common(self, values: Iterable[Any]) -> list[tuple[str, Any]]:
+        """The paths and, of these values, those of the variables that all workers have alike."""
+        pairs = zip(self.variables, values, strict=True)
+        return [(v.path, value) for v, value in pairs if not _compat.has_rows_of_replicas(v)]
+
     def assemble(self, arrays: Sequence[Any]) -> Any:
         """The function's output, from its arrays."""
         rest = iter(arrays)
@@ -122,6 +127,7 @@ def capture(
     known: Sequence[Any] = (),
     recorder: Any = None,
     reader: Reader | None = None,
+    as_replica: bool = False,
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
@@ -132,6 +138,7 @@ def capture(
         known: Variables to take as inputs in any case.
         recorder: What a closure is recorded by: see recording.py.
         reader: Answers if data is asked for.
+        as_replica: Whether `fn` sees its own row of variables that have one for each replica.
 
     Returns:
         The pure function.
@@ -146,7 +153,7 @@ def capture(
         result = None
         with CaptureScope(recorder, finds=True) as scope, read_by(reader):
             try:
-                result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env)
+                result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env, as_replica)
             except Exception as caught:
                 error = caught
             created = _compat.pending_variables() - before
@@ -176,6 +183,7 @@ def _trace(
     variables: tuple[Any, ...],
     scope: CaptureScope,
     axis_env: Sequence[tuple[str, int]] | None,
+    as_replica: bool,
 ) -> Captured:
     noted: dict[str, Any] = {}
 
@@ -192,6 +200,8 @@ def _trace(
     # Shapes and types alone: an array's layout on a mesh would get into the jaxpr.
     shape_of = getattr(scope.recorder, "shape_of", _shape_of)
     values = [shape_of(variable) for variable in variables]
+    if as_replica:
+        values = [of_replica(v, value) for v, value in zip(variables, values, strict=True)]
     leaves = [abstract(leaf) for leaf in leaves]
     # A fresh function object per trace: JAX caches traces by identity.
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
@@ -200,6 +210,13 @@ def _trace(
 
 def _shape_of(variable: Any) -> Any:
     return abstract(_compat.read(variable))
+
+
+def of_replica(variable: Any, value: Any) -> Any:
+    """The shape and type that a replica sees of a variable."""
+    if not _compat.has_rows_of_replicas(variable):
+        return value
+    return jax.ShapeDtypeStruct(value.shape[1:], value.dtype)
 
 
 def abstract(leaf: Any) -> Any:

@@ -80,7 +80,7 @@ class ClosureSteps:
         self._model, self._kind, self._scheduler = model, kind, scheduler
         self._waiting: deque[Scheduled] = deque()
         self._newest = Newest()
-        step = _own_step(model, kind)
+        step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
         # New keys for each function that is made: `compile` may have changed everything.
         self._key, self._key_of_own = object(), object()
@@ -187,7 +187,8 @@ def _refuse_python(model: Any) -> None:
         )
 
 
-def _own_step(model: Any, kind: str) -> Callable[[Any], Any]:
+def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
+    """A step as a function of a batch that reads and writes the model's variables."""
     if getattr(type(model), f"{kind}_step") is not getattr(_compat.JAXTrainer, f"{kind}_step"):
         return _stateless_step(model, kind)
     return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)

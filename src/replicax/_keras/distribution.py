@@ -7,6 +7,7 @@ that this strategy owns runs; never for other models.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, final
 
@@ -18,7 +19,15 @@ from jax.core import Tracer
 from replicax._control import current
 from replicax._control.agreement import agree
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
-from replicax._core.placement import gather_rows, place, place_rows, to_host
+from replicax._core.partial_sums import with_sums_together
+from replicax._core.placement import (
+    aligned_copy,
+    gather_rows,
+    is_spread,
+    place,
+    place_rows,
+    to_host,
+)
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, Topology, device_name
@@ -33,20 +42,25 @@ class StoreDistribution(_compat.Distribution):
     Args:
         store: Where variables live.
         topology: The replicas among which batches are split.
+        in_replica_view: Whether models train as a custom loop does, by `run`.
     """
 
-    def __init__(self, store: Any, topology: Topology) -> None:
+    def __init__(self, store: Any, topology: Topology, *, in_replica_view: bool = False) -> None:
         names = [device_name(device).lower() for device in topology.devices]
         axes = topology.mesh.axis_names
         mesh = keras.distribution.DeviceMesh(topology.mesh.devices.shape, list(axes), names)
         super().__init__(mesh, AXIS, auto_shard_dataset=False)
         self.store = store
         self.topology = topology
+        # Adds up the replicas' parts of many sums at once; None leaves it to XLA.
+        self.add_up: Callable[[list[Any]], list[Any]] | None = None
         self._distribute: Callable[[Any], Any] | None = None
         # Makes a data set of a function that is to make it where it is read.
         self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
+        self.in_replica_view = in_replica_view
+        self.run: Any = None
 
     def share_by(self, distribute: Callable[[Any], Any]) -> None:
         """Say how a data set that is handed to `fit` as it is becomes this worker's share."""
@@ -105,6 +119,12 @@ class StoreDistribution(_compat.Distribution):
 
         return jax.tree.map(one, batch) if replicas > 1 else batch
 
+    def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """A step of a compiled program, whose sums over rows travel together if that pays."""
+        if self.add_up is None:
+            return step
+        return with_sums_together(step, self.topology.mesh, self.add_up)
+
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.
 
@@ -112,7 +132,7 @@ class StoreDistribution(_compat.Distribution):
         see _mesh/transfer.py.
         """
         waiting: list[Any] = []
-        put = self._put_leaf if owned else self._put_copy
+        put = functools.partial(self._put_leaf, owned=owned)
         for number, batch in enumerate(batches):
             if isinstance(batch, WorkerRows):
                 waiting.append(self._put_rows(batch))
@@ -123,11 +143,10 @@ class StoreDistribution(_compat.Distribution):
                 yield waiting.pop(0)
         yield from waiting
 
-    def _put_copy(self, leaf: Any) -> Any:
-        return self._put_leaf(np.array(leaf) if isinstance(leaf, np.ndarray) else leaf)
-
-    def _put_leaf(self, leaf: Any) -> Any:
+    def _put_leaf(self, leaf: Any, *, owned: bool) -> Any:
         refuse_text(leaf)
+        if isinstance(leaf, np.ndarray) and not owned:
+            leaf = aligned_copy(leaf)
         return place(leaf, self.get_data_layout(np.shape(leaf)))
 
     def _agree_on(self, batch: Any, number: int) -> None:
@@ -206,6 +225,8 @@ def chief_value(value: Any, layout: Any, path: str) -> Any:
     """
     if layout.is_fully_addressable or isinstance(value, Tracer):
         return value
+    if is_spread(value) and not value.is_fully_replicated:
+        return value  # each process has rows of its own
     host = to_host(value)
     kind = f"{uncounted(path)} {host.dtype}{list(host.shape)}".encode()
     sent = current().from_chief("value of a variable", kind + b":" + host.tobytes())

@@ -244,10 +244,8 @@ class StatefulFunction:
         if program.is_common:
             agree_on_shared(f"arguments in the {name}", arrays)
         begin_step(name, common=program.is_common)
-        if traces.in_flight is not None:
-            traces.in_flight.block_until_ready()
         try:
-            result, token = program(arrays)
+            result, token = program(arrays, after=traces.in_flight)
         except Exception as error:
             blame(error)
             raise_explained(error)

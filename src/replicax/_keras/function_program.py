@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
+from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
+from replicax._core.starting import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
-from replicax._keras import _compat
 from replicax._keras.capture import Captured, Static, capture, evaluate
 from replicax._keras.feeding import Elements, HostLoop, is_data
+from replicax._keras.program_state import ProgramState
 
 if TYPE_CHECKING:
     from replicax._keras.signature import Signature
@@ -38,6 +40,7 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
+        begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
 
@@ -51,32 +54,35 @@ class FunctionProgram:
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("gives back a data set")  # a new one in each call
-        values = self._lend()
-        layouts = [values[i].sharding for i in captured.written]
+        # What calls Python may fail midway, and the variables must have their values then.
+        self._state = state = ProgramState(captured, donates=not captured.jaxpr.effects)
+        written, others = state.lent()
+        values = state.in_order(written, others)
+        layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
         self.is_common = any(map(is_spread, [*values, *arrays]))
         if self.is_common:
             name = getattr(fn, "__qualname__", "a function")
-            paths = [variable.path for variable in captured.variables]
-            variables = list(zip(paths, values, strict=True))
-            agree_on_program(f"program of {name}", captured.jaxpr, arrays, variables)
-        self._compiled = jax.jit(
-            lambda state, leaves: (evaluate(captured.jaxpr, *state, *leaves), jnp.int32(0)),
-            out_shardings=([*outputs, *layouts], None),
+            agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
+
+        def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
+            results = evaluate(captured.jaxpr, *state.in_order(written, others), *leaves)
+            return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
+
+        self._compiled = compiled(
+            program,
+            donate_argnums=(0,) if state.donates else (),
+            out_shardings=(outputs, layouts, None),
         )
 
-    def __call__(self, leaves: list[Any]) -> tuple[Any, Any]:
-        captured: Captured = self._captured
-        results, token = self._compiled(self._lend(), leaves)
-        written = [captured.variables[position] for position in captured.written]
-        news = _by_store(written, results[captured.num_outputs :], "keep")
-        for variable, new in zip(written, news, strict=True):
-            _compat.write(variable, new)
-        return captured.assemble(results[: captured.num_outputs]), token
-
-    def _lend(self) -> list[Any]:
-        variables = self._captured.variables
-        return _by_store(variables, [_compat.read(variable) for variable in variables], "lend")
+    def __call__(self, leaves: list[Any], *, after: Any = None) -> tuple[Any, Any]:
+        """Call it; if `after` is an array, not before that is computed."""
+        values = self._state.taken()
+        if after is not None:
+            after.block_until_ready()
+        outputs, news, token = self._compiled(*values, leaves)
+        self._state.give(news)
+        return self._captured.assemble(outputs), token
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
@@ -96,16 +102,3 @@ def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
         if isinstance(leaf, PerReplica) and leaf.is_even:
             layouts[leaf.stacked] = split
     return layouts
-
-
-def _by_store(variables: Sequence[Any], values: Sequence[Any], way: str) -> list[Any]:
-    """Lend or keep the values of variables that live away from where they are computed with."""
-    moved = list(values)
-    stores = [_compat.owner(variable) for variable in variables]
-    for store in {id(store): store for store in stores if store is not None}.values():
-        if not store.is_resident:
-            places = [i for i, owner in enumerate(stores) if owner is store]
-            there = getattr(store, way)([values[i] for i in places])
-            for i, value in zip(places, there, strict=True):
-                moved[i] = value
-    return moved

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from replicax._keras import callbacks, epochs, replica, slots, trainer, workers
+from replicax._keras import (
+    batch_logs,
+    callbacks,
+    epochs,
+    first_values,
+    replica,
+    slots,
+    trainer,
+    workers,
+)
 
 
 def install_hooks() -> None:
@@ -11,5 +20,7 @@ def install_hooks() -> None:
     trainer.install()
     slots.install()
     workers.install()
+    first_values.install()
     epochs.install()
     callbacks.install()
+    batch_logs.install()

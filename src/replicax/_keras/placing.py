@@ -46,12 +46,13 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of all variables for a loop: none, if no step is computed here."""
+    """The values of all variables for a loop: none, if its steps read and write variables."""
 
     @functools.wraps(original)
     def state(self: Any, **wanted: bool) -> Any:
         owner = _compat.strategy_of(self)
-        if owner is None or owner.extended.distribution.make_steps is None:
+        where = owner and owner.extended.distribution
+        if where is None or not (where.make_steps or where.in_replica_view):
             return original(self, **wanted)
         groups = [wish for name, wish in wanted.items() if name.endswith("_variables") and wish]
         purges = wanted.get("purge_model_variables", False)

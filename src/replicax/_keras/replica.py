@@ -38,7 +38,7 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        with _summed(grads) as total:
+        with _summed(self, grads) as total:
             return original(self, total, trainable_variables)
 
     return apply
@@ -51,19 +51,23 @@ def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]
     def stateless_apply(
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        with _summed(grads) as total:
+        with _summed(self, grads) as total:
             return original(self, optimizer_variables, total, trainable_variables)
 
     return stateless_apply
 
 
 @contextlib.contextmanager
-def _summed(grads: Any) -> Generator[Any, None, None]:
+def _summed(optimizer: Any, grads: Any) -> Generator[Any, None, None]:
     frame, group = current_frame(), _group()
-    if group is None or (frame and frame.gradients_reduced):
+    if group is None or frame is None or frame.gradients_reduced:
         yield grads
         return
-    summed = iter(group.all_reduce(ReduceOp.SUM, [g for g in grads if g is not None]))
+    given = [g for g in grads if g is not None]
+    if frame.sum_gradients is None:
+        summed = iter(group.all_reduce(ReduceOp.SUM, given))
+    else:
+        summed = iter(frame.sum_gradients(optimizer, given, group))
     with gradients_reduced():
         yield [None if grad is None else next(summed) for grad in grads]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
-import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
+from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
@@ -151,7 +151,7 @@ class ShardOptimizer:
         """
         key = tuple(parts)
         if key not in self._updates:
-            self._updates[key] = jax.jit(self._traced(key))
+            self._updates[key] = compiled(self._traced(key))
         rate = None if learning_rate is None else np.float32(learning_rate)
         return self._updates[key](
             values, grads, slots, np.int32(iterations), rate, np.float32(scale)

@@ -7,8 +7,11 @@ from typing import Any
 
 import jax
 
+from replicax._core.compiling import compiled
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
@@ -36,7 +39,14 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
 
 
 def program_of_steps(
-    model: Any, kind: str, layouts: Any, *, spread: Callable[[Any], Any], logs: Any, donates: bool
+    model: Any,
+    kind: str,
+    layouts: Any,
+    *,
+    spread: Callable[[Any], Any],
+    together: Callable[[Step], Step] = lambda step: step,
+    logs: Any,
+    donates: bool,
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them: `(state, batches) -> (logs, state)`.
 
@@ -45,16 +55,24 @@ def program_of_steps(
         kind: `train`, `test` or `predict`.
         layouts: Where each value of the state is, before the steps and after them.
         spread: Divides a batch over the replicas.
+        together: Lets the sums over rows travel together, where XLA would not.
         logs: Where the logs are; None leaves it to XLA.
         donates: Whether the new state takes over the memory of the old one.
     """
 
+    one = together(lambda state, batch: model_step(model, kind, state, batch))
+
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        return model_step(model, kind, gathered(state, layouts), spread(batch))
+        return one(gathered(state, layouts), spread(batch))
 
     def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
         if len(batches) == 1:
             return step(state, batches[0])
         return repeated(step, state, batches, layouts, join=kind == "predict")
 
-    return jax.jit(program, donate_argnums=(0,) if donates else (), out_shardings=(logs, layouts))
+    return compiled(
+        program,
+        devices=next((layout.device_set for layout in jax.tree.leaves(layouts)), None),
+        donate_argnums=(0,) if donates else (),
+        out_shardings=(logs, layouts),
+    )

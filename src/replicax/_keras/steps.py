@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+import jax.numpy as jnp
 
 from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
-from replicax._core.placement import place, place_all
+from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import begin_step, dispatched, settled
 from replicax._keras import _compat
@@ -43,6 +44,7 @@ class Steps:
         self._compiled: Any = None
         self._agreed: set[Any] = set()
         self._is_agreed = False
+        self._has_begun = False
         self._is_common = distribution.topology.num_processes > 1
         self._in_flight: Any = None
         self._state: Any = None
@@ -87,7 +89,10 @@ class Steps:
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
         if not self._donates:
             return state
-        return tuple([value.copy() for value in group] for group in state)
+        if not self._has_begun:  # nothing is compiled for the first one
+            self._has_begun = True
+            return jax.tree.map(copied, state)
+        return _copied_together(state)
 
     def _execute(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         """As many steps as `compile(steps_per_execution=…)` says, or as there are batches left.
@@ -96,7 +101,7 @@ class Steps:
         """
         wanted = self._model.steps_per_execution
         batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        if len(batches) == wanted and not self._eager and are_alike(batches):
+        if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
         outputs = []
         for batch in batches:
@@ -145,6 +150,7 @@ class Steps:
             self._kind,
             jax.tree.map(lambda value: value.sharding, state),
             spread=distribution.spread,
+            together=distribution.together,
             # Of several processes each can read only what it holds the whole of.
             logs=distribution.topology.replicated if self._is_common else None,
             donates=self._donates,
@@ -175,3 +181,9 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
+
+
+@jax.jit
+def _copied_together(state: Any) -> Any:
+    """Copies of all values: for hundreds of them a tenth of the time that each by itself takes."""
+    return jax.tree.map(jnp.copy, state)

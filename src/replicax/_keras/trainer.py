@@ -19,6 +19,7 @@ from replicax._keras.data import adapted, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
 from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
+from replicax._keras.replica_steps import ReplicaSteps
 from replicax._keras.slots import noted
 from replicax._keras.steps import Steps
 from replicax._keras.worker_batches import refuse_endless_validation
@@ -117,8 +118,9 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         # Each time: a layer may have got new variables since (`enable_lora`).
         distribution.adopt(_variables(self, of_optimizer=distribution.make_steps is None))
         if current is None or force:
+            kinds = ReplicaSteps if distribution.in_replica_view else Steps
             make_steps = distribution.make_steps
-            current = make_steps(self, kind) if make_steps else Steps(self, kind, distribution)
+            current = make_steps(self, kind) if make_steps else kinds(self, kind, distribution)
             setattr(self, attribute, current)
         return current
 

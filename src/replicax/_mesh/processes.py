@@ -22,6 +22,7 @@ from replicax._core.env import prefer_nccl_ring
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
+from replicax._core.starting import begin
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 logger = logging.getLogger("replicax")
@@ -60,6 +61,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
     Raises:
         WorkersDiffer: If versions, devices or options are not the same on all workers.
     """
+    begin()
     if options.implementation is CommunicationImplementation.RING:
         prefer_nccl_ring()
     process = training_process(resolver)

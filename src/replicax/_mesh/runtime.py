@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
@@ -22,14 +23,15 @@ from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_valu
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
+from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
-from replicax._mesh.ownership import OwnArrays
 from replicax._mesh.spmd import Program, build, wrap_output
 from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
+    from replicax._core.compression import Compression
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
@@ -44,6 +46,7 @@ class Runtime:
         store: Where variables live.
         reducer: How replicas combine.
         before: Called before a function runs by itself, not inside a compiled one.
+        compression: How the gradients of optimizers are compressed.
     """
 
     def __init__(
@@ -53,15 +56,20 @@ class Runtime:
         reducer: CrossDeviceOps,
         *,
         before: Callable[[], None] = lambda: None,
+        compression: Compression | None = None,
     ) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer
         self._before = before
-        self.distribution = StoreDistribution(store, topology)
+        self._sum_gradients = CompressedSum(compression, store, topology) if compression else None
+        self.distribution = StoreDistribution(store, topology, in_replica_view=bool(compression))
+        if topology.pays_per_array:
+            group = SyncGroup(topology.num_replicas, reducer.combine)
+            self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
+        prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
-        self._own = OwnArrays()
         self._in_flight: Any = None
 
     def call(
@@ -74,7 +82,8 @@ class Runtime:
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
         if self.topology.num_replicas == 1 and is_recorded():
-            return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
+            with strategy.scope():
+                return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
@@ -90,7 +99,8 @@ class Runtime:
 
         def make() -> Program:
             options = None if traced else compiler_options
-            return self._build(strategy, fn, signature.without_arrays(), arrays, options)
+            with strategy.scope():
+                return self._build(strategy, fn, signature.without_arrays(), arrays, options)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
@@ -109,7 +119,8 @@ class Runtime:
     ) -> Program:
         def replica_fn(group: SyncGroup, leaves: Sequence[Any]) -> Any:
             args, kwargs = signature.rebuild(leaves)
-            with entered(Frame(strategy, ReplicaContext(strategy, group))):
+            context = ReplicaContext(strategy, group)
+            with entered(Frame(strategy, context, sum_gradients=self._sum_gradients)):
                 return fn(*args, **kwargs)
 
         donate = self.store.is_resident and _compat.get_stateless_scope() is None
@@ -123,46 +134,41 @@ class Runtime:
             compiler_options=compiler_options,
         )
         if self.topology.num_processes > 1:
-            variables = [(v.path, _compat.stored(v)) for v in program.captured.variables]
+            variables = program.captured.common(map(_compat.stored, program.captured.variables))
             agree_on_program(f"`run` of {_name(fn)}", program.captured.jaxpr, arrays, variables)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
-        captured = program.captured
-        written = set(captured.written)
-        mine = [captured.variables[i] for i in captured.written]
-        values = [_compat.read(variable) for variable in mine]
-        others = [_compat.read(v) for i, v in enumerate(captured.variables) if i not in written]
-        keys, own = [id(variable) for variable in mine], self._own
-        if traced:
-            pass  # the function around lends, keeps and waits
-        elif self.store.is_resident:
-            values = own.donatable(keys, values)
-        else:
-            values, others = self.store.lend(values), self.store.lend(others)
-        if not traced:
-            begin_step("run", common=self.topology.num_processes > 1)
-            if self._in_flight is not None:
-                self._in_flight.block_until_ready()
+        state = program.state
+        if traced:  # the function around lends, keeps and waits
+            outputs, news, _ = self._computed(program, state.values(), arrays)
+            _compat.write_all(state.written, news)
+            return self._wrapped(program, outputs)
+        several = self.topology.num_processes > 1
+        begin_step("run", common=several)
+        values = state.taken()
+        if self._in_flight is not None:
+            self._in_flight.block_until_ready()
+        outputs, news, token = self._computed(program, values, arrays)
+        if self.topology.may_deadlock:
+            self._in_flight = token
+        if several:
+            dispatched(token.is_ready)
+        state.give(news)
+        return self._wrapped(program, outputs)
+
+    def _computed(self, program: Program, values: Sequence[Any], arrays: Sequence[Any]) -> Any:
         try:
-            outputs, news, token = program.compiled(values, others, arrays)
+            return program.compiled(*values, arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)
-        if self.topology.may_deadlock and not traced:
-            self._in_flight = token
-        kept = news if traced else self.store.keep(news)
-        if not traced:
-            if self.topology.num_processes > 1:
-                dispatched(token.is_ready)
-            own.note(keys, kept)
-        for variable, new in zip(mine, kept, strict=True):
-            _compat.write(variable, new)
+
+    def _wrapped(self, program: Program, outputs: Sequence[Any]) -> Any:
         replicas = self.topology.num_replicas
-        wrapped = [
-            wrap_output(out, v, replicas) for out, v in zip(outputs, program.varies, strict=True)
-        ]
-        return captured.assemble(wrapped)
+        return program.captured.assemble(
+            [wrap_output(out, v, replicas) for out, v in zip(outputs, program.varies, strict=True)]
+        )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
         """Combine a nest of values over replicas, and over `axis` of each."""
@@ -175,9 +181,7 @@ class Runtime:
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate a nest of values over replicas along `axis`."""
         replicas = self.topology.num_replicas
-        if replicas == 1:
-            return value
-        return self._combined(value, _gather, axis, replicas)
+        return value if replicas == 1 else self._combined(value, _gather, axis, replicas)
 
     def _agree_on_combining(self, combine: Callable[..., Any], how: Sequence[Any]) -> None:
         """See that all workers combine the same now: one more would meet the others' next."""

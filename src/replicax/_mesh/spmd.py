@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from replicax._core.compiling import compiled
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
+from replicax._keras.program_state import ProgramState
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -29,12 +31,14 @@ class Program:
 
     Args:
         captured: The function's state and output structure.
+        state: The variables.
         varies: For each output array, whether it differs per replica.
         compiled: From `(written values, other values, arrays)` to
             `(output arrays, new values, token)`.
     """
 
     captured: Captured
+    state: ProgramState
     varies: tuple[bool, ...]
     compiled: Any
 
@@ -72,26 +76,25 @@ def build(
     make = _build_spmd if even else build_uneven
     captured, varies, body = make(fn, arrays, topology, combine)
     adopt(captured.variables)
-    written = set(captured.written)
+    state = ProgramState(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
-        rest, fresh = iter(others), iter(news)
-        state = [next(fresh if i in written else rest) for i in range(len(captured.variables))]
-        outputs, news, *token = body(state, arrays)
+        outputs, news, *token = body(state.in_order(news, others), arrays)
         if layouts is not None:
             outputs = [
                 _for_replicas(out, v, topology) for out, v in zip(outputs, varies, strict=True)
             ]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    compiled = jax.jit(
+    program = compiled(
         step,
-        donate_argnums=(0,) if donate else (),
+        devices=topology.devices,
+        donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
         compiler_options=compiler_options,
     )
-    return Program(captured, varies, compiled)
+    return Program(captured, state, varies, program)
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
@@ -107,16 +110,29 @@ def _build_spmd(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     replicas = topology.num_replicas
     several = topology.model_parallel > 1
-    group = SyncGroup(replicas, combine, mesh=topology.mesh if several else None)
+    group = SyncGroup(
+        replicas,
+        combine,
+        mesh=topology.mesh if several else None,
+        pays_per_array=topology.pays_per_array,
+    )
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
-    captured = capture(lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal())
+    captured = capture(
+        lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal(), as_replica=True
+    )
+    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
+        state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         outputs, news = settled(captured, how, group, state, leaves)
+        news = [
+            new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
+        ]
         stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
         # The map has an output in any case: of one without, XLA runs one device's part alone, and
         # the others would print nothing.
@@ -128,13 +144,17 @@ def _build_spmd(
     if replicas == 1:
         return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves))
     split, whole = PartitionSpec(AXIS), PartitionSpec()
+
+    def specs(own: Sequence[bool]) -> list[PartitionSpec]:
+        return [split if one else whole for one in own]
+
     # Over the axis `model`, if there is one, XLA divides what the replica computes.
     mapped = jax.shard_map(
         replica,
         mesh=topology.mesh,
         axis_names={AXIS},
-        in_specs=(whole, [split if share else whole for share in shares]),
-        out_specs=([split if v else whole for v in varies], whole, whole),
+        in_specs=(specs(rows), specs(shares)),
+        out_specs=(specs(varies), specs(written), whole),
         check_vma=False,
     )
     return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves))

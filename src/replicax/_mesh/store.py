@@ -11,9 +11,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from replicax._core.errors import UsageError
-from replicax._core.placement import place_all
 from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, MODEL, Topology, device_name
+from replicax._mesh.moving import move_all
 
 Placement = Callable[[VariableSpec], Sharding | None]
 
@@ -170,9 +170,9 @@ class DeviceStore:
         return tuple(map(device_name, self.devices))
 
     def lend(self, values: Any) -> Any:
-        return values if self.is_resident else place_all(values, self._topology.replicated)
+        return values if self.is_resident else move_all(values, self._topology.replicated)
 
     def keep(self, values: Any) -> Any:
         if self.is_resident or self._home is None:
             return values
-        return place_all(values, self._home)
+        return move_all(values, self._home)

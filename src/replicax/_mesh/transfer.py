@@ -7,22 +7,17 @@ placed by each for itself; for uneven ones all workers exchange rows, see `put_u
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from replicax._core.placement import place_rows
+from replicax._core.placement import aligned, aligned_copy, place_rows
 from replicax._core.values import PerReplica, refuse_text
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-
-
-# Bytes. A CPU device takes over memory that begins at a multiple of this, and copies other memory.
-_ALIGNMENT = 64
 
 
 def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
@@ -93,15 +88,11 @@ def _cut(sizes: tuple[int, ...], layout: Any) -> Any:
 def _stacked(leaves: Sequence[Any]) -> np.ndarray:
     """A copy of these arrays as one, which the devices of a CPU take over as it is."""
     arrays = [np.asarray(leaf) for leaf in leaves]
-    shape, dtype = (len(arrays), *arrays[0].shape), np.result_type(*arrays)
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    out = memory[start : start + size].view(dtype).reshape(shape)
+    out = aligned((len(arrays), *arrays[0].shape), np.result_type(*arrays))
     return np.stack(arrays, out=out)
 
 
 def _own_copy(leaf: Any) -> Any:
     # On the CPU, `device_put` aliases an aligned NumPy buffer: a loader that reuses its buffer
     # would change a batch that is already "on the device".
-    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    return aligned_copy(leaf) if isinstance(leaf, np.ndarray) else leaf

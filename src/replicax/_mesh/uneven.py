@@ -19,6 +19,7 @@ from replicax._core.errors import UnevenBatch
 from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
+from replicax._keras import _compat
 from replicax._keras.capture import Captured, Static, abstract, capture
 from replicax._keras.feeding import Refusal
 from replicax._mesh.fingerprint import same_outputs
@@ -62,16 +63,20 @@ def build_uneven(
     order = list(Settlement)
     how = [max(column, key=order.index) for column in zip(*(h for _, h in analyses), strict=True)]
 
+    rows = [_compat.has_rows_of_replicas(variable) for variable in common.variables]
+
     def body(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         programs, values = [], []
         for r, (captured, group) in enumerate(zip(captures, groups, strict=True)):
-            flat = [*state, *(_component(leaf, r) for leaf in leaves)]
+            own = [value[r] if row else value for value, row in zip(state, rows, strict=True)]
+            flat = [*own, *(_component(leaf, r) for leaf in leaves)]
             programs.append(_settled_program(captured, how, group, flat))
             values.append(flat)
         results = run_in_lockstep(programs, values)
         columns = list(zip(*results, strict=True))
         outputs = [_join(columns[k], v, topology) for k, v in enumerate(varies)]
-        return outputs, [column[0] for column in columns[len(varies) :]]
+        news = zip(columns[len(varies) :], common.written, strict=True)
+        return outputs, [_stacked(column, topology) if rows[i] else column[0] for column, i in news]
 
     return common, varies, body
 
@@ -95,7 +100,7 @@ def _trace_each(
 ) -> tuple[list[SyncGroup], list[Captured]]:
     """Trace every replica; again while the sizes that its gathers meet are still unknown."""
     replicas = len(inputs)
-    one = functools.partial(capture, axis_env=[(AXIS, replicas)], reader=Refusal())
+    one = functools.partial(capture, axis_env=[(AXIS, replicas)], reader=Refusal(), as_replica=True)
     known: tuple[tuple[int, ...], ...] = ()
     variables: Sequence[Any] = ()
     for _ in range(MAX_GATHER_ROUNDS):
@@ -178,4 +183,9 @@ def _join(components: Sequence[Any], varies: bool, topology: Topology) -> Any:
         return components[0]
     if len({component.shape for component in components}) > 1:
         return PerReplica(parts=tuple(components))
-    return PerReplica(lax.with_sharding_constraint(jnp.stack(components), topology.split))
+    return PerReplica(_stacked(components, topology))
+
+
+def _stacked(components: Sequence[Any], topology: Topology) -> Any:
+    """A row for each replica, on its device."""
+    return lax.with_sharding_constraint(jnp.stack(components), topology.split)

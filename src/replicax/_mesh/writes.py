@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.aggregation import Settlement, decide, settle
+from replicax._keras import _compat
 from replicax._keras.capture import Captured, evaluate
 from replicax._mesh.dependence import NOTHING, VARIES, dependence
 
@@ -30,7 +31,8 @@ def analyse(
     Raises:
         VariableNotReduced: If replicas write different values to an unaggregated variable.
     """
-    labels = [frozenset({i}) for i in range(len(captured.variables))]
+    rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
+    labels = [frozenset({i, VARIES} if own else {i}) for i, own in enumerate(rows)]
     labels += [frozenset({VARIES}) if share else NOTHING for share in shares]
     found = dependence(captured.jaxpr.jaxpr, labels)
     varies = [
@@ -39,6 +41,9 @@ def analyse(
     ]
     how = []
     for k, position in enumerate(captured.written, start=captured.num_outputs):
+        if rows[position]:
+            how.append(Settlement.OWN)
+            continue
         variable, from_old = captured.variables[position], position in found[k]
         how.append(
             decide(variable.aggregation, varies=varies[k], from_old=from_old, path=variable.path)
@@ -68,6 +73,4 @@ def settled(
     results = evaluate(captured.jaxpr, *state, *leaves)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
-    return outputs, [
-        settle(h, new, old, group) for h, new, old in zip(how, news, olds, strict=True)
-    ]
+    return outputs, settle(how, news, olds, group)

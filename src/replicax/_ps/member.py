@@ -17,6 +17,7 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import ClusterError
+from replicax._core.starting import begin
 from replicax._ps.contact import Presence
 from replicax._ps.encryption import server_context
 from replicax._ps.server_node import ServerNode
@@ -58,6 +59,7 @@ class Post:
     def __init__(
         self, presence: Presence, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT
     ) -> None:
+        begin()
         self._presence, self._make, self._kept = presence, make, kept
         # Reentrant: a session may be found to be garbage by a thread that holds it.
         self._lock = threading.RLock()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
-from replicax._core.env import GLIBC_TUNABLES, KEEP_MEMORY, KERAS_BACKEND
+from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UsageError
 from replicax._ps.cluster import SERVER, START_MEMBER, WORKER, Member
 from replicax._ps.ray_process import RayProcess
@@ -28,8 +28,6 @@ _SECONDS_TO_START = 120.0
 _SECONDS_TO_JOIN = 900.0  # a cluster that grows on demand starts machines first
 _LINES_TOLD = 15
 
-MEMBER_ENVIRONMENT = {KERAS_BACKEND: "jax", GLIBC_TUNABLES: KEEP_MEMORY}
-
 
 @final
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Members:
     Args:
         count: How many.
         settings: What each is told, as JSON has it.
-        environment: Variables of their environment, beside `MEMBER_ENVIRONMENT`.
+        environment: Variables of their environment, beside that of all.
         resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
             one core in a cluster that is joined, and nothing on this machine. Only a member that
             asks for a GPU sees one.
@@ -188,10 +186,14 @@ def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
         )
 
 
+def _for_all() -> dict[str, str]:
+    return {KERAS_BACKEND: "jax", **tuning_for_child()}
+
+
 def _plan(kind: Members) -> dict[str, Any]:
     """On other machines; what asks for nothing would never make a cluster grow."""
     resources = kind.resources or {"CPU": 1}
-    environment = {**MEMBER_ENVIRONMENT, **kind.environment}
+    environment = {**_for_all(), **kind.environment}
     return {**asdict(kind), "environment": environment, "resources": resources}
 
 
@@ -199,7 +201,7 @@ def _plan_here(kind: Members, folder: str) -> dict[str, Any]:
     """On this machine, where members find what this program finds, such as the script's modules."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {"PYTHONPATH": path, "TMPDIR": folder}  # what they leave behind goes with the cluster
-    return {**asdict(kind), "environment": {**own, **MEMBER_ENVIRONMENT, **kind.environment}}
+    return {**asdict(kind), "environment": {**own, **_for_all(), **kind.environment}}
 
 
 def _listen(process: RayProcess, roster: Roster) -> None:

@@ -14,6 +14,7 @@ import cloudpickle
 import jax
 import numpy as np
 
+from replicax._core.compiling import compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
 from replicax._ps.dialer import Dialer
@@ -40,12 +41,12 @@ class Compiled:
 
     def __init__(self, digest: str, meta: dict[str, Any], main: bytes, ids: bytes) -> None:
         self.digest, self.meta = digest, meta
-        self.main = jax.jit(jax.export.deserialize(bytearray(main)).call)
+        self.main = compiled(jax.export.deserialize(bytearray(main)).call)
         self.results: list[Any] | None = None  # what types and shapes they have
         self.ids: Any = None
         if ids:
             self._ids_leaves, code = split_ids(ids)
-            self.ids = jax.jit(jax.export.deserialize(bytearray(code)).call)
+            self.ids = compiled(jax.export.deserialize(bytearray(code)).call)
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[Wanted], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""

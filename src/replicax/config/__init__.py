@@ -1,6 +1,9 @@
-"""The names of `tf.config` that join this process to others."""
+"""What is set for the whole program: joining others, what is kept, how CPUs compute."""
 
+from replicax.config._compilation_cache import compilation_cache as compilation_cache
 from replicax.config._connect import (
     experimental_connect_to_cluster as experimental_connect_to_cluster,
 )
 from replicax.config._connect import experimental_connect_to_host as experimental_connect_to_host
+from replicax.config._cpu_tuning import CpuTuning as CpuTuning
+from replicax.config._cpu_tuning import cpu_tuning as cpu_tuning

@@ -3,6 +3,7 @@
 from replicax._core.options import CommunicationImplementation as CommunicationImplementation
 from replicax._core.options import CommunicationOptions as CommunicationOptions
 from replicax._input.context import ValueContext as ValueContext
+from replicax.experimental import compression as compression
 from replicax.experimental import partitioners as partitioners
 from replicax.experimental._notice import PreemptionWatcher as PreemptionWatcher
 from replicax.experimental._preemption import (

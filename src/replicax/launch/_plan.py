@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from replicax._core.env import GLIBC_TUNABLES, KEEP_MEMORY, RX_CLUSTER_SECRET
+from replicax._core.env import RX_CLUSTER_SECRET, RX_PROCESSES_HERE, tuning_for_child
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._chaos import RX_CHAOS, RX_CHAOS_LOG
@@ -133,7 +133,12 @@ def plan(
         ProcessPlan(
             task,
             argv,
-            {**common, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra},
+            {
+                **common,
+                RX_PROCESSES_HERE: str(len(here)),
+                TF_CONFIG: TFConfig(spec, task).to_json(),
+                **surroundings.extra,
+            },
         )
         for task in (Task("worker", index) for index in here)
     ]
@@ -167,7 +172,7 @@ def plan_parameter_servers(
     for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):
         env = of_servers if task.job == "ps" else common
         if task.job != "chief":
-            env = {GLIBC_TUNABLES: KEEP_MEMORY, **env}
+            env = {**tuning_for_child(surroundings.environ), **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
         plans.append(ProcessPlan(task, argv, env))
     return plans

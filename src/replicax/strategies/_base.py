@@ -49,6 +49,7 @@ class Strategy:
         self._cluster_resolver = cluster_resolver
         self._extended = StrategyExtended(self, runtime)
         runtime.distribution.share_by(self.experimental_distribute_dataset)
+        runtime.distribution.run = self.run
         runtime.distribution.distribute_from_function = self.distribute_datasets_from_function
 
     @property
@@ -133,9 +134,8 @@ class Strategy:
                 "`args=(batch,)`, with a comma."
             )
         self._check_cross_replica("run")
-        with self.scope():
-            chosen = options.experimental_xla_options if options else None
-            return self._runtime.call(self, fn, args, kwargs or {}, chosen)
+        chosen = options.experimental_xla_options if options else None
+        return self._runtime.call(self, fn, args, kwargs or {}, chosen)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
@@ -58,8 +59,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         options = communication_options or CommunicationOptions()
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()
-        packs = topology.num_processes > 1 and topology.platform == "cpu"
+        packs = topology.pays_per_array
         reducer = CollectiveAllReduce(options.bytes_per_pack, packs_by_default=packs)
         store = DeviceStore(replicated(topology), topology)
-        runtime = Runtime(topology, store, reducer)
+        compression = compression_of(options.compression)
+        runtime = Runtime(topology, store, reducer, compression=compression)
         super().__init__(runtime, cluster_resolver=resolver or TFConfigClusterResolver())

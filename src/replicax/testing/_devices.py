@@ -7,6 +7,7 @@ import contextlib
 import jax
 
 import replicax as rx
+from replicax._core.starting import begin
 
 
 def virtual_devices(count: int) -> list[jax.Device]:
@@ -28,6 +29,7 @@ def virtual_devices(count: int) -> list[jax.Device]:
         >>> len(rx.testing.virtual_devices(2)) >= 2
         True
     """
+    begin()
     # If JAX is in use already, enough devices may be there all the same.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", count)

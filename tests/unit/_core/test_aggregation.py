@@ -43,7 +43,7 @@ def test_a_value_that_differs_needs_an_aggregation():
 
 def settled(how, new, old=OLD, share=None, replicas=None):
     group = SyncGroup(replicas or len(new), sum_leaves, share=share)
-    return jax.vmap(lambda n, o: settle(how, n, o, group), axis_name=AXIS)(new, old)
+    return jax.vmap(lambda n, o: settle([how], [n], [o], group)[0], axis_name=AXIS)(new, old)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_the_defaults_are_those_of_tensorflow():
     assert dataclasses.astuple(RunOptions()) == (True, False, None)
     assert dataclasses.astuple(InputOptions()) == (True, InputReplicationMode.PER_WORKER, False, 1)
     automatic = CommunicationImplementation.AUTO
-    assert dataclasses.astuple(CommunicationOptions()) == (0, None, automatic)
+    assert dataclasses.astuple(CommunicationOptions()) == (0, None, automatic, None)
 
 
 @pytest.mark.parametrize("options", [RunOptions(), InputOptions(), CommunicationOptions()])

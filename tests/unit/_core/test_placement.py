@@ -11,6 +11,7 @@ import pytest
 
 from replicax._core import placement
 from replicax._core.placement import (
+    copied,
     gather_rows,
     is_here,
     is_spread,
@@ -34,6 +35,15 @@ def test_a_whole_value_goes_to_every_device(value):
 def test_a_value_is_divided():
     placed = place(np.arange(4.0, dtype="float32"), TWO.split)
     assert [shard.data.tolist() for shard in placed.addressable_shards] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("layout", [TWO.replicated, TWO.split])
+def test_a_copy_has_memory_of_its_own(layout):
+    value = place(np.arange(4.0, dtype="float32"), layout)
+    copy = copied(value)
+    assert copy.sharding == layout and copy.tolist() == [0, 1, 2, 3]
+    pieces = [*value.addressable_shards, *copy.addressable_shards]
+    assert len({piece.data.unsafe_buffer_pointer() for piece in pieces}) == 4
 
 
 def test_a_traced_value_is_placed():

@@ -5,6 +5,7 @@ That they train as one device does is in conformance/test_fit_variants.py and te
 
 from __future__ import annotations
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -105,3 +106,23 @@ def test_a_step_holds_a_share_of_what_is_divided():
     # Three quarters of two slots; of two slots and the kernel.
     assert [a - b for a, b in zip(copied, slots, strict=True)] == [2 * KERNEL * 3 // 4] * 2
     assert [a - b for a, b in zip(copied, everything, strict=True)] == [3 * KERNEL * 3 // 4] * 2
+
+
+@pytest.mark.parametrize("make", [rx.get_strategy, lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"])])
+def test_the_second_step_compiles_nothing(make):
+    compiled, after = [], []
+
+    def hear(event, seconds, **_):
+        compiled.extend([event] if event.endswith("/backend_compile_duration") else [])
+
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: after.append(len(compiled))
+    )
+    model = net(make())
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        model.fit(X[:24], Y[:24], batch_size=8, verbose=0, callbacks=[note])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+    assert after[0] > 0
+    assert after[1:] == [after[0], after[0]]

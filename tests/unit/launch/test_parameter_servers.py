@@ -78,6 +78,8 @@ def test_devices_are_for_those_that_compute():
 def test_members_keep_their_memory_unless_somebody_says_otherwise():
     found = environments()
     assert [name for name, env in found.items() if "GLIBC_TUNABLES" in env] == NAMES[1:]
+    stock = environments(environ={"RX_CPU_TUNING": "0"})
+    assert not any("GLIBC_TUNABLES" in env for env in stock.values())
     own = environments(environ={"GLIBC_TUNABLES": "mine"})
     assert {env["GLIBC_TUNABLES"] for env in own.values()} == {"mine"}
 

@@ -68,6 +68,7 @@ def test_the_environment_is_inherited_and_completed():
         "HOME": "/home/x",
         "KERAS_BACKEND": "jax",
         "PYTHONUNBUFFERED": "1",
+        "RX_PROCESSES_HERE": "1",
         "RX_RESTART": "0",
     }
 

@@ -192,7 +192,7 @@ def test_the_first_that_fails_ends_all_and_is_named(start, code):
     outcome, _ = start((HERE, SLEEP), f"print('why'); raise SystemExit({code})")
     assert (outcome.failure.rank, outcome.failure.returncode) == (1, code)
     assert outcome.failure.tail == "why"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # far from the minute that the others sleep
 
 
 def test_a_signal_that_ends_a_worker_is_a_failure(start):
@@ -280,7 +280,7 @@ def test_a_worker_that_does_not_listen_is_killed_after_the_grace(start):
     began = time.monotonic()
     outcome, _ = start((STUBBORN, HERE, SLEEP), (AWAIT_IT, FAIL))
     assert outcome.failure.rank == 1
-    assert QUICK.after_failure < time.monotonic() - began < 5
+    assert QUICK.after_failure < time.monotonic() - began < 30
 
 
 def test_a_worker_has_time_to_end_well(start):

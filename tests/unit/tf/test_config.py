@@ -142,14 +142,14 @@ def test_gpus_are_counted_by_the_driver(tmp_path, monkeypatch):
         (amd / str(number) / "properties").write_text(f"simd_count {number}\nother 1\n")
     monkeypatch.setattr(host_devices, "is_started", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(host_devices, "_setting", lambda name: None)
+    monkeypatch.setattr(host_devices, "jax_setting", lambda name: None)
     monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "cuda")
     assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 3
     monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "rocm")
     assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 2
     monkeypatch.setattr(host_devices, "has_plugin", lambda kind: False)
     assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
-    monkeypatch.setattr(host_devices, "_setting", lambda name: "cpu")
+    monkeypatch.setattr(host_devices, "jax_setting", lambda name: "cpu")
     monkeypatch.setattr(host_devices, "has_plugin", lambda kind: True)
     assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
 

@@ -168,7 +168,7 @@ def test_who_is_silent_is_hung_up_on(addresses, connect, handled, warnings):
     began = time.monotonic()
     with open_tcp(addresses) as sock:
         assert is_hung_up_on(sock) == b""
-    assert 0.2 < time.monotonic() - began < 5
+    assert 0.2 < time.monotonic() - began < 30
     assert "it did not say who it is within 0.3 s" in warnings(1)[0]
     link.call("go on")  # which has been silent, too, but is known
 

@@ -1,0 +1,193 @@
+"""JAX written by hand: `shard_map`, donated buffers, batches placed in one call, stock options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .training import FIT, WORKERS, Plan, Training, synchronous
+
+if TYPE_CHECKING:
+    from .workloads import Batches, Workload
+
+AXIS = "replica"
+
+
+class ByHand:
+    """A training step on one device, on two, or in two processes.
+
+    Args:
+        plan: What to train.
+        workload: The same, made.
+    """
+
+    def __init__(self, plan: Plan, workload: Workload) -> None:
+        import jax
+
+        self._plan, self._workload, self._rank = plan, workload, None
+        if plan.strategy == WORKERS:
+            self._rank = int(os.environ["BENCHMARK_RANK"])
+            address = os.environ["BENCHMARK_ADDRESS"]
+            jax.distributed.initialize(address, plan.replicas, self._rank)
+        elif plan.replicas > 1:
+            jax.config.update("jax_num_cpu_devices", plan.replicas)
+        types = (jax.sharding.AxisType.Auto,)
+        mesh = jax.make_mesh((plan.replicas,), (AXIS,), axis_types=types)
+        self._mesh = mesh
+        self._split, self._whole = (
+            jax.NamedSharding(mesh, jax.P(AXIS)),
+            jax.NamedSharding(mesh, jax.P()),
+        )
+
+    def training(self, path: str) -> Training:
+        import jax
+
+        initial = self._workload.weights()
+        weights, statistics = initial.trainable, initial.statistics
+        start, update = OPTIMIZERS[self._workload.optimizer](self._workload.settings)
+        state = jax.tree.map(self._everywhere, (weights, start(weights), statistics))
+        compiled = self._compiled(update, synchronized=path == FIT)
+
+        def epoch(batches: Batches) -> float:
+            nonlocal state
+            losses: list[Any] = []
+            for batch in batches:
+                placed = self._placed(batch)
+                if losses:  # two batches in flight at most
+                    losses[-1].block_until_ready()
+                state, loss = compiled(state, *placed)
+                losses.append(loss)
+            return sum(map(float, losses)) / len(losses)
+
+        batches = self._workload.batches
+        return synchronous(lambda: epoch(batches[:1]), lambda: epoch(batches))
+
+    def _compiled(self, update: Callable[..., Any], *, synchronized: bool) -> Any:
+        import jax
+        from jax import lax
+
+        workload, replicas = self._workload, self._plan.replicas
+        many = replicas > 1
+
+        def step(state: Any, inputs: Any, labels: Any) -> Any:
+            weights, slots, statistics = state
+
+            def loss_fn(weights: Any) -> Any:
+                axis = AXIS if many and synchronized else None
+                logits, news = workload.forward(weights, statistics, inputs, axis)
+                return loss_of(logits, labels, workload.binary) / replicas, news
+
+            grad = jax.value_and_grad(loss_fn, has_aux=True)
+            (loss, statistics), gradients = grad(weights)
+            if many:
+                loss, gradients = summed((loss, gradients), packed=self._rank is not None)
+                if not synchronized:
+                    statistics = lax.pmean(statistics, AXIS)
+            return (*update(weights, slots, gradients), statistics), loss
+
+        if many:
+            split, whole = jax.P(AXIS), jax.P()
+            specs = (whole, split, split)
+            step = jax.shard_map(
+                step, mesh=self._mesh, in_specs=specs, out_specs=whole, check_vma=False
+            )
+        return jax.jit(step, donate_argnums=0)
+
+    def _everywhere(self, array: Any) -> Any:
+        import jax
+
+        if self._rank is None:
+            return jax.device_put(array, self._whole)
+        return jax.make_array_from_process_local_data(self._whole, array)
+
+    def _placed(self, batch: Any) -> Any:
+        import jax
+
+        if self._rank is None:
+            return jax.device_put(batch, self._split)
+
+        def own(array: Any) -> Any:
+            rows = len(array) // self._plan.replicas
+            mine = array[self._rank * rows : (self._rank + 1) * rows]
+            return jax.make_array_from_process_local_data(self._split, mine)
+
+        return jax.tree.map(own, batch)
+
+
+def loss_of(logits: Any, labels: Any, binary: bool) -> Any:
+    """The mean cross-entropy."""
+    import jax
+    import jax.numpy as jnp
+
+    if binary:  # log(1 + exp(z)) - y z, without overflow
+        return (jnp.maximum(logits, 0) - logits * labels + jnp.log1p(jnp.exp(-abs(logits)))).mean()
+    rows = jax.nn.log_softmax(logits)
+    return -jnp.take_along_axis(rows, labels[:, None], axis=1).mean()
+
+
+def summed(tree: Any, *, packed: bool) -> Any:
+    """All-reduced; in one buffer between processes, where each operation costs."""
+    import jax.numpy as jnp
+    from jax import lax, tree_util
+
+    if not packed:
+        return lax.psum(tree, AXIS)
+    leaves, structure = tree_util.tree_flatten(tree)
+    buffer = jnp.zeros(sum(leaf.size for leaf in leaves), jnp.float32)
+    place = 0
+    for leaf in leaves:
+        buffer = lax.dynamic_update_slice(buffer, leaf.ravel(), (place,))
+        place += leaf.size
+    buffer, place, found = lax.psum(buffer, AXIS), 0, []
+    for leaf in leaves:
+        found.append(lax.dynamic_slice(buffer, (place,), (leaf.size,)).reshape(leaf.shape))
+        place += leaf.size
+    return tree_util.tree_unflatten(structure, found)
+
+
+def sgd(settings: Mapping[str, float]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """v ← m v − r g; w ← w + v."""
+    import jax
+
+    rate, momentum = settings["learning_rate"], settings.get("momentum", 0)
+
+    def start(weights: Any) -> Any:
+        return jax.tree.map(lambda w: w * 0, weights) if momentum else ()
+
+    def update(weights: Any, slots: Any, gradients: Any) -> tuple[Any, Any]:
+        if not momentum:
+            return jax.tree.map(lambda w, g: w - rate * g, weights, gradients), ()
+        slots = jax.tree.map(lambda v, g: momentum * v - rate * g, slots, gradients)
+        return jax.tree.map(lambda w, v: w + v, weights, slots), slots
+
+    return start, update
+
+
+def adam(settings: Mapping[str, float]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """As in Keras: the correction of both moments is part of the rate."""
+    import jax
+    import numpy as np
+
+    rate, beta1, beta2, epsilon = settings["learning_rate"], 0.9, 0.999, 1e-7
+
+    def start(weights: Any) -> Any:
+        zeros = jax.tree.map(lambda w: w * 0, weights)
+        return zeros, zeros, np.float32(0)
+
+    def update(weights: Any, slots: Any, gradients: Any) -> tuple[Any, Any]:
+        first, second, step = slots
+        step = step + 1
+        first = jax.tree.map(lambda m, g: m + (g - m) * (1 - beta1), first, gradients)
+        second = jax.tree.map(lambda v, g: v + (g * g - v) * (1 - beta2), second, gradients)
+        scale = rate * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+
+        def moved(w: Any, m: Any, v: Any) -> Any:
+            return w - scale * m / (v**0.5 + epsilon)
+
+        return jax.tree.map(moved, weights, first, second), (first, second, step)
+
+    return start, update
+
+
+OPTIMIZERS = {"SGD": sgd, "Adam": adam}

@@ -1,0 +1,51 @@
+"""What a benchmark ran on, so that its numbers can be read later."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+BUSY = 0.5  # of the cores: from here on others disturb what is measured
+VERSIONS = "import importlib.metadata as m; print(*(m.version(n) for n in {names!r}))"
+
+
+def describe(tensorflow: str | None) -> dict[str, Any]:
+    """The processor, its cores, the versions, and the load before the benchmark begins."""
+    names = ("jax", "keras", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    if tensorflow:
+        versions |= versions_of(tensorflow, ("tensorflow", "tf_keras"))
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "load": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def is_busy(machine: dict[str, Any]) -> bool:
+    """Whether others compute, too."""
+    return machine["load"][0] > BUSY * machine["cores"]
+
+
+def processor() -> str:
+    """Its name, where Linux says it."""
+    with_names = Path("/proc/cpuinfo")
+    text = with_names.read_text() if with_names.exists() else ""
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def versions_of(python: str, names: tuple[str, ...]) -> dict[str, str]:
+    """The versions of packages in another environment."""
+    done = subprocess.run(
+        [python, "-c", VERSIONS.format(names=names)], capture_output=True, text=True, check=True
+    )
+    return dict(zip(names, done.stdout.split(), strict=True))

@@ -1,0 +1,189 @@
+"""Sides of a case in turn: how long they take to start, what a step costs, their memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from .processes import Processes, SideFailed, free_addresses
+from .sides import HAND, LEGACY, OURS, TENSORFLOW
+from .training import WORKERS, Plan
+
+TOLERANCE = 2e-3  # of a loss, relative
+SIDE = str(Path(__file__).parents[1] / "side.py")
+
+
+@dataclass
+class Measured:
+    """What was measured of a side on a path.
+
+    Args:
+        side: Which side.
+        start: Seconds from the start of the process to the end of its first step; of a path that
+            is not the first of the process, None.
+        again: The same as `start`, of a second process of the same program.
+        first: Seconds to build the model, compile the step and take it.
+        losses: Of the steps that are compared.
+        wall: Seconds of a step, by round.
+        cpu: CPU seconds of a step, by round.
+        memory: Peak bytes of all its processes, after the last path.
+        error: Why there is nothing, in a line.
+    """
+
+    side: str
+    start: float | None = None
+    again: float | None = None
+    first: float | None = None
+    losses: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    memory: int = 0
+    error: str = ""
+
+
+Found = dict[str, dict[str, Measured]]  # by path, then by side
+
+
+def processes(plan: Plan, pythons: Mapping[str, str], settings: Mapping[str, str]) -> Processes:
+    """A side's processes, which are not started yet."""
+    told = json.dumps(asdict(plan))
+    python = pythons.get(plan.side, sys.executable)
+    backend = "tensorflow" if plan.side in (TENSORFLOW, LEGACY) else "jax"
+    settings = {**settings, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if plan.strategy != WORKERS:
+        return Processes(plan.side, [([python, SIDE, told], settings)])
+    if plan.side == OURS:
+        run = [python, "-m", "replicax.launch", "run", "--workers", str(plan.replicas)]
+        return Processes(plan.side, [([*run, "--grace", "2", SIDE, told], settings)], plan.replicas)
+    addresses, commands = free_addresses(plan.replicas), []
+    for rank in range(plan.replicas):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        place = {
+            "TF_CONFIG": json.dumps(config),
+            "BENCHMARK_ADDRESS": addresses[0],
+            "BENCHMARK_RANK": str(rank),
+        }
+        if plan.side == HAND:
+            del place["TF_CONFIG"]
+        commands.append(([python, SIDE, told], settings | place))
+    return Processes(plan.side, commands, plan.replicas)
+
+
+class Case:
+    """A workload under a strategy: the sides of it live side by side, and take turns.
+
+    Args:
+        plans: What each side is told.
+        paths: In which ways each side can train.
+        pythons: What runs a side, if not this Python.
+        settings: Additions to the environment.
+        say: Told what is being done.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        paths: Mapping[str, Sequence[str]],
+        pythons: Mapping[str, str],
+        settings: Mapping[str, str],
+        say: Callable[[str], object],
+    ) -> None:
+        self._plans, self._paths, self._say = plans, paths, say
+        self._make = lambda plan: processes(plan, pythons, settings)
+        self.found: Found = {}
+        self._running: dict[str, Processes] = {}
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[None]:
+        """All sides, one after the other; those that fail are left out, and say why."""
+        with contextlib.ExitStack() as stack:
+            for plan in self._plans:
+                self._say(f"{plan.side}: start")
+                begin = time.perf_counter()
+                try:
+                    side = stack.enter_context(self._make(plan))
+                except SideFailed as error:
+                    for path in self._paths[plan.side]:
+                        self._measured(path, plan.side).error = str(error)
+                    continue
+                self._running[plan.side] = side
+                for number, path in enumerate(self._paths[plan.side]):
+                    self._first(path, plan.side, None if number else begin)
+            yield
+
+    def rounds(self, count: int) -> None:
+        """So many turns of each side, forwards and backwards; then the memory."""
+        for path, sides in self.found.items():
+            working = [name for name, measured in sides.items() if not measured.error]
+            for number in range(count):
+                for name in working[:: 1 if number % 2 else -1]:
+                    self._say(f"{path}, round {number + 1} of {count}: {name}")
+                    with self._failing(path, name):
+                        self._round(sides[name], path)
+        for name, side in self._running.items():
+            memory = side.peak_memory()
+            for path in self._paths[name]:
+                self.found[path][name].memory = memory
+
+    def start_again(self) -> None:
+        """The second start of each program that there is to compare."""
+        for plan in self._plans:
+            path = self._paths[plan.side][0]
+            measured = self._measured(path, plan.side)
+            if plan.side in (OURS, TENSORFLOW, LEGACY) and not measured.error:
+                self._say(f"{plan.side}: second start")
+                begin = time.perf_counter()
+                with self._failing(path, plan.side), self._make(plan) as side:
+                    side.tell(do="first", path=path)
+                    measured.again = time.perf_counter() - begin
+
+    def _measured(self, path: str, side: str) -> Measured:
+        return self.found.setdefault(path, {}).setdefault(side, Measured(side))
+
+    @contextlib.contextmanager
+    def _failing(self, path: str, side: str) -> Iterator[None]:
+        measured = self._measured(path, side)
+        if measured.error:
+            return
+        try:
+            yield
+        except SideFailed as error:
+            measured.error = str(error)
+
+    def _first(self, path: str, side: str, begin: float | None) -> None:
+        """The first step, then those whose losses are compared."""
+        measured = self._measured(path, side)
+        try:
+            answer = self._running[side].tell(do="first", path=path)
+            measured.start = None if begin is None else time.perf_counter() - begin
+            measured.first = max(one["seconds"] for one in answer)
+            losses = [answer[0]["value"]]
+            losses += self._running[side].tell(do="check", path=path)[0]["value"]
+            measured.losses = [loss for loss in losses if loss is not None]
+        except SideFailed as error:
+            measured.error = str(error)
+
+    def _round(self, measured: Measured, path: str) -> None:
+        side, steps = self._running[measured.side], self._plans[0].steps
+        before = side.cpu()
+        answers = side.tell(do="round", path=path)
+        used = side.cpu() - before
+        for answer in answers:
+            if answer["updates"] not in (0, steps):
+                raise SideFailed(f"{steps} steps, but {answer['updates']} updates")
+        measured.wall.append(max(answer["seconds"] for answer in answers) / steps)
+        measured.cpu.append(used / steps)
+
+
+def equal_work(one: Measured, other: Measured) -> bool:
+    """Whether both had the same losses; what has none is by servers, where updates are counted."""
+    if len(one.losses) != len(other.losses):
+        return False
+    pairs = zip(one.losses, other.losses, strict=True)
+    return all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs)

@@ -1,0 +1,81 @@
+"""What a side is told, and what it offers: trainings that take steps when they are asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+FIT, LOOP = "fit", "loop"
+MIRRORED, WORKERS, SERVERS = "mirrored", "workers", "servers"
+STRATEGIES = {
+    "default": "default",
+    "one": "OneDevice",
+    MIRRORED: "Mirrored, 2 devices",
+    "central": "CentralStorage, 2 devices",
+    WORKERS: "MultiWorkerMirrored, 2 workers",
+    SERVERS: "ParameterServer, 2 workers, 1 server",
+}
+REPLICAS = 2  # of all strategies but those of one device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the processes of a side are told at their start.
+
+    Args:
+        side: Which of the sides.
+        workload: The workload's name.
+        strategy: A key of `STRATEGIES`.
+        steps: Training steps of a round.
+        batch_size: Rows of a step, over all replicas.
+    """
+
+    side: str
+    workload: str
+    strategy: str
+    steps: int
+    batch_size: int
+
+    @property
+    def replicas(self) -> int:
+        return 1 if self.strategy in ("default", "one") else REPLICAS
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model that is trained in one way.
+
+    Args:
+        first: Does a step on the first batch; the loss.
+        epoch: Does a step on each batch; the mean loss, or None if it is not known.
+        check: Does some steps of which it gives the losses.
+        updates: How many updates the optimizer has counted; by default it is not asked.
+    """
+
+    first: Callable[[], float | None]
+    epoch: Callable[[], float | None]
+    check: Callable[[], list[float]]
+    updates: Callable[[], int] = lambda: 0
+
+
+def synchronous(
+    first: Callable[[], float], epoch: Callable[[], float], updates: Callable[[], int] | None = None
+) -> Training:
+    """A training whose epochs have losses: two of them are checked."""
+
+    def check() -> list[float]:
+        return [epoch(), epoch()]
+
+    return Training(first, epoch, check, *([updates] if updates else []))
+
+
+class Layers:
+    """The layers of a Keras, some of them replaced."""
+
+    def __init__(self, layers: Any, **replaced: Any) -> None:
+        self._layers = layers
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layers, name)

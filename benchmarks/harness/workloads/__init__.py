@@ -1,0 +1,13 @@
+"""What is trained: five models, each in Keras and written by hand in JAX, with the same weights."""
+
+from __future__ import annotations
+
+from . import clicks, cnn, mlp, resnet, text
+from ._workload import Batches, Weights, Workload
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (mlp.WORKLOAD, cnn.WORKLOAD, resnet.WORKLOAD, text.WORKLOAD, clicks.WORKLOAD)
+}
+
+__all__ = ["WORKLOADS", "Batches", "Weights", "Workload"]

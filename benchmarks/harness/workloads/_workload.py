@@ -1,0 +1,107 @@
+"""What all sides are told of a workload, so that they do the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+Batches = list[tuple[Any, np.ndarray]]  # (inputs, labels) of each step
+
+
+class Weights:
+    """Initial weights by the name of the layer, in Keras' order within a layer.
+
+    Trainable ones apart from the statistics of batch normalization, as a step by hand needs them.
+    """
+
+    def __init__(self) -> None:
+        self.trainable: dict[str, list[np.ndarray]] = {}
+        self.statistics: dict[str, list[np.ndarray]] = {}
+        self._random = np.random.default_rng(3)
+
+    def kernel(self, *shape: int, fan_in: int) -> np.ndarray:
+        """Drawn as by He."""
+        values = self._random.standard_normal(shape, np.float32)
+        return values * np.float32((2 / fan_in) ** 0.5)
+
+    def dense(self, name: str, inputs: int, units: int) -> None:
+        kernel = self.kernel(inputs, units, fan_in=inputs)
+        self.trainable[name] = [kernel, np.zeros(units, np.float32)]
+
+    def convolution(self, name: str, size: int, inputs: int, filters: int, bias: bool) -> None:
+        kernel = self.kernel(size, size, inputs, filters, fan_in=size * size * inputs)
+        self.trainable[name] = [kernel, np.zeros(filters, np.float32)] if bias else [kernel]
+
+    def table(self, name: str, rows: int, width: int) -> None:
+        self.trainable[name] = [self.kernel(rows, width, fan_in=800)]
+
+    def normalization(self, name: str, units: int, statistics: bool) -> None:
+        ones, zeros = np.ones(units, np.float32), np.zeros(units, np.float32)
+        self.trainable[name] = [ones, zeros]
+        if statistics:
+            self.statistics[name] = [zeros, ones]
+
+    def into(self, model: Any) -> None:
+        """Into a model of Keras 3 or of legacy Keras."""
+        for name, weights in self.trainable.items():
+            model.get_layer(name).set_weights([*weights, *self.statistics.get(name, [])])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, its data and its optimizer.
+
+    Args:
+        name: As it is chosen by.
+        title: As it is shown.
+        batch_size: Rows of a step, over all replicas.
+        steps: Training steps of a round.
+        draw: Makes inputs and labels of so many rows.
+        weights: Makes the initial weights.
+        model: Makes the model from a Keras and its layers, some of which may be others.
+        forward: The model by hand: weights, statistics, inputs and the axis to normalize over to
+            logits and new statistics.
+        optimizer: "SGD" or "Adam".
+        settings: Of the optimizer.
+        binary: Whether labels are 0 or 1, and there is one logit; else classes.
+    """
+
+    name: str
+    title: str
+    batch_size: int
+    steps: int
+    draw: Callable[[int, np.random.Generator], tuple[Any, np.ndarray]]
+    weights: Callable[[], Weights]
+    model: Callable[..., Any]
+    forward: Callable[..., tuple[Any, Any]]
+    optimizer: str
+    settings: Mapping[str, float] = field(default_factory=dict)
+    binary: bool = False
+
+    @cached_property
+    def rows(self) -> tuple[Any, np.ndarray]:
+        """The inputs and labels of all steps."""
+        return self.draw(self.steps * self.batch_size, np.random.default_rng(0))
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The same by step."""
+        inputs, labels = self.rows
+
+        def part(array: np.ndarray, step: int) -> np.ndarray:
+            return array[step * self.batch_size : (step + 1) * self.batch_size]
+
+        def parts(step: int) -> Any:
+            if isinstance(inputs, dict):
+                return {name: part(array, step) for name, array in inputs.items()}
+            return part(inputs, step)
+
+        return [(parts(step), part(labels, step)) for step in range(self.steps)]
+
+    def smaller(self, steps: int | None, batch_size: int | None) -> Workload:
+        """The same with fewer steps a round, or other batches."""
+        return replace(self, steps=steps or self.steps, batch_size=batch_size or self.batch_size)

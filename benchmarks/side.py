@@ -1,0 +1,15 @@
+"""A process of one side of a benchmark; `benchmarks/training.py` starts it."""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--member":
+        from harness.sides import tensorflow_member
+
+        tensorflow_member()
+    else:
+        from harness.serve import serve
+
+        serve(sys.argv[1])

@@ -1,0 +1,114 @@
+"""Compiled programs on disk, so that the second start of a program compiles nothing.
+
+JAX has all of it but the decision: where, how much, what if it cannot be. A user's own
+`jax_compilation_cache_dir` is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import filelock
+import jax
+from jax.experimental.compilation_cache import compilation_cache as cache_of_jax
+
+from replicax._core.env import compilation_cache_folder
+from replicax._core.errors import UsageError
+from replicax._core.host_devices import jax_setting
+
+# Bytes on disk; what was not used for longest goes first.
+MAX_BYTES = 1 << 30
+# Files. JAX looks at each of them whenever it writes another one: 10 µs each.
+MAX_PROGRAMS = 1000
+
+_log = logging.getLogger("replicax")
+_CPU_INFO = Path("/proc/cpuinfo")
+# Settings of JAX, their defaults, and ours. One that is not at its default is the user's.
+_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": (1.0, 0.0),
+    "jax_persistent_cache_min_entry_size_bytes": (0, -1),
+    "jax_compilation_cache_max_size": (-1, MAX_BYTES),
+}
+
+
+@functools.cache
+def begin() -> None:
+    """Keep compiled programs where the user's environment says; only the first call does."""
+    is_chosen = jax_setting("jax_compilation_cache_dir") is not None
+    if is_chosen or not jax_setting("jax_enable_compilation_cache"):
+        return
+    try:
+        folder = compilation_cache_folder()
+        if folder is not None:
+            _use(folder)
+    except (OSError, RuntimeError, filelock.Timeout) as error:  # RuntimeError: there is no home
+        _log.info("Compiled programs are not kept for the next start: %s", error)
+
+
+def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
+    """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`.
+
+    Raises:
+        UsageError: If this user cannot write there.
+    """
+    begin()
+    chosen = compilation_cache_folder({}) if folder is None or folder is True else folder
+    try:
+        kept = _use(Path(chosen).expanduser()) if chosen else None
+    except (OSError, RuntimeError, filelock.Timeout) as error:
+        raise UsageError(
+            "Compiled programs are kept in a folder that this user can write to. Received: "
+            f"{str(chosen)!r}: {error}. The next start would find nothing there. Name another "
+            "folder, or pass False to keep nothing."
+        ) from error
+    if kept is None:
+        jax.config.update("jax_compilation_cache_dir", None)
+    cache_of_jax.reset_cache()  # JAX looks at its settings once
+    return kept
+
+
+def _use(folder: Path) -> Path:
+    # For the user only: who can write there can run code here.
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Machine code for other CPUs does not run here, and JAX's own names do not tell them apart.
+    own = folder / f"cpu-{_cpu()}"
+    own.mkdir(exist_ok=True, mode=0o700)
+    _tidy(own)
+    for name, (default, ours) in _SETTINGS.items():
+        if jax_setting(name) == default:
+            jax.config.update(name, ours)
+    jax.config.update("jax_compilation_cache_dir", str(own))
+    return own
+
+
+def _tidy(folder: Path) -> None:
+    """Drop the programs used least recently, and what a process that was killed left half done.
+
+    JAX writes when a program was used beside it, and after it. Where that is missing it can keep
+    nothing any more.
+    """
+    with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own lock
+        names = os.listdir(folder)
+        used = {name.removesuffix("-atime") for name in names if name.endswith("-atime")}
+        kept = {name.removesuffix("-cache") for name in names if name.endswith("-cache")}
+        old = sorted(used & kept, key=lambda name: (folder / f"{name}-atime").stat().st_mtime)
+        for name in {*(used ^ kept), *old[:-MAX_PROGRAMS]}:
+            for suffix in ("-cache", "-atime"):
+                with suppress(FileNotFoundError):
+                    (folder / (name + suffix)).unlink()
+
+
+def _cpu() -> str:
+    """A name for what this CPU can do."""
+    found = [platform.machine(), platform.processor()]
+    with suppress(OSError):
+        first, _, _ = _CPU_INFO.read_text().partition("\n\n")
+        wanted = ("model name", "flags", "Features", "CPU part")
+        found += [line for line in first.splitlines() if line.startswith(wanted)]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]

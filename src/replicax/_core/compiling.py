@@ -1,0 +1,103 @@
+"""The way in which every program of Replicax is compiled: `jax.jit`, with options for its devices.
+
+On GPUs and TPUs there are none of ours. On CPUs, the tuning adds some, and rules for operations
+that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, final
+
+import jax
+from jax.extend.backend import get_compile_options
+
+from replicax._core import pooling
+from replicax._core.convolutions import rule as convolutions
+from replicax._core.cpu_tuning import is_on
+from replicax._core.env import processes_here
+from replicax._core.host_memory import keep_memory
+from replicax._core.tracing import is_traced
+
+# Without convolutions, which YNNPACK computes two to four times slower than Eigen.
+_FUSIONS = {
+    "xla_cpu_experimental_ynn_fusion_type": (
+        "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
+    ),
+}
+# Several processes that each put a kernel on all cores wait for each other. Devices of one do not:
+# they have one pool of threads.
+_ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
+
+
+def compiled(
+    fn: Callable[..., Any],
+    *,
+    devices: Collection[Any] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> Any:
+    """A function, compiled by `jax.jit` when it is called first.
+
+    Args:
+        fn: The function.
+        devices: Those that it runs on; None for one of the kind that JAX uses by default.
+        compiler_options: XLA options of the user, which come before ours.
+        how: What else `jax.jit` takes.
+
+    Returns:
+        The function; its `trace` and `lower` are those of `jax.jit`.
+    """
+    platform = next(iter(devices)).platform if devices else jax.default_backend()
+    prepare(platform)
+    options = {**_own_options(platform, devices or ()), **(compiler_options or {})}
+    program = jax.jit(fn, compiler_options=options or None, **how)
+    return _Tuned(program, jax.jit(fn, **how)) if options else program
+
+
+def prepare(platform: str) -> None:
+    """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
+    if platform == "cpu" and is_on("pooling"):
+        pooling.install()
+    if platform == "cpu" and is_on("convolutions"):
+        convolutions.install()
+    if platform == "cpu" and is_on("memory"):
+        keep_memory()
+
+
+@final
+class _Tuned:
+    """A program with options, which JAX refuses inside another: there it is one without."""
+
+    def __init__(self, program: Any, inner: Any) -> None:
+        self._program = program
+        self._inner = inner
+        self.trace, self.lower = program.trace, program.lower
+
+    def __call__(self, *args: Any) -> Any:
+        return (self._inner if is_traced() else self._program)(*args)
+
+
+def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:
+    if platform != "cpu":
+        return {}
+    options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
+    if is_on("threads") and _shares_cores(devices):
+        options.update(_ONE_THREAD)
+    return {name: value for name, value in options.items() if name in _text_of_known_options()}
+
+
+def _shares_cores(devices: Collection[Any]) -> bool:
+    """Whether several processes are here, with a device for each core together."""
+    here = sum(device.process_index == jax.process_index() for device in devices)
+    cores = os.cpu_count() or 1
+    return processes_here() > 1 and max(1, here) * processes_here() >= cores
+
+
+@functools.cache
+def _text_of_known_options() -> str:
+    """What XLA says of its options: it refuses those that it does not know, or no longer."""
+    options = get_compile_options(num_replicas=1, num_partitions=1)
+    return str(options.executable_build_options.debug_options)

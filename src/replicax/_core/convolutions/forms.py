@@ -1,0 +1,164 @@
+"""Which of oneDNN's three operations a convolution of JAX is, and with which sizes.
+
+JAX writes the gradients of a convolution as convolutions as well. With respect to the input: the
+output's gradient is dilated by the strides, and the kernel reversed. With respect to the kernel:
+batch and channels change places, strides and dilation too.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+_ONE_ROW = 2  # of spatial dimensions: a sequence is an image of one row
+
+
+class Kind(enum.IntEnum):
+    """The operations, with the numbers that kernel.c has for them."""
+
+    FORWARD = 0
+    INPUT_GRADIENT = 1
+    WEIGHT_GRADIENT = 2
+
+
+class Form(NamedTuple):
+    """A convolution as oneDNN sees it: from images `images × height × width × channels` to others.
+
+    Gradients are described by the convolution that they are gradients of. Padding behind may be
+    negative: then the strides leave out the last rows or columns.
+    """
+
+    kind: Kind
+    groups: int
+    images: int
+    size: tuple[int, int]
+    channels: int
+    size_out: tuple[int, int]
+    channels_out: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[tuple[int, int], ...]  # before and after, of rows and of columns
+    #: Whether the last dimension of the kernel is the longer one: that for all groups.
+    all_groups_last: bool
+
+    def numbers(self) -> list[int]:
+        """The form as kernel.c reads it."""
+        inputs, outputs = self.channels // self.groups, self.channels_out // self.groups
+        of_input = self.kind is Kind.INPUT_GRADIENT  # which channels of all groups lie together
+        shorter, longer = (outputs, self.channels) if of_input else (inputs, self.channels_out)
+        across, along = (1, longer) if self.all_groups_last else (shorter, 1)
+        apart_in, apart_out = (across, along) if of_input else (along, across)
+        apart_groups = (inputs * apart_in) if of_input else (outputs * apart_out)
+        (top, bottom), (left, right) = self.padding
+        return [
+            *(self.kind, self.groups, self.images, *self.size, self.channels),
+            *(*self.size_out, self.channels_out, *self.kernel, *self.strides, *self.dilation),
+            *(top, left, bottom, right, apart_groups, apart_out, apart_in),
+        ]
+
+
+def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
+    """The form of a convolution of JAX; None for those that stay with XLA.
+
+    Args:
+        lhs: The first operand, or its shape and type.
+        rhs: The second.
+        params: What JAX's primitive is given with them.
+    """
+    types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or "float32")}
+    known = all(isinstance(size, int) and size for size in (*lhs.shape, *rhs.shape))
+    if types != {"float32"} or lhs.ndim not in (3, 4) or not known:
+        return None
+    numbers, last = params["dimension_numbers"], lhs.ndim - 1
+    plain = (0, last, *range(1, last))
+    exchanged = (last, 0, *range(1, last))
+    kernel_first = tuple(range(last - 1))
+    dilated = any(step > 1 for step in params["lhs_dilation"])
+    if (numbers.lhs_spec, numbers.out_spec) == (plain, plain):
+        if numbers.rhs_spec[2:] != kernel_first or params["batch_group_count"] > 1:
+            return None
+        return (_input_gradient if dilated else _forward)(lhs, rhs, **params)
+    if (numbers.lhs_spec, numbers.rhs_spec) == (exchanged, exchanged) and not dilated:
+        if numbers.out_spec[2:] != kernel_first or params["feature_group_count"] > 1:
+            return None
+        return _weight_gradient(lhs, rhs, **params)
+    return None
+
+
+def _forward(lhs: Any, rhs: Any, **params: Any) -> Form | None:
+    images, *size, channels = lhs.shape
+    kernel, (before, after) = rhs.shape[:-2], zip(*params["padding"], strict=True)
+    strides, dilation = params["window_strides"], params["rhs_dilation"]
+    spans = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
+    size_out = [
+        (inside + low + high - span) // stride + 1
+        for inside, low, high, span, stride in zip(size, before, after, spans, strides, strict=True)
+    ]
+    out = params["dimension_numbers"].rhs_spec[0]
+    return _checked(
+        Kind.FORWARD, params["feature_group_count"], images, size, channels, size_out,
+        rhs.shape[out], kernel, strides, dilation, before, out == rhs.ndim - 1,
+    )  # fmt: skip
+
+
+def _input_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
+    if any(step > 1 for step in params["window_strides"]):
+        return None
+    images, *size_out, channels_out = lhs.shape
+    kernel, strides, dilation = rhs.shape[:-2], params["lhs_dilation"], params["rhs_dilation"]
+    reach = [(taps - 1) * step for taps, step in zip(kernel, dilation, strict=True)]
+    size = [
+        (inside - 1) * stride + 1 + low + high - span
+        for inside, stride, (low, high), span in zip(
+            size_out, strides, params["padding"], reach, strict=True
+        )
+    ]
+    before = [span - low for span, (low, _) in zip(reach, params["padding"], strict=True)]
+    out = params["dimension_numbers"].rhs_spec[0]
+    return _checked(
+        Kind.INPUT_GRADIENT, params["feature_group_count"], images, size, rhs.shape[out], size_out,
+        channels_out, kernel, strides, dilation, before, out == rhs.ndim - 1,
+    )  # fmt: skip
+
+
+def _weight_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
+    images, *size, channels = lhs.shape
+    _, *size_out, channels_out = rhs.shape
+    strides, dilation = params["rhs_dilation"], params["window_strides"]
+    kernel = [
+        (inside + low + high - (outside - 1) * stride - 1) // step + 1
+        for inside, outside, (low, high), stride, step in zip(
+            size, size_out, params["padding"], strides, dilation, strict=True
+        )
+    ]
+    before = [low for low, _ in params["padding"]]
+    numbers = params["dimension_numbers"]
+    return _checked(
+        Kind.WEIGHT_GRADIENT, params["batch_group_count"], images, size, channels, size_out,
+        channels_out, kernel, strides, dilation, before, numbers.out_spec[1] == lhs.ndim - 1,
+    )  # fmt: skip
+
+
+def _checked(
+    kind: Kind, groups: int, images: int, size: Any, channels: int, size_out: Any,
+    channels_out: int, kernel: Any, strides: Any, dilation: Any, before: Any, last: bool,
+) -> Form | None:  # fmt: skip
+    """The form, with sequences as images of one row; None if its sizes are none of oneDNN's."""
+    if min(*size, *size_out, *kernel) < 1 or min(before) < 0:
+        return None
+    after = [
+        (outside - 1) * stride + (taps - 1) * step + 1 - inside - low
+        for inside, outside, taps, stride, step, low in zip(
+            size, size_out, kernel, strides, dilation, before, strict=True
+        )
+    ]
+    if any(behind <= -stride for behind, stride in zip(after, strides, strict=True)):
+        return None
+    padding = list(zip(before, after, strict=True))
+    rows: tuple[Any, ...] = () if len(padding) == _ONE_ROW else (1,)
+    return Form(
+        kind, groups, images, (*rows, *size), channels, (*rows, *size_out), channels_out,
+        (*rows, *kernel), (*rows, *strides), (*rows, *dilation),
+        ((0, 0), *padding) if rows else tuple(padding), last,
+    )  # fmt: skip

@@ -1,0 +1,26 @@
+"""The switch for what makes programs on CPUs faster: which parts of it are on.
+
+What the parts do is elsewhere: options in compiling.py, pooling in pooling.py, memory in
+host_memory.py. They ask here when a program is compiled, so that a change is for later programs.
+"""
+
+from __future__ import annotations
+
+from replicax._core.env import cpu_tuning_parts
+
+_chosen: list[frozenset[str]] = []
+
+
+def is_on(part: str) -> bool:
+    """Whether a part of the tuning is on; its names are `env.CPU_TUNING_PARTS`."""
+    return part in parts_on()
+
+
+def parts_on() -> frozenset[str]:
+    """The parts that are on: what the program chose, or else the environment."""
+    return _chosen[0] if _chosen else cpu_tuning_parts()
+
+
+def choose_parts(parts: frozenset[str]) -> None:
+    """Let these parts be on and no others, in all threads."""
+    _chosen[:] = [parts]

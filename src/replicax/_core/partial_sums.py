@@ -1,0 +1,182 @@
+"""Sums over the rows of a batch, each replica's part by itself, and then all of them together.
+
+In the global view XLA divides a program over the devices. Each weight's gradient is a sum over
+rows, and XLA puts an all-reduce behind each of these sums. Where an all-reduce has a price of its
+own (CPUs: one network operation per array, whatever XLA merges), sums that do not need each other
+are taken here by replica, and their parts travel together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from replicax._core.rows import Axis, axes_of_results, summed_axes
+from replicax._core.topology import AXIS
+
+# Operations that only call an inner program, which is taken apart.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+
+
+class _Operation(NamedTuple):
+    """An operation of a program without inner calls; values are known by keys."""
+
+    equation: Any
+    operands: Sequence[Any]
+    results: Sequence[Any]
+
+
+def with_sums_together(
+    step: Callable[[Any, Any], Any], mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]
+) -> Callable[[Any, Any], Any]:
+    """A step of the global view, with its sums over rows in as few all-reduces as can be.
+
+    Args:
+        step: From a state and a batch to results; called inside a compiled program.
+        mesh: The replicas.
+        add_up: Inside `shard_map`: the sums of a list of arrays over the replicas.
+
+    Returns:
+        The step: it computes the same, whatever the shapes.
+    """
+
+    def together(state: Any, batch: Any) -> Any:
+        closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
+        if closed.effects:  # they have an order
+            return step(state, batch)
+        known = _Known(mesh, add_up)
+        keys = known.take(jax.tree.leaves(state))
+        keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]
+        operations: list[_Operation] = []
+        results = list(_flattened(closed.jaxpr, closed.consts, keys, known, operations))
+        known.compute(operations)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [known.values[k] for k in results])
+
+    return together
+
+
+class _Known:
+    """The values that are computed already, and the axis of the rows in each."""
+
+    def __init__(self, mesh: Mesh, add_up: Callable[[list[Any]], list[Any]]) -> None:
+        self.values: dict[Any, Any] = {}
+        self._rows: dict[Any, Axis] = {}
+        self._mesh, self._add_up = mesh, add_up
+
+    def take(self, values: Sequence[Any], rows: Axis = None) -> list[Any]:
+        """Learn values, and where the rows are in them; their keys."""
+        keys = [object() for _ in values]
+        self.values.update(zip(keys, values, strict=True))
+        self._rows.update(dict.fromkeys(keys, rows))
+        return keys
+
+    def compute(self, operations: Sequence[_Operation]) -> None:
+        """Compute all results, in rounds: all sums of a round are added up together."""
+        while operations:
+            later: list[_Operation] = []
+            sums: list[tuple[_Operation, list[Axis]]] = []
+            unknown: set[Any] = set()
+            for operation in operations:
+                if not unknown.isdisjoint(operation.operands):
+                    later.append(operation)
+                elif (axes := self._divided(operation)) is not None:
+                    sums.append((operation, axes))
+                else:
+                    self._compute(operation)
+                    continue
+                unknown.update(operation.results)
+            if sums:
+                self._sum(sums)
+            operations = later
+
+    def _compute(self, operation: _Operation) -> None:
+        rows = [self._rows[key] for key in operation.operands]
+        results = _bound(operation.equation, self._read(operation))
+        self.values.update(zip(operation.results, results, strict=True))
+        axes = axes_of_results(operation.equation, rows)
+        self._rows.update(zip(operation.results, axes, strict=True))
+
+    def _divided(self, operation: _Operation) -> list[Axis] | None:
+        """Along which axes the operands of a sum over rows are divided, if they can be."""
+        axes = summed_axes(operation.equation, [self._rows[key] for key in operation.operands])
+        if axes is None:
+            return None
+        lengths = [
+            value.shape[axis]
+            for value, axis in zip(self._read(operation), axes, strict=True)
+            if axis is not None
+        ]
+        return None if any(length % self._mesh.shape[AXIS] for length in lengths) else axes
+
+    def _sum(self, sums: Sequence[tuple[_Operation, list[Axis]]]) -> None:
+        def parts(operands: list[list[Any]]) -> list[Any]:
+            found = []
+            for (operation, axes), values in zip(sums, operands, strict=True):
+                # What the sum is added to counts once.
+                own = [
+                    value if axis is not None else value * (lax.axis_index(AXIS) == 0)
+                    for value, axis in zip(values, axes, strict=True)
+                ]
+                found += _bound(operation.equation, own)
+            return self._add_up(found)
+
+        specs = [[_spec(axis) for axis in axes] for _, axes in sums]
+        mapped = jax.shard_map(
+            parts, mesh=self._mesh, in_specs=(specs,), out_specs=PartitionSpec(), check_vma=False
+        )
+        totals = mapped([self._read(operation) for operation, _ in sums])
+        for (operation, _), total in zip(sums, totals, strict=True):
+            (key,) = operation.results
+            self.values[key], self._rows[key] = total, None
+
+    def _read(self, operation: _Operation) -> list[Any]:
+        return [self.values[key] for key in operation.operands]
+
+
+def _spec(axis: Axis) -> PartitionSpec:
+    return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
+
+
+def _flattened(
+    jaxpr: Any, consts: Sequence[Any], keys: Sequence[Any], known: _Known, into: list[_Operation]
+) -> Iterator[Any]:
+    """Note the operations of a jaxpr and of those it calls; the keys of its results."""
+    names = dict(zip(jaxpr.constvars, known.take(consts), strict=True))
+    names.update(zip(jaxpr.invars, keys, strict=True))
+
+    def key(atom: Any) -> Any:
+        literal = isinstance(atom, jax.extend.core.Literal)
+        return known.take([atom.val])[0] if literal else names[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [key(atom) for atom in equation.invars]
+        inner = _called(equation)
+        if inner is not None:
+            results = list(_flattened(inner.jaxpr, inner.consts, operands, known, into))
+        else:
+            results = [object() for _ in equation.outvars]
+            into.append(_Operation(equation, operands, results))
+        names.update(zip(equation.outvars, results, strict=True))
+    return map(key, jaxpr.outvars)
+
+
+def _called(equation: Any) -> Any:
+    """The closed jaxpr that an operation only calls; None for other operations."""
+    if equation.primitive.name not in _CALLS:
+        return None
+    inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+    inner = inner or equation.params.get("fun_jaxpr")
+    if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
+        return None
+    return inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
+
+
+def _bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    params = equation.primitive.get_bind_params(equation.params)
+    results = equation.primitive.bind(*operands, **params)
+    return list(results) if equation.primitive.multiple_results else [results]

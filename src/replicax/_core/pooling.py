@@ -1,0 +1,183 @@
+"""Pooling and its gradient on CPUs, as slices: XLA's own operations go element by element.
+
+The largest element of each window, or the sum, is that of as many slices as a window has elements.
+So is the gradient of average pooling, which JAX writes as sums over windows.
+
+In the gradient of max pooling each window gives to one element: the first of the largest ones, in
+the order of the window. `nan` is no order: XLA walks along the window and moves on wherever the
+value so far is not known to be at least (at most, for a minimum) the next one. The same walk is
+done here, for all windows at once; and what an element gets of several windows is added in XLA's
+order, so that the result is the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from replicax._core import lowering
+
+# Elements of a window. A program for more of them grows long.
+_LARGEST_WINDOW = 64
+_SMALL_WINDOW = 4
+_TYPES = ("bfloat16", "float16", "float32", "float64")
+
+Place = tuple[int, ...]
+
+
+def install() -> None:
+    """Let programs for CPUs compute pooling and its gradient so."""
+    largest = functools.partial(combine_slices, lax.max, -math.inf)
+    total = functools.partial(combine_slices, lax.add, 0.0)
+    lowering.replace(lax.select_and_scatter_add_p, "pooling", covers, scatter_to_selected)
+    lowering.replace(lax.reduce_window_max_p, "pooling", covers, largest)
+    lowering.replace(lax.reduce_window_sum_p, "pooling", covers_sum, total)
+
+
+def covers(
+    *operands: Any,
+    window_dimensions: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    base_dilation: Sequence[int] = (),
+    **others: Any,
+) -> bool:
+    """Whether windows like these are computed here."""
+    del others
+    sizes = [size for operand in operands for size in operand.shape]
+    fixed = all(isinstance(size, int) and size for size in sizes)
+    usual = str(operands[0].dtype) in _TYPES and min(map(min, padding), default=0) >= 0
+    dense = max(base_dilation, default=1) == 1
+    return fixed and usual and dense and 1 < math.prod(window_dimensions) <= _LARGEST_WINDOW
+
+
+def covers_sum(operand: Any, *, window_dimensions: Sequence[int], **others: Any) -> bool:
+    """Whether sums over windows are computed here: XLA is good at windows of 2 by 2."""
+    large = math.prod(window_dimensions) > _SMALL_WINDOW
+    return large and covers(operand, window_dimensions=window_dimensions, **others)
+
+
+def combine_slices(
+    combine: Callable[[Any, Any], Any],
+    start: float,
+    operand: Any,
+    *,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    window_dilation: Sequence[int],
+    **others: Any,
+) -> Any:
+    """Combine the elements of each window.
+
+    Args:
+        combine: Combines two arrays element by element.
+        start: What changes nothing; what is around `operand`.
+        operand: What the windows look at.
+        window_dimensions: The size of a window along each axis.
+        window_strides: How far apart windows are.
+        padding: How many elements are thought before and behind each axis.
+        window_dilation: How far apart the elements of a window are.
+        others: Of no account for windows that are covered.
+
+    Returns:
+        An element for each window.
+    """
+    del others
+    padded = _padded(operand, start, padding)
+    axes = zip(padded.shape, window_dimensions, window_strides, window_dilation, strict=True)
+    counts = [(size - (width - 1) * gap - 1) // stride + 1 for size, width, stride, gap in axes]
+    axes = zip(window_dimensions, window_dilation, strict=True)
+    places = itertools.product(*(range(0, width * gap, gap) for width, gap in axes))
+    views = (_view(padded, place, counts, window_strides) for place in places)
+    return functools.reduce(combine, views)
+
+
+def scatter_to_selected(
+    source: Any,
+    operand: Any,
+    *,
+    select_prim: Any,
+    window_dimensions: Sequence[int],
+    window_strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+) -> Any:
+    """Give each window's value to the element of the window that is selected.
+
+    Args:
+        source: A value for each window.
+        operand: What the windows look at.
+        select_prim: `lax.ge_p` selects the largest element, `lax.le_p` the smallest.
+        window_dimensions: The size of a window along each axis.
+        window_strides: How far apart windows are.
+        padding: How many elements are thought before and behind each axis.
+
+    Returns:
+        For each element of `operand` the sum of what it was given.
+    """
+    places = list(itertools.product(*map(range, window_dimensions)))
+    padded = _padded(operand, -math.inf if select_prim is lax.ge_p else math.inf, padding)
+    views = (_view(padded, place, source.shape, window_strides) for place in places)
+    best, selected = next(views), jnp.zeros(source.shape, jnp.int8)
+    for number, view in enumerate(views, 1):
+        stays = select_prim.bind(best, view)
+        best = jnp.where(stays, best, view)
+        selected = jnp.where(stays, selected, jnp.int8(number))
+    nothing = jnp.zeros((), source.dtype)
+    given = {
+        place: jnp.where(selected == number, source, nothing) for number, place in enumerate(places)
+    }
+    total = _interleaved(given, window_strides, padded.shape)
+    return lax.slice(
+        total,
+        [low for low, _ in padding],
+        [low + size for (low, _), size in zip(padding, operand.shape, strict=True)],
+    )
+
+
+def _padded(operand: Any, edge: float, padding: Sequence[tuple[int, int]]) -> Any:
+    edges = [(low, high, 0) for low, high in padding]
+    return lax.pad(operand, jnp.asarray(edge, operand.dtype), edges)
+
+
+def _view(padded: Any, place: Place, windows: Sequence[int], strides: Sequence[int]) -> Any:
+    """The element at one place of each window."""
+    axes = list(zip(place, windows, strides, strict=True))
+    ends = [first + (count - 1) * stride + 1 for first, count, stride in axes]
+    return lax.slice(padded, place, ends, strides)
+
+
+def _interleaved(given: dict[Place, Any], strides: Sequence[int], shape: Sequence[int]) -> Any:
+    """What all elements were given, from what those at each place of the windows were given.
+
+    Places that are whole strides apart are the same elements in other windows. The last of such
+    places is the element's in its first window, and XLA goes from window to window.
+    """
+    counts = [-(-size // stride) for size, stride in zip(shape, strides, strict=True)]
+    sums: dict[Place, Any] = {}
+    for place in reversed(given):
+        shift = [first // stride for first, stride in zip(place, strides, strict=True)]
+        axes = zip(shift, counts, given[place].shape, strict=True)
+        edges = [(before, count - size - before, 0) for before, count, size in axes]
+        moved = lax.pad(given[place], jnp.zeros((), given[place].dtype), edges)
+        rest = tuple(first % stride for first, stride in zip(place, strides, strict=True))
+        sums[rest] = sums[rest] + moved if rest in sums else moved
+    nothing = jnp.zeros_like(next(iter(sums.values())))
+
+    def joined(rest: Place) -> Any:
+        axis = len(rest)
+        if axis == len(strides):
+            return sums.get(rest, nothing)
+        parts = [joined((*rest, number)) for number in range(strides[axis])]
+        if len(parts) == 1:
+            return parts[0]
+        stacked = jnp.stack(parts, axis + 1)
+        sizes = stacked.shape
+        return stacked.reshape(*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :])
+
+    return joined(())

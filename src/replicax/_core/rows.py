@@ -1,0 +1,121 @@
+"""Where the rows of a batch lie in the values of a jaxpr, and which operations add them up.
+
+A guess that is wrong costs time, never a number: whoever divides a sum divides it correctly along
+any axis that it is taken over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Axis = int | None  # of the rows; None where they are not, or not known
+
+
+def axes_of_results(equation: Any, rows: Sequence[Axis]) -> list[Axis]:
+    """The axis of the rows in each result of an operation, by that in each operand."""
+    found = _RULES.get(equation.primitive.name, _as_it_is)
+    return [found(equation, rows, out.aval.shape) for out in equation.outvars]
+
+
+def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
+    """If an operation sums over rows: the axis that it sums over, in each operand.
+
+    An operand without such an axis is one that the sum is added to.
+    """
+    name, params = equation.primitive.name, equation.params
+    if name == "reduce_sum":
+        return [rows[0]] if rows[0] in params["axes"] else None
+    if name == "dot_general":
+        (left, right), _ = params["dimension_numbers"]
+        pairs = list(zip(left, right, strict=True))
+    elif name == "conv_general_dilated":
+        if params["feature_group_count"] > 1 or params["batch_group_count"] > 1:
+            return None
+        dims = params["dimension_numbers"]
+        pairs = [(dims.lhs_spec[1], dims.rhs_spec[1])]
+    elif name == "scatter-add":
+        return _scattered(params["dimension_numbers"], rows, equation.invars[2].aval.ndim)
+    else:
+        return None
+    both = [pair for pair in pairs if rows[0] == pair[0] or rows[1] == pair[1]]
+    return list(both[0]) if both else None
+
+
+def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:
+    """Rows that are added where their indices say: the gradient of an embedding."""
+    scattered = [axis for axis in range(ndim) if axis not in dims.update_window_dims]
+    if rows[0] is not None or rows[2] not in scattered or dims.operand_batching_dims:
+        return None
+    return [None, scattered.index(rows[2]), rows[2]]
+
+
+def _as_it_is(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    """The same axis as in an operand, if it is as long: most operations keep the order of axes."""
+    for operand, axis in zip(equation.invars, rows, strict=True):
+        if axis is not None and len(shape) > axis and shape[axis] == operand.aval.shape[axis]:
+            return axis
+    return None
+
+
+def _broadcast(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    return None if rows[0] is None else int(equation.params["broadcast_dimensions"][rows[0]])
+
+
+def _transposed(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    return None if rows[0] is None else equation.params["permutation"].index(rows[0])
+
+
+def _reshaped(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    """The axis that begins with the rows: others may have been joined to it."""
+    axis, before = rows[0], equation.invars[0].aval.shape
+    if axis is None:
+        return None
+    outer, length = math.prod(before[:axis]), before[axis]
+    for place in range(len(shape)):
+        if math.prod(shape[:place]) == outer and shape[place] and not shape[place] % length:
+            return place
+    return None
+
+
+def _without_axes(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    gone = equation.params["axes" if "axes" in equation.params else "dimensions"]
+    if rows[0] is None or rows[0] in gone:
+        return None
+    return rows[0] - sum(axis < rows[0] for axis in gone)
+
+
+def _multiplied(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    """Results have the axes of a batch of products first, then those of the left, of the right."""
+    contracted, batched = equation.params["dimension_numbers"]
+    free = []
+    for operand, gone, together in zip(equation.invars, contracted, batched, strict=True):
+        free.append([a for a in range(operand.aval.ndim) if a not in (*gone, *together)])
+    places = [[*batched[0], *free[0]], [*batched[1], *[None] * len(free[0]), *free[1]]]
+    for axis, place in zip(rows, places, strict=True):
+        if axis is not None and axis in place:
+            return place.index(axis)
+    return None
+
+
+def _convolved(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis:
+    dims = equation.params["dimension_numbers"]
+    if rows[0] == dims.lhs_spec[0]:
+        return dims.out_spec[0]
+    return dims.out_spec[1] if rows[1] == dims.rhs_spec[0] else None
+
+
+_RULES = {
+    "broadcast_in_dim": _broadcast,
+    "transpose": _transposed,
+    "reshape": _reshaped,
+    "dot_general": _multiplied,
+    "conv_general_dilated": _convolved,
+    "squeeze": _without_axes,
+    **dict.fromkeys(
+        ("argmax", "argmin", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod"),
+        _without_axes,
+    ),
+    "reduce_sum": _without_axes,
+}

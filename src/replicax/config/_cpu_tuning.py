@@ -1,0 +1,84 @@
+"""The public switch of the tuning for CPUs; what it does is in `_core`."""
+
+from __future__ import annotations
+
+from typing import final
+
+from replicax._core.cpu_tuning import choose_parts, parts_on
+
+
+def cpu_tuning(
+    enabled: bool | None = None,
+    *,
+    convolutions: bool | None = None,
+    fusions: bool | None = None,
+    memory: bool | None = None,
+    pooling: bool | None = None,
+    threads: bool | None = None,
+) -> CpuTuning:
+    """Choose what Replicax changes in how JAX computes on CPUs. All of it is on by default.
+
+    XLA is slow on CPUs at some operations. Where these were measured, Replicax lets JAX compute
+    the same by other means. On GPUs and TPUs nothing changes. `RX_CPU_TUNING=0` in the environment
+    is `cpu_tuning(False)`; docs/cpu.md has the measurements.
+
+    It is asked when a program is compiled: what was compiled before stays. `memory` holds from the
+    first strategy, or program for CPUs, to the end of the process.
+
+    Args:
+        enabled: Switches all parts on or off; None leaves those that are not named as they are.
+        convolutions: Faster kernels for convolutions, where they are installed.
+        fusions: Options of XLA: which library computes what.
+        memory: The C library keeps memory for the next step instead of giving it back.
+        pooling: The gradients of pooling, written as comparisons.
+        threads: Processes that share a machine do not each use all of its cores.
+
+    Returns:
+        What is on. As a context manager it puts back, at the end, what was on before.
+
+    Example:
+        >>> import replicax as rx
+        >>> with rx.config.cpu_tuning(False):
+        ...     rx.config.cpu_tuning(pooling=True)
+        CpuTuning('pooling')
+    """
+    named = {
+        "convolutions": convolutions,
+        "fusions": fusions,
+        "memory": memory,
+        "pooling": pooling,
+        "threads": threads,
+    }
+    before = parts_on()
+    wanted = {part: enabled if on is None else on for part, on in named.items()}
+    on = {part for part, wish in wanted.items() if (part in before if wish is None else wish)}
+    choose_parts(frozenset(on))
+    return CpuTuning(frozenset(on), before)
+
+
+@final
+class CpuTuning:
+    """Which parts of the tuning for CPUs are on.
+
+    Args:
+        parts: Their names.
+        before: Those that were on before.
+
+    Example:
+        >>> import replicax as rx
+        >>> "pooling" in rx.config.cpu_tuning().parts
+        True
+    """
+
+    def __init__(self, parts: frozenset[str], before: frozenset[str]) -> None:
+        self.parts = parts
+        self._before = before
+
+    def __repr__(self) -> str:
+        return f"CpuTuning({', '.join(map(repr, sorted(self.parts)))})"
+
+    def __enter__(self) -> CpuTuning:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        choose_parts(self._before)

@@ -1,0 +1,121 @@
+"""Compiled programs on disk: what the second start of a program compiles, and where they are."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import jax
+import pytest
+
+import replicax as rx
+from replicax._core import compilation_cache
+from replicax._core.env import compilation_cache_folder
+
+from helpers import run_python
+
+PROGRAM = """
+    import collections
+    import jax
+    import replicax as rx
+
+    happened = collections.Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: happened.update([event]))
+    rx.testing.virtual_devices(2)
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    x, y = np.ones((10, 4), "float32"), np.ones((10, 1), "float32")
+    with strategy.scope():
+        layers = [keras.Input((4,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile("adam", "mse", metrics=["mae"])
+        count = keras.Variable(0.0, aggregation="sum")
+    losses = model.fit(x, y, batch_size=4, epochs=2, verbose=0, validation_data=(x, y)).history
+    model.predict(x, verbose=0)
+    (batch,) = strategy.experimental_distribute_dataset([x])
+    step = rx.function(lambda: strategy.run(lambda x: count.assign_add(model(x).sum()), (batch,)))
+    strategy.run(lambda x: count.assign_add(x.sum()), (batch,))
+    step()
+    names = ("compile_requests_use_cache", "cache_hits", "cache_misses")
+    print(*(happened["/jax/compilation_cache/" + name] for name in names))
+    print(losses["val_loss"], float(count.value))
+"""
+
+
+@pytest.fixture
+def settings():
+    """JAX's settings are as before afterwards."""
+    names = ("jax_compilation_cache_dir", *compilation_cache._SETTINGS)
+    before = {name: getattr(jax.config, name) for name in names}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.cache_of_jax.reset_cache()
+
+
+def test_the_second_start_of_a_program_compiles_nothing(tmp_path):
+    environment = {"RX_COMPILATION_CACHE": str(tmp_path), "JAX_NUM_CPU_DEVICES": "2"}
+    first, second = (run_python(PROGRAM, **environment).splitlines() for _ in range(2))
+    wanted, _, missed = map(int, first[0].split())
+    assert missed > 10 and wanted >= missed
+    asked, found, missed = map(int, second[0].split())
+    assert (found, missed) == (asked, 0)
+    assert second[1] == first[1]
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/c"}, Path("/c/replicax")),
+        ({"RX_COMPILATION_CACHE": "/my/own", "XDG_CACHE_HOME": "/c"}, Path("/my/own")),
+        ({"RX_COMPILATION_CACHE": "OFF"}, None),
+    ],
+)
+def test_the_environment_says_where(environ, folder):
+    assert compilation_cache_folder(environ) == folder
+
+
+def test_a_users_own_setting_of_jax_is_left_alone(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("RX_COMPILATION_CACHE", str(tmp_path / "ours"))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
+    compilation_cache.begin.__wrapped__()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "theirs")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_where_nothing_can_be_written_one_line_says_so(settings, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RX_COMPILATION_CACHE", str(tmp_path / "file" / "folder"))
+    with caplog.at_level(logging.INFO, "replicax"):
+        compilation_cache.begin.__wrapped__()
+    assert [record.message[:26] for record in caplog.records] == ["Compiled programs are not "]
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_programs_of_this_process_are_kept_where_it_says(settings, tmp_path):
+    folder = rx.config.compilation_cache(tmp_path)
+    jax.jit(lambda x: x * 3 + 1)(2.0)
+    assert list(folder.glob("*-cache"))
+    assert rx.config.compilation_cache(False) is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_folder_that_is_asked_for_must_be_one(settings, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(rx.errors.UsageError, match="kept in a folder that this user can write"):
+        rx.config.compilation_cache(tmp_path / "file")
+
+
+def test_old_programs_and_halves_are_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation_cache, "MAX_PROGRAMS", 2)
+    for age, name in enumerate(["new", "middle", "old"]):
+        (tmp_path / f"{name}-cache").touch()
+        (tmp_path / f"{name}-atime").touch()
+        compilation_cache.os.utime(tmp_path / f"{name}-atime", (1000 - age, 1000 - age))
+    (tmp_path / "half-cache").touch()
+    compilation_cache._tidy(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()} - {".lockfile"}
+    assert left == {"new-cache", "new-atime", "middle-cache", "middle-atime"}

@@ -1,0 +1,135 @@
+"""How programs are compiled: which options, for which devices, and where there are none."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core import compiling, host_memory
+from replicax._core.compiling import compiled
+
+CPU = jax.devices("cpu")[0]
+FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
+THREADS = "xla_cpu_multi_thread_eigen"
+
+
+class Gpu:
+    platform = "gpu"
+    process_index = 0
+
+
+def options_of(monkeypatch, devices, **given):
+    """With which options `jax.jit` is called."""
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            jax, "jit", lambda fn, **how: seen.append(how.get("compiler_options")) or jit(fn)
+        )
+        compiled(lambda x: x, devices=devices, **given)
+    return seen[0] or {}
+
+
+jit = jax.jit
+
+
+def test_the_tuning_is_for_cpus_alone(monkeypatch):
+    assert FUSIONS in options_of(monkeypatch, [CPU])
+    assert options_of(monkeypatch, [Gpu()]) == {}
+
+
+def test_what_is_switched_off_is_jax_as_it_comes(monkeypatch):
+    with rx.config.cpu_tuning(False):
+        assert options_of(monkeypatch, [CPU]) == {}
+    with rx.config.cpu_tuning(fusions=False):
+        assert FUSIONS not in options_of(monkeypatch, [CPU])
+
+
+def test_options_of_the_user_come_first(monkeypatch):
+    own = {FUSIONS: "LIBRARY_FUSION_TYPE_REDUCE", "xla_cpu_enable_fast_math": True}
+    found = options_of(monkeypatch, [CPU], compiler_options=own)
+    assert found.items() >= own.items()
+
+
+def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
+    monkeypatch.setattr(compiling, "_text_of_known_options", lambda: "xla_cpu_something: true")
+    assert options_of(monkeypatch, [CPU]) == {}
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "cores", "single"),
+    [
+        (1, "1", 4, False),
+        (2, "1", 4, False),
+        (2, "2", 4, True),
+        (4, "", 4, False),
+        (1, "4", 4, True),
+    ],
+)
+def test_one_thread_each_where_processes_have_no_core_to_spare(
+    monkeypatch, devices, processes, cores, single
+):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setenv("RX_PROCESSES_HERE", processes)
+    assert (THREADS in options_of(monkeypatch, [CPU] * devices)) is single
+
+
+def test_inside_another_program_it_is_a_part_of_it():
+    double = compiled(lambda x: 2 * x, devices=[CPU])
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(double(x), [0, 2, 4])
+    np.testing.assert_array_equal(jax.jit(lambda x: double(x) + 1)(x), [1, 3, 5])
+    np.testing.assert_array_equal(jax.grad(lambda x: double(x).sum())(x), [2, 2, 2])
+    np.testing.assert_array_equal(jax.vmap(double)(x), [0, 2, 4])
+
+
+def test_a_function_on_a_tape():
+    double = rx.function(lambda x: 2 * x)
+    assert float(double(1.0)) == 2
+    x = jnp.float32(3)
+    with rx.GradientTape() as tape:
+        tape.watch(x)
+        y = double(x) * x
+    assert float(tape.gradient(y, x)) == 12
+
+
+def test_memory_is_kept_where_the_c_library_can_keep_it(monkeypatch):
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    assert host_memory.keep_memory.__wrapped__() is False
+
+
+def test_what_compiling_took_is_given_back(monkeypatch):
+    calls = []
+
+    class Library:
+        def mallopt(self, setting, value):
+            return 1
+
+        def malloc_trim(self, kept):
+            calls.append(kept)
+
+    listeners = []
+    register = "register_event_duration_secs_listener"
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda name: Library())
+    monkeypatch.setattr(jax.monitoring, register, listeners.append)
+    assert host_memory.keep_memory.__wrapped__() is True
+    for event, seconds in [("/jax/core/compile/backend_compile_duration", 0.01), ("other", 9.0)]:
+        listeners[0](event, seconds, fun_name="step")
+    assert calls == []
+    listeners[0]("/jax/core/compile/backend_compile_duration", 2.0, fun_name="step")
+    assert calls == [0]
+
+
+def test_jax_says_when_a_program_was_compiled():
+    seen = []
+
+    def listener(event, seconds, **about):
+        seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    jax.jit(lambda x: x * 3.25)(1.0)
+    jax.monitoring.unregister_event_duration_listener(listener)
+    assert "/jax/core/compile/backend_compile_duration" in seen

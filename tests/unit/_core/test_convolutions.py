@@ -1,0 +1,231 @@
+"""Convolutions by oneDNN: which ones go there, the same numbers as XLA's, each device its part."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from replicax._core import cpu_tuning
+from replicax._core.convolutions import library as of_library
+from replicax._core.convolutions.forms import Kind, form_of
+from replicax._core.convolutions.rule import install
+
+needs_kernel = pytest.mark.skipif(
+    of_library.library() is None, reason="the extra `onednn` or a C compiler is not installed"
+)
+IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    before = cpu_tuning.parts_on()
+    cpu_tuning.choose_parts(frozenset({"convolutions"}))
+    install()
+    jax.clear_caches()
+    yield
+    cpu_tuning.choose_parts(before)
+    jax.clear_caches()
+
+
+def convolved(x, w, **how):
+    names = IMAGES if x.ndim == 4 else SEQUENCES
+    how = {"window_strides": (1,) * (x.ndim - 2), "padding": "SAME", **how}
+    return lax.conv_general_dilated(x, w, dimension_numbers=names, **how)
+
+
+def with_gradients(x, w, **how):
+    out, back = jax.vjp(lambda x, w: convolved(x, w, **how), x, w)
+    return out, *back(jnp.cos(out))
+
+
+def forms(function, *operands):
+    """The forms of all convolutions in the function, in the order of the program."""
+    equations = jax.make_jaxpr(function)(*operands).eqns
+    return [
+        form_of(*(operand.aval for operand in one.invars), **one.params)
+        for one in equations
+        if one.primitive is lax.conv_general_dilated_p
+    ]
+
+
+def random_case(seed):
+    """Operands and parameters of some convolution: images or sequences, groups, steps, padding."""
+    draw = np.random.default_rng(seed)
+    rank, groups = draw.integers(1, 3), int(draw.choice([1, 1, 2, 3]))
+    inputs, outputs = draw.integers(1, 6, 2)
+    size, kernel = draw.integers(4, 11, rank), draw.integers(1, 5, rank)
+    dilation = draw.integers(1, 3, rank)
+    reach = dilation * (kernel - 1)
+    padding = [(int(reach[i]), int(reach[i] // 2)) for i in range(rank)]
+    how = {
+        "window_strides": draw.integers(1, 4, rank).tolist(),
+        "rhs_dilation": dilation.tolist(),
+        "feature_group_count": groups,
+        "padding": padding if seed % 2 else "SAME",
+    }
+    if seed % 4 == 3:  # a transposed convolution
+        how |= {"lhs_dilation": how["window_strides"], "window_strides": [1] * rank}
+    x = draw.normal(size=(draw.integers(4, 8), *size, groups * inputs)).astype("float32")
+    w = draw.normal(size=(*kernel, inputs, groups * outputs)).astype("float32")
+    return x, w, how
+
+
+def test_a_convolution_and_its_gradients_are_the_three_forms():
+    x, w = jnp.ones((4, 9, 8, 3)), jnp.ones((3, 2, 3, 5))
+    found = forms(lambda x, w: with_gradients(x, w, window_strides=(2, 1)), x, w)
+    assert {form.kind for form in found} == set(Kind)
+    for form in found:
+        assert (form.images, form.channels, form.channels_out) == (4, 3, 5)
+        assert (form.size, form.size_out, form.kernel) == ((9, 8), (5, 8), (3, 2))
+        assert (form.strides, form.dilation) == ((2, 1), (1, 1))
+        # SAME: 5 rows at steps of 2 reach over 11, one more than 9 on each side; 8 columns over 9.
+        assert form.padding == ((1, 1), (0, 1))
+
+
+def test_a_sequence_is_an_image_of_one_row():
+    (form,) = forms(convolved, jnp.ones((4, 9, 3)), jnp.ones((5, 3, 2)))
+    assert (form.size, form.kernel, form.padding) == ((1, 9), (1, 5), ((0, 0), (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "how"),
+    [
+        ((2, 5, 5, 5, 1), (3, 3, 3, 1, 1), {"dimension_numbers": ("NDHWC", "DHWIO", "NDHWC")}),
+        ((2, 1, 5, 5), (3, 3, 1, 1), {"dimension_numbers": ("NCHW", "HWIO", "NCHW")}),
+        ((2, 5, 5, 1), (3, 3, 1, 1), {"padding": [(-1, 0), (0, 0)]}),
+        (
+            (2, 5, 5, 1),
+            (3, 3, 1, 1),
+            {"lhs_dilation": (2, 2), "window_strides": (2, 2), "padding": [(1, 1), (1, 1)]},
+        ),
+        ((4, 5, 5, 1), (3, 3, 1, 2), {"batch_group_count": 2}),
+    ],
+    ids=["volumes", "channels first", "cropped", "dilated with strides", "groups of images"],
+)
+def test_other_convolutions_stay_with_xla(x, w, how):
+    how = {"window_strides": (1,) * (len(x) - 2), "padding": "SAME", **how}
+    how.setdefault("dimension_numbers", IMAGES)
+    call = lambda x, w: lax.conv_general_dilated(x, w, **how)  # noqa: E731
+    assert forms(call, jnp.ones(x), jnp.ones(w)) == [None]
+
+
+def test_other_types_stay_with_xla():
+    assert forms(
+        convolved, jnp.ones((2, 5, 5, 1), "bfloat16"), jnp.ones((3, 3, 1, 1), "bfloat16")
+    ) == [None]
+
+
+@needs_kernel
+def test_numbers_are_those_of_xla(kernel):
+    cases = [random_case(seed) for seed in range(8)]
+    operands = [(x, w) for x, w, _ in cases]
+
+    def run_all(operands):
+        return [
+            with_gradients(*some, **how) for some, (*_, how) in zip(operands, cases, strict=True)
+        ]
+
+    run = jax.jit(run_all)
+    compiled = run.lower(operands).compile()
+    assert compiled.as_text().count('custom_call_target="rx_convolution"') > len(cases)
+    ours = compiled(operands)
+    cpu_tuning.choose_parts(frozenset())
+    jax.clear_caches()
+    expected = run(operands)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, expected
+    )
+
+
+@needs_kernel
+@pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])
+def test_each_device_computes_its_own_part(kernel, axes):
+    mesh = jax.make_mesh(
+        tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes),
+        devices=jax.devices()[: np.prod(list(axes.values()))],
+    )  # fmt: skip
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(8, 6, 6, 4)).astype("float32")
+    kernels = [draw.normal(size=(3, 3, 4, 6)), draw.normal(size=(3, 3, 6, 4))]
+    kernels = [one.astype("float32") for one in kernels]
+
+    def loss(kernels, x):
+        hidden = jnp.sin(convolved(x, kernels[0], window_strides=(2, 2)))
+        return jnp.mean(jnp.sin(convolved(hidden, kernels[1])))
+
+    expected = jax.value_and_grad(loss)(kernels, x)
+    model = "model" if "model" in axes else None
+    by_out, by_in = (
+        PartitionSpec(*where) for where in [(None, None, None, model), (None, None, model, None)]
+    )
+    where = [NamedSharding(mesh, by_out), NamedSharding(mesh, by_in)]
+    placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    step = jax.jit(jax.value_and_grad(loss), out_shardings=(None, where))
+    compiled = step.lower(jax.device_put(kernels, where), placed).compile()
+    text = compiled.as_text()
+    assert "rx_convolution" in text
+    assert not re.search(r" (all-gather|all-to-all)", text)
+    ours = compiled(jax.device_put(kernels, where), placed)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, expected
+    )
+
+
+@needs_kernel
+def test_replicas_that_run_the_same_program(kernel):
+    mesh = jax.sharding.Mesh(jax.devices()[:4], ("data",))
+    x, w, how = random_case(0)
+    x = np.concatenate([x] * 4)
+    each = jax.shard_map(
+        lambda x: with_gradients(x, w, **how)[1], mesh=mesh, in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec("data"),
+    )  # fmt: skip
+    run = jax.jit(each)
+    assert "rx_convolution" in run.lower(x).as_text()
+    np.testing.assert_allclose(run(x), with_gradients(x, w, **how)[1], rtol=1e-4, atol=1e-4)
+
+
+@needs_kernel
+def test_an_exported_program_needs_no_kernel(kernel):
+    x, w, _ = random_case(0)
+    exported = jax.export.export(jax.jit(convolved))(
+        x, jnp.ones((3,) * (x.ndim - 2) + (x.shape[-1], 2))
+    )
+    assert "rx_convolution" not in exported.mlir_module()
+
+
+@pytest.fixture
+def afresh():
+    of_library.library.cache_clear()
+    yield
+    of_library.library.cache_clear()
+
+
+def test_without_the_wheels_nothing_is_said(afresh, monkeypatch, caplog):
+    monkeypatch.setattr(of_library, "_WHEELS", {"replicax-no-such-wheel": "libdnnl.so.3"})
+    assert of_library.library() is None
+    assert not caplog.records
+
+
+def test_without_a_compiler_one_line_says_so(afresh, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(of_library, "_onednn", lambda: (tmp_path / "libdnnl.so.3", tmp_path))
+    monkeypatch.setattr(of_library, "_WHEELS", {})
+    monkeypatch.setattr(of_library, "folder_for_cache", lambda: tmp_path)
+    monkeypatch.setattr(of_library.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level(logging.WARNING, "replicax"):
+        assert of_library.library() is None
+        assert of_library.library() is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("Convolutions stay with XLA; no kernel that calls oneDNN: ")
+    assert "No such file or directory: 'cc'" in said

@@ -1,0 +1,154 @@
+"""Sums over the rows of a batch: the same numbers as on one device, in few all-reduces."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from replicax._core.partial_sums import with_sums_together
+from replicax._core.topology import AXIS, Topology
+
+from helpers import assert_trees_close
+
+ROWS = 8
+
+
+def numbers(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def dense(w, batch):
+    def loss(w):
+        hidden = jax.nn.relu(batch["x"] @ w["k"] + w["b"])
+        return jnp.mean((hidden @ w["o"] - batch["y"]) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(w)
+    return value, jax.tree.map(lambda one, g: one - g, w, gradients), batch["x"].sum(0)
+
+
+def convolved(w, batch):
+    def loss(w):
+        image = batch["x"].reshape(-1, 4, 4, 2)
+        layout = ("NHWC", "HWIO", "NHWC")
+        out = lax.conv_general_dilated(image, w["c"], (1, 1), "SAME", dimension_numbers=layout)
+        return (jnp.transpose(out, (1, 0, 2, 3)).max((0, 2)) @ w["d"]).sum()
+
+    return jax.grad(loss)(w)
+
+
+def normalized(w, batch):
+    """Rows that need the sums of all rows, twice, as in BatchNormalization."""
+
+    def loss(w):
+        x = batch["x"] @ w["k"]
+        x = (x - x.mean(0)) / jnp.sqrt(x.var(0) + 1)
+        return (x * batch["y"][:, :1]).sum(), x.max()
+
+    return jax.grad(loss, has_aux=True)(w)
+
+
+def embedded(w, batch):
+    def loss(w):
+        found = jnp.take(w["e"], jnp.abs(batch["x"] * 3).astype("int32"), axis=0)  # [rows, 32, 4]
+        return jnp.einsum("rij,rik->rjk", found, found * w["s"]).sum() + w["e"].sum()
+
+    return jax.grad(loss)(w)
+
+
+def without_rows(w, batch):
+    """What has no rows, or loses them: nothing may be divided."""
+    half = jnp.concatenate([batch["x"][:3], batch["x"][5:]])
+    return w["b"].sum() + jnp.arange(ROWS).sum(), half.sum(0), lax.cumsum(batch["y"])[2:5].sum(0)
+
+
+def branching(w, batch):
+    """Sums inside a loop and a branch stay there."""
+    total, _ = lax.scan(lambda carry, x: (carry + x.sum(), None), 0.0, batch["x"])
+    return lax.cond(total > 0, lambda: batch["y"].sum(), lambda: -batch["y"].sum()), total
+
+
+WEIGHTS = {
+    "k": numbers(32, 6),
+    "b": numbers(6),
+    "o": numbers(6, 3),
+    "c": numbers(3, 3, 2, 5),
+    "d": numbers(5, 3),
+    "e": numbers(20, 4),
+    "s": numbers(4),
+}
+
+
+def all_reduces(jaxpr):
+    """How many sums are taken together, time after time."""
+    found = []
+    for equation in jaxpr.eqns:
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            names = [one.primitive.name for one in inner.eqns]
+            is_map = equation.primitive.name == "shard_map"
+            found += [names.count("psum")] if is_map else all_reduces(inner)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (dense, [5]),  # a loss, three gradients, and the sum of x, which need nobody
+        (convolved, [3]),  # what is differentiated is a sum, too
+        (normalized, None),
+        (embedded, [3]),
+        (without_rows, []),
+        (branching, []),
+    ],
+)
+def test_results_are_those_of_one_device(step, expected):
+    topology = Topology.local(["CPU:0", "CPU:1"])
+    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    batch = {"x": numbers(ROWS, 32), "y": numbers(ROWS, 3)}
+    compiled = jax.jit(
+        together,
+        in_shardings=(topology.replicated, topology.split),
+        out_shardings=topology.replicated,
+    )
+    traced = compiled.trace(WEIGHTS, batch)
+    found = all_reduces(traced.jaxpr.jaxpr)
+    if expected is None:  # some need others
+        assert 1 < len(found) < sum(found)
+    else:
+        assert found == expected
+    assert_trees_close(compiled(WEIGHTS, batch), step(WEIGHTS, batch), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_the_replicas_do_not_divide_are_left_to_xla():
+    topology = Topology.local(["CPU:0", "CPU:1"])
+    together = with_sums_together(dense, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    batch = {"x": numbers(5, 32), "y": numbers(5, 3)}
+    compiled = jax.jit(together)
+    assert all_reduces(compiled.trace(WEIGHTS, batch).jaxpr.jaxpr) == []
+    assert_trees_close(compiled(WEIGHTS, batch), dense(WEIGHTS, batch))
+
+
+def test_what_a_sum_is_added_to_counts_once():
+    topology = Topology.local(["CPU:0", "CPU:1"])
+
+    def step(total, batch):
+        return total.at[batch["i"]].add(batch["x"])
+
+    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    batch = {"i": np.array([0, 1, 1, 2]), "x": np.ones((4, 2), "float32")}
+    found = jax.jit(together)(np.full((3, 2), 10, "float32"), batch)
+    assert found.tolist() == [[11, 11], [12, 12], [11, 11]]
+
+
+def test_operations_with_effects_keep_their_order():
+    topology = Topology.local(["CPU:0", "CPU:1"])
+
+    def step(weight, batch):
+        jax.debug.print("{}", weight, ordered=False)
+        return weight * batch["x"].sum()
+
+    together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    traced = jax.jit(together).trace(np.float32(1), {"x": numbers(ROWS, 2)})
+    assert all_reduces(traced.jaxpr.jaxpr) == []

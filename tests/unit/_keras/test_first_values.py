@@ -1,0 +1,49 @@
+"""First values of variables: those of Keras, to the bit."""
+
+from __future__ import annotations
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+from replicax._keras import _compat
+from replicax._keras.hooks import install_hooks
+
+install_hooks()
+
+DRAWS = {
+    "uniform": {"minval": -0.07, "maxval": 0.07},
+    "normal": {"mean": 0.3, "stddev": 0.7},
+    "truncated_normal": {"mean": 0.0, "stddev": 0.05},
+}
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 3, 5, 16), (65537,)])
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_is_drawn_for_many_shapes_at_once_is_what_keras_draws(name, shape):
+    draw = getattr(_compat.jax_random, name)
+    ours = draw(shape, **DRAWS[name], seed=3)
+    theirs = draw._replicax_original(shape, **DRAWS[name], seed=3)
+    assert isinstance(ours, jax.Array) and ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_generator_goes_on():
+    generators = [keras.random.SeedGenerator(5), keras.random.SeedGenerator(5)]
+    draws = [keras.random.uniform, _compat.jax_random.uniform._replicax_original]
+    for _ in range(2):
+        ours, theirs = (draw((4,), seed=seed) for draw, seed in zip(draws, generators, strict=True))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_compiled_functions_draw_as_ever():
+    drawn = jax.jit(lambda: keras.random.uniform((4,), seed=3))()
+    np.testing.assert_allclose(drawn, keras.random.uniform((4,), seed=3), rtol=1e-6)
+
+
+def test_constants():
+    ones = keras.initializers.Ones()((2, 3), "bfloat16")
+    assert (ones.dtype, ones.shape, float(ones.sum())) == ("bfloat16", (2, 3), 6.0)
+    assert keras.initializers.Zeros()((2,)).dtype == "float32"
+    assert keras.initializers.Zeros()((), "bool").dtype == "bool"

@@ -1,0 +1,51 @@
+"""Many arrays go to other devices together, and arrive as they were."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from replicax._core.topology import Topology
+from replicax._mesh.moving import SMALL, move_all
+
+TWO = Topology.local(["CPU:1", "CPU:2"]).replicated
+HOME = SingleDeviceSharding(jax.devices()[0])
+
+VALUES = (
+    [np.arange(6, dtype="float32").reshape(2, 3), np.float32(7.0), np.zeros((0, 4), "float32")],
+    {
+        "seed": np.array([2**32 - 1, 5], "uint32"),
+        "flag": np.array([True, False]),
+        "half": np.array([1.5, -2.0], "float16"),
+        "large": np.arange(SMALL, dtype="float32"),
+    },
+)
+
+
+@pytest.mark.parametrize(("start", "end"), [(HOME, TWO), (TWO, HOME)])
+def test_arrays_arrive_as_they_were(start, end):
+    moved = move_all(jax.device_put(VALUES, start), end)
+    assert jax.tree.structure(moved) == jax.tree.structure(VALUES)
+    for value, expected in zip(jax.tree.leaves(moved), jax.tree.leaves(VALUES), strict=True):
+        assert value.sharding.is_equivalent_to(end, value.ndim)
+        assert value.dtype == expected.dtype
+        for shard in value.addressable_shards:
+            np.testing.assert_array_equal(shard.data, expected)
+
+
+def test_small_arrays_travel_together(monkeypatch):
+    values = jax.device_put([np.full(3, i, "float32") for i in range(50)], HOME)
+    move_all(values, TWO)
+    sent, put = [], jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda x, *where: sent.append(x) or put(x, *where))
+    move_all(values, TWO)
+    assert [leaf.shape for leaf in jax.tree.leaves(sent)] == [(150,)]
+
+
+def test_keys_travel_by_themselves():
+    key = jax.device_put(jax.random.key(1), HOME)
+    (moved,) = move_all([key], TWO)
+    assert moved.sharding.is_equivalent_to(TWO, 0)
+    assert jax.random.key_data(moved).tolist() == jax.random.key_data(key).tolist()

@@ -1,0 +1,62 @@
+"""The switch of the tuning for CPUs, and that it changes no result."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core.cpu_tuning import is_on
+from replicax._core.env import cpu_tuning_parts
+
+PARTS = {"convolutions", "fusions", "memory", "pooling", "threads"}
+
+
+def test_all_is_on_unless_the_environment_says_otherwise():
+    assert rx.config.cpu_tuning().parts == PARTS
+    assert cpu_tuning_parts({}) == cpu_tuning_parts({"RX_CPU_TUNING": " 1 "}) == PARTS
+    assert cpu_tuning_parts({"RX_CPU_TUNING": "0"}) == set()
+    assert cpu_tuning_parts({"RX_CPU_TUNING": "memory, threads"}) == {"memory", "threads"}
+
+
+def test_a_part_that_there_is_not():
+    with pytest.raises(rx.errors.UsageError, match="names of parts of the tuning.*'pools'"):
+        cpu_tuning_parts({"RX_CPU_TUNING": "pools"})
+
+
+def test_parts_are_switched_alone_and_together():
+    with rx.config.cpu_tuning(False):
+        assert not any(map(is_on, PARTS))
+        assert rx.config.cpu_tuning(pooling=True).parts == {"pooling"}
+        assert rx.config.cpu_tuning(True, memory=False).parts == PARTS - {"memory"}
+        assert not is_on("memory")
+    assert all(map(is_on, PARTS))
+
+
+def weights_after_training(devices):
+    """Of a small convolutional network with overlapping windows, after five steps."""
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 4, (30, 10, 10, 2)).astype("float32")
+    with rx.MirroredStrategy([f"CPU:{number}" for number in range(devices)]).scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Conv2D(4, 3, padding="same", activation="relu"),
+                keras.layers.MaxPooling2D(3, 2, padding="same"),
+                keras.layers.Conv2D(4, 3),
+                keras.layers.AveragePooling2D(2),
+                keras.layers.Flatten(),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, rng.integers(0, 3, 30), batch_size=6, verbose=0, shuffle=False)
+    return np.concatenate([weight.ravel() for weight in model.get_weights()])
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_training_gives_the_same_with_and_without(devices):
+    with rx.config.cpu_tuning(False):
+        stock = weights_after_training(devices)
+    np.testing.assert_allclose(weights_after_training(devices), stock, rtol=1e-4, atol=1e-6)
