@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import re
-import signal
 import socket
 import statistics
 import subprocess
@@ -26,11 +25,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from multi_worker import Group, address_of, end_on_signal, inherited, say
+from harness.output import end_cleanly_on_signals, say
+from harness.processes import ADDRESS, MARK, Processes, inherited
 
 KB, MB = 2**10, 2**20
 TURN_SECONDS = 0.25  # about so long is a turn
@@ -44,7 +43,6 @@ TABLES = (10_000, 100_000, 1_000_000, 10_000_000)
 SIZES = (4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB)
 HELD_OUT = (16 * KB, 256 * KB, 4 * MB)  # not fitted: they show how good the model is
 WIDTH = 16  # of the many variables
-MARK = "BENCHMARK_SIDE"  # in the environment of all processes of a curve
 
 
 @dataclass
@@ -471,44 +469,45 @@ def worker_points(quick: bool) -> Iterator[Made]:
 
 def serve_worker(told: dict[str, Any]) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(address_of(told["folder"])))
+        connection.connect(os.environ[ADDRESS])
         stream = connection.makefile("rw")
         works = {(side, str(x)): make for side, x, make in worker_points(told["quick"])}
         steps: dict[tuple[str, str], Step] = {}
-        facts = [(*key, 1, 0) for key in works]
-        print(json.dumps(facts), file=stream, flush=True)
+        print(json.dumps(list(works)), file=stream, flush=True)
         for line in stream:
-            side, x, count = json.loads(line)
-            step = steps.get((side, x)) or steps.setdefault((side, x), works[side, x]())
+            order = json.loads(line)
+            key, count = (order["side"], order["x"]), order["count"]
+            step = steps.get(key) or steps.setdefault(key, works[key]())
             start = time.perf_counter()
-            step(int(count or 1))
-            seconds = (time.perf_counter() - start) / int(count or 1)
-            print(json.dumps(seconds), file=stream, flush=True)
+            step(count)
+            print(json.dumps((time.perf_counter() - start) / count), file=stream, flush=True)
 
 
 def workers(rounds: int, quick: bool) -> list[Point]:
     """1, 2 and 4 processes, which live side by side and take turns."""
-    points: list[tuple[Point, Group, tuple[str, str], int]] = []
+    points: list[tuple[Point, Callable[[int], float], int]] = []
     with contextlib.ExitStack() as stack:
         for n in WORKERS:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="turns-"))
-            told = {"curve": "workers", "folder": folder, "quick": quick}
+            told = {"curve": "workers", "quick": quick}
             run = [sys.executable, "-m", "replicax.launch", "run", "--workers", str(n)]
             command = [*run, "--grace", "2", __file__, "--serve", json.dumps(told)]
-            plan = SimpleNamespace(folder=folder, label=words(n, "worker"))
-            group = stack.enter_context(Group(plan, [(command, {})], n))
-            for side, x in group.facts:
+            group = stack.enter_context(Processes(words(n, "worker"), [(command, {})], n))
+            for side, x in group.wait()[0]:
+
+                def turn(
+                    count: int, group: Processes = group, side: str = side, x: str = x
+                ) -> float:
+                    return max(group.tell(side=side, x=x, count=count))  # of the slowest
+
                 trains = side.startswith("a step")
-                point = Point("workers" if trains else "all-reduce", side, float(x))
-                point.side = side if trains else f"{n} processes"
-                group(side, x, "1")  # compiles
-                once = min(group(side, x, "2"), group(side, x, "2"))
-                count = max(1, min(MOST_STEPS, int(TURN_SECONDS / once)))
-                points.append((point, group, (side, x), count))
+                curve, name = ("workers", side) if trains else ("all-reduce", f"{n} processes")
+                turn(1)  # compiles
+                count = max(1, min(MOST_STEPS, int(TURN_SECONDS / min(turn(2), turn(2)))))
+                points.append((Point(curve, name, float(x)), turn, count))
                 say(f"workers: {words(n, 'worker')}, {side}, {x}: {count} steps a turn")
         for number in range(rounds):
-            for point, group, key, count in points[:: 1 if number % 2 else -1]:
-                point.seconds.append(group(*key, str(count)))
+            for point, timed, steps in points[:: 1 if number % 2 else -1]:
+                point.seconds.append(timed(steps))
     return [point for point, *_ in points]
 
 
@@ -689,8 +688,7 @@ def main() -> None:
     if options.serve:
         serve(json.loads(options.serve))
         return
-    for signum in signal.SIGTERM, signal.SIGHUP:
-        signal.signal(signum, end_on_signal)
+    end_cleanly_on_signals()
     found: list[Point] = []
     for curve in options.only:
         start = time.monotonic()
