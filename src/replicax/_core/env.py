@@ -31,6 +31,7 @@ What describes a cluster is read in `cluster_resolver`: `TF_CONFIG`, the variabl
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -105,8 +106,15 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
     Returns:
         The variables to add; none where there is a TPU, or JAX is told what to use.
     """
-    told = chips or "JAX_PLATFORMS" in environ or TPU_LIBRARY_PATH in environ
+    is_named = environ.get(TPU_LIBRARY_PATH, "") not in ("", _installed_libtpu())
+    told = chips or "JAX_PLATFORMS" in environ or is_named
     return {} if told else {TPU_LIBRARY_PATH: __file__}
+
+
+def _installed_libtpu() -> str:
+    """What `import jax` sets `TPU_LIBRARY_PATH` to, if nobody else did: nobody has chosen it."""
+    found = importlib.util.find_spec("libtpu")
+    return str(Path(found.origin).with_name("libtpu.so")) if found and found.origin else ""
 
 
 def leave_idle_libtpu(chips: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -19,6 +20,8 @@ from replicax._core.env import (
     without_idle_libtpu,
 )
 from replicax._core.errors import UsageError
+
+from helpers import run_python
 
 
 def test_jax_is_chosen_while_the_choice_is_open(monkeypatch):
@@ -94,6 +97,32 @@ def test_libtpu_is_kept_out_where_there_is_no_tpu():
     assert without_idle_libtpu({}, chips=4) == {}
     assert without_idle_libtpu({"JAX_PLATFORMS": "tpu"}, chips=0) == {}
     assert without_idle_libtpu({"TPU_LIBRARY_PATH": "mine.so"}, chips=0) == {}
+
+
+STARTS_JAX = """
+    import json, os
+
+    os.dup2(1, 2)
+    for name in ("JAX_PLATFORMS", "TPU_LIBRARY_PATH"):  # what the tests say for themselves
+        os.environ.pop(name, None)
+    os.environ.update(json.loads(os.environ["OWN"]))
+    import jax  # which names libtpu itself, where it is installed
+
+    import replicax as rx
+    from replicax._core import env, starting
+
+    starting.chips_on_bus = lambda: 0
+    rx.MirroredStrategy(["CPU:0"])
+    assert jax.devices()[0].platform == "cpu"
+    print("left out:", os.environ.get("TPU_LIBRARY_PATH") == env.__file__)
+"""
+
+
+@pytest.mark.parametrize(("own", "left_out"), [({}, True), ({"TPU_LIBRARY_PATH": __file__}, False)])
+def test_a_program_that_imports_jax_first_starts_without_libtpu_and_a_word(own, left_out):
+    said = run_python(STARTS_JAX, OWN=json.dumps(own))
+    assert f"left out: {left_out}" in said
+    assert "TPU" not in said and "libtpu" not in said
 
 
 @pytest.mark.parametrize("library", [None, __file__, "/opt/libtpu.so"])
