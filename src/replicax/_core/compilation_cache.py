@@ -18,7 +18,7 @@ import filelock
 import jax
 from jax.experimental.compilation_cache import compilation_cache as cache_of_jax
 
-from replicax._core.env import compilation_cache_folder
+from replicax._core.env import compilation_cache_folder, usual_compilation_cache
 from replicax._core.errors import UsageError
 from replicax._core.host_devices import jax_setting
 
@@ -58,13 +58,14 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
         UsageError: If this user cannot write there.
     """
     begin()
-    chosen = compilation_cache_folder({}) if folder is None or folder is True else folder
+    if folder is None or folder is True:
+        folder = compilation_cache_folder() or usual_compilation_cache()
     try:
-        kept = _use(Path(chosen).expanduser()) if chosen else None
+        kept = _use(Path(folder).expanduser()) if folder else None
     except (OSError, RuntimeError, filelock.Timeout) as error:
         raise UsageError(
             "Compiled programs are kept in a folder that this user can write to. Received: "
-            f"{str(chosen)!r}: {error}. The next start would find nothing there. Name another "
+            f"{str(folder)!r}: {error}. The next start would find nothing there. Name another "
             "folder, or pass False to keep nothing."
         ) from error
     if kept is None:

@@ -245,7 +245,12 @@ def compilation_cache_folder(environ: Mapping[str, str] | None = None) -> Path |
     text = own.get(RX_COMPILATION_CACHE, "").strip()
     if text.lower() in ("off", "0", "false", "no"):
         return None
-    return Path(text).expanduser() if text else folder_for_cache(environ) / "replicax"
+    return Path(text).expanduser() if text else usual_compilation_cache(environ)
+
+
+def usual_compilation_cache(environ: Mapping[str, str] | None = None) -> Path:
+    """Where compiled programs are kept unless `RX_COMPILATION_CACHE` says otherwise."""
+    return folder_for_cache(environ) / "replicax"
 
 
 def count_visible(gpus: int, environ: Mapping[str, str] | None = None) -> int:

@@ -22,7 +22,8 @@ def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Pa
     Only you should be able to write to the folder: what is in it is run.
 
     Args:
-        folder: The folder; None for the usual one, False for none.
+        folder: The folder; None for the one that is used without this call, or the user's cache
+            folder where `RX_COMPILATION_CACHE` is `off`; False for none.
 
     Returns:
         The folder with the programs for this kind of CPU, or None.

@@ -103,6 +103,20 @@ def test_programs_of_this_process_are_kept_where_it_says(settings, tmp_path):
     assert jax.config.jax_compilation_cache_dir is None
 
 
+@pytest.mark.parametrize("asked", [None, True])
+@pytest.mark.parametrize(
+    ("kept", "folder"), [(None, "user/replicax"), ("ours", "ours"), ("off", "user/replicax")]
+)
+def test_without_a_name_the_folder_is_that_of_the_environment(
+    settings, tmp_path, monkeypatch, asked, kept, folder
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("RX_COMPILATION_CACHE")
+    if kept:
+        monkeypatch.setenv("RX_COMPILATION_CACHE", kept.replace("ours", str(tmp_path / "ours")))
+    assert compilation_cache.choose(asked).parent == tmp_path / folder
+
+
 def test_a_folder_that_is_asked_for_must_be_one(settings, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(rx.errors.UsageError, match="kept in a folder that this user can write"):
