@@ -34,7 +34,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 
 from replicax._core.errors import UsageError
@@ -214,11 +214,10 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
     return names
 
 
-def tuning_for_child(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables by which a process that computes on a CPU is tuned as this one is."""
-    own = os.environ if environ is None else environ
-    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in cpu_tuning_parts(own) else {}
-    return {**kept, **({RX_CPU_TUNING: own[RX_CPU_TUNING]} if RX_CPU_TUNING in own else {})}
+def tuning_for_child(parts: Collection[str]) -> dict[str, str]:
+    """The variables by which these parts of the tuning are on in a process that starts."""
+    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in parts else {}
+    return {**kept, RX_CPU_TUNING: ",".join(sorted(parts)) or "0"}
 
 
 def processes_here(environ: Mapping[str, str] | None = None) -> int:

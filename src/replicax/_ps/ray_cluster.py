@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from replicax._core.cpu_tuning import parts_on
 from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UsageError
 from replicax._ps.cluster import SERVER, START_MEMBER, WORKER, Member
@@ -187,7 +188,7 @@ def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
 
 
 def _for_all() -> dict[str, str]:
-    return {KERAS_BACKEND: "jax", **tuning_for_child()}
+    return {KERAS_BACKEND: "jax", **tuning_for_child(parts_on())}
 
 
 def _plan(kind: Members) -> dict[str, Any]:

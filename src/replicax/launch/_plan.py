@@ -11,7 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from replicax._core.env import RX_CLUSTER_SECRET, RX_PROCESSES_HERE, tuning_for_child
+from replicax._core.env import (
+    RX_CLUSTER_SECRET,
+    RX_PROCESSES_HERE,
+    cpu_tuning_parts,
+    tuning_for_child,
+)
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
 from replicax.launch._chaos import RX_CHAOS, RX_CHAOS_LOG
@@ -167,12 +172,13 @@ def plan_parameter_servers(
     common = {**_environment(surroundings, restart), **own}
     without_devices = replace(surroundings, devices_per_worker=None)
     of_servers = {**_environment(without_devices, restart), **own}
+    tuning = tuning_for_child(cpu_tuning_parts(surroundings.environ))
     argv = program.argv_inside if surroundings.counts_steps else program.argv
     plans: list[ProcessPlan] = []
     for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):
         env = of_servers if task.job == "ps" else common
         if task.job != "chief":
-            env = {**tuning_for_child(surroundings.environ), **env}
+            env = {**tuning, **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
         plans.append(ProcessPlan(task, argv, env))
     return plans

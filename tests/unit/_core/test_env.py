@@ -10,12 +10,14 @@ import pytest
 
 from replicax._core.env import (
     KERAS_BACKEND,
+    cpu_tuning_parts,
     environment_for_child,
     only_compiling_for_tpus,
     prefer_jax_backend,
     prefer_nccl_ring,
     ray_asks_for_token,
     set_visible_gpus,
+    tuning_for_child,
     watchdog_seconds,
     without_idle_libtpu,
 )
@@ -123,6 +125,15 @@ def test_a_program_that_imports_jax_first_starts_without_libtpu_and_a_word(own, 
     said = run_python(STARTS_JAX, OWN=json.dumps(own))
     assert f"left out: {left_out}" in said
     assert "TPU" not in said and "libtpu" not in said
+
+
+@pytest.mark.parametrize(
+    ("parts", "variable"), [({"pooling", "fusions"}, "fusions,pooling"), (set(), "0")]
+)
+def test_a_child_is_tuned_by_the_parts_that_are_on(parts, variable):
+    assert tuning_for_child(parts) == {"RX_CPU_TUNING": variable}
+    assert cpu_tuning_parts(tuning_for_child(parts)) == parts
+    assert "malloc" in tuning_for_child({"memory"})["GLIBC_TUNABLES"]
 
 
 @pytest.mark.parametrize("library", [None, __file__, "/opt/libtpu.so"])

@@ -29,6 +29,7 @@ pytestmark = [
 
 TINY = "tiny_member:start_member"
 SEEN = ["RX_WATCHDOG_SECONDS", "TF_CONFIG", "KERAS_BACKEND", "JAX_PLATFORMS", "GLIBC_TUNABLES"]
+SEEN += ["RX_CPU_TUNING"]
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,9 @@ def cluster():
         patch.setenv("RAY_ADDRESS", "192.0.2.1:1")  # that of a Ray around this program
         patch.setenv("RX_WATCHDOG_SECONDS", "5")
         environment = dict(os.environ)
-        cluster = RayCluster.start(
-            Members(1, {"variables": SEEN}, {"JAX_PLATFORMS": "cpu"}), Members(2), starter=TINY
-        )
+        server = Members(1, {"variables": SEEN}, {"JAX_PLATFORMS": "cpu"})
+        with rx.config.cpu_tuning(False, memory=True, pooling=True):
+            cluster = RayCluster.start(server, Members(2), starter=TINY)
         assert os.environ == environment
     with pytest.raises(rx.errors.UnavailableError, match="no worker 1 within 0.01 seconds; it has"):
         cluster.member(WORKER, 1, timeout=0.01)
@@ -82,6 +83,7 @@ def test_a_member_has_the_environment_that_was_given_and_no_other_cluster(cluste
         "TF_CONFIG": None,
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
+        "RX_CPU_TUNING": "memory,pooling",  # as the program chose, not as its environment says
     }
 
 
