@@ -21,6 +21,7 @@ from jax.experimental.compilation_cache import compilation_cache as cache_of_jax
 from replicax._core.env import compilation_cache_folder, usual_compilation_cache
 from replicax._core.errors import UsageError
 from replicax._core.host_devices import jax_setting
+from replicax._core.private_folder import private_folder
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
@@ -55,7 +56,7 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
     """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`.
 
     Raises:
-        UsageError: If this user cannot write there.
+        UsageError: If this user cannot write there, or others can.
     """
     begin()
     if folder is None or folder is True:
@@ -64,7 +65,7 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
         kept = _use(Path(folder).expanduser()) if folder else None
     except (OSError, RuntimeError, filelock.Timeout) as error:
         raise UsageError(
-            "Compiled programs are kept in a folder that this user can write to. Received: "
+            "Compiled programs are kept in a folder that this user alone can write to. Received: "
             f"{str(folder)!r}: {error}. The next start would find nothing there. Name another "
             "folder, or pass False to keep nothing."
         ) from error
@@ -75,11 +76,8 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
 
 
 def _use(folder: Path) -> Path:
-    # For the user only: who can write there can run code here.
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Machine code for other CPUs does not run here, and JAX's own names do not tell them apart.
-    own = folder / f"cpu-{_cpu()}"
-    own.mkdir(exist_ok=True, mode=0o700)
+    own = private_folder(folder, f"cpu-{_cpu()}")
     _tidy(own)
     for name, (default, ours) in _SETTINGS.items():
         if jax_setting(name) == default:

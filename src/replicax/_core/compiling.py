@@ -1,4 +1,4 @@
-"""The way in which every program of Replicax is compiled: `jax.jit`, with options for its devices.
+"""How every program that computes a step is compiled: `jax.jit`, with options for its devices.
 
 On GPUs and TPUs there are none of ours. On CPUs, the tuning adds some, and rules for operations
 that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
@@ -7,7 +7,6 @@ that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
@@ -17,7 +16,7 @@ from jax.extend.backend import get_compile_options
 from replicax._core import pooling
 from replicax._core.convolutions import rule as convolutions
 from replicax._core.cpu_tuning import is_on
-from replicax._core.env import processes_here
+from replicax._core.env import cores, processes_here
 from replicax._core.host_memory import keep_memory
 from replicax._core.tracing import is_traced
 
@@ -92,8 +91,7 @@ def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:
 def _shares_cores(devices: Collection[Any]) -> bool:
     """Whether several processes are here, with a device for each core together."""
     here = sum(device.process_index == jax.process_index() for device in devices)
-    cores = os.cpu_count() or 1
-    return processes_here() > 1 and max(1, here) * processes_here() >= cores
+    return processes_here() > 1 and max(1, here) * processes_here() >= cores()
 
 
 @functools.cache

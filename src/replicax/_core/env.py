@@ -20,6 +20,7 @@
                          this machine.
 `RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or the
                          parts of `replicax.config.cpu_tuning` to use. Default: all.
+`GLIBC_TUNABLES`, `MALLOC_…`  read with it: settings of the user for `malloc` are left alone.
 `RX_COMPILATION_CACHE`   read when the first strategy is made: the folder in which compiled programs
                          are kept for the next start, or `off`. Default: `replicax` in the user's
                          cache folder, `XDG_CACHE_HOME`.
@@ -214,10 +215,42 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
     return names
 
 
+<<<<<<< HEAD
 def tuning_for_child(parts: Collection[str]) -> dict[str, str]:
     """The variables by which these parts of the tuning are on in a process that starts."""
     kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in parts else {}
     return {**kept, RX_CPU_TUNING: ",".join(sorted(parts)) or "0"}
+=======
+def tuning_for_child(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables by which a process that computes on a CPU is tuned as this one is."""
+    own = os.environ if environ is None else environ
+    users = _tunables(own) or malloc_is_set(own)
+    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in cpu_tuning_parts(own) and not users else {}
+    return {**kept, **({RX_CPU_TUNING: own[RX_CPU_TUNING]} if RX_CPU_TUNING in own else {})}
+>>>>>>> eight-fix2
+
+
+def malloc_is_set(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the user has settings for the C library's `malloc`, which are left alone then.
+
+    Example:
+        >>> malloc_is_set({"MALLOC_ARENA_MAX": "2"})
+        True
+    """
+    own = os.environ if environ is None else environ
+    return "glibc.malloc." in _tunables(own) or any(name.startswith("MALLOC_") for name in own)
+
+
+def _tunables(environ: Mapping[str, str]) -> str:
+    """What `GLIBC_TUNABLES` says, without what this package has put there."""
+    return environ.get(GLIBC_TUNABLES, "").replace(KEEP_MEMORY, "").strip(":")
+
+
+def cores() -> int:
+    """How many cores this process may use, which can be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processes_here(environ: Mapping[str, str] | None = None) -> int:

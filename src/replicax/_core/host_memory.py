@@ -13,6 +13,8 @@ import platform
 
 from jax import monitoring
 
+from replicax._core.env import malloc_is_set
+
 # From malloc.h, and the largest number that the call takes.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _NEVER = 2**31 - 1
@@ -28,9 +30,9 @@ def keep_memory() -> bool:
     For processes that are started, `env.KEEP_MEMORY` says the same, and from the beginning.
 
     Returns:
-        Whether it can be told so; else nothing changes.
+        Whether it is told so; nothing changes if it cannot be, or the user has told it something.
     """
-    if platform.libc_ver()[0] != "glibc":
+    if platform.libc_ver()[0] != "glibc" or malloc_is_set():
         return False
     library = ctypes.CDLL(None)
 

@@ -6,6 +6,7 @@ in this process, from `replace` on; those for other devices stay as they are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from jax.interpreters import mlir
 
 from replicax._core.cpu_tuning import is_on
 
-_replaced: set[tuple[Any, str]] = set()
+_log = logging.getLogger("replicax")
+_asked: set[tuple[Any, str]] = set()
 
 
 def replace(
@@ -45,15 +47,18 @@ def choose_rule(primitive: Any, part: str, choose: Callable[..., Any]) -> None:
         choose: Called with JAX's context of the operation and its parameters: gives the rule, or
             None for JAX's own.
     """
+    if (primitive, part) in _asked:
+        return
+    _asked.add((primitive, part))
     stock = _rule_for_cpus(primitive)
-    if stock is None or (primitive, part) in _replaced:
+    if stock is None:
+        _log.info("%s of the tuning for CPUs is without %s: not in this JAX", part, primitive)
         return
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
         own = choose(ctx, **params) if is_on(part) else None
         return (own or stock)(ctx, *operands, **params)
 
-    _replaced.add((primitive, part))
     mlir.register_lowering(primitive, rule, platform="cpu")
 
 

@@ -19,7 +19,7 @@ def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Pa
     to 1 GiB and 1000 programs; what was not used for longest goes first. Processes may share a
     folder. A user's own `jax_compilation_cache_dir` is left alone, unless this is called.
 
-    Only you should be able to write to the folder: what is in it is run.
+    Only you may be able to write to the folder: what is in it is run.
 
     Args:
         folder: The folder; None for the one that is used without this call, or the user's cache
@@ -29,7 +29,7 @@ def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Pa
         The folder with the programs for this kind of CPU, or None.
 
     Raises:
-        UsageError: If this user cannot write there.
+        UsageError: If this user cannot write there, or others can.
 
     Example:
         >>> import tempfile

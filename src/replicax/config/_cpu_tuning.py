@@ -29,8 +29,9 @@ def cpu_tuning(
         enabled: Switches all parts on or off; None leaves those that are not named as they are.
         convolutions: Faster kernels for convolutions, where they are installed.
         fusions: Options of XLA: which library computes what.
-        memory: The C library keeps memory for the next step instead of giving it back.
-        pooling: The gradients of pooling, written as comparisons.
+        memory: The C library keeps memory for the next step instead of giving it back, unless
+            the environment has settings for it (`MALLOC_…`, `GLIBC_TUNABLES`).
+        pooling: Pooling, sums over windows and their gradients, as slices of whole arrays.
         threads: Processes that share a machine do not each use all of its cores.
 
     Returns:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import jax
 
 import replicax as rx
+from replicax._core.env import cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +57,7 @@ def inspect_machine() -> Machine:
     return Machine(
         system=platform.platform(terse=True),
         processor=_processor(),
-        cores=_cores(),
+        cores=cores(),
         memory_bytes=_host_memory(),
         devices=tuple(_describe(device) for device in jax.local_devices()),
         versions={
@@ -111,13 +112,6 @@ def _describe(device: jax.Device) -> Device:
     if memory is None and device.platform == "cpu":
         memory = _host_memory()
     return Device(device_name(device), device.device_kind, device.platform, memory)
-
-
-def _cores() -> int:
-    """How many cores this process may use, which can be fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _host_memory() -> int | None:

@@ -10,6 +10,7 @@ import pytest
 import replicax as rx
 from replicax._core import compiling, host_memory
 from replicax._core.compiling import compiled
+from replicax._core.env import KEEP_MEMORY, cores, malloc_is_set, tuning_for_child
 
 CPU = jax.devices("cpu")[0]
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
@@ -71,7 +72,7 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
 def test_one_thread_each_where_processes_have_no_core_to_spare(
     monkeypatch, devices, processes, cores, single
 ):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(compiling, "cores", lambda: cores)
     monkeypatch.setenv("RX_PROCESSES_HERE", processes)
     assert (THREADS in options_of(monkeypatch, [CPU] * devices)) is single
 
@@ -100,6 +101,36 @@ def test_memory_is_kept_where_the_c_library_can_keep_it(monkeypatch):
     assert host_memory.keep_memory.__wrapped__() is False
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
+        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=2", True),
+        ("GLIBC_TUNABLES", f"glibc.malloc.arena_max=2:{KEEP_MEMORY}", True),
+        ("MALLOC_TRIM_THRESHOLD_", "1", True),
+        ("MALLOC_ARENA_MAX", "2", True),
+        ("GLIBC_TUNABLES", KEEP_MEMORY, False),
+        ("GLIBC_TUNABLES", "glibc.cpu.x86_shstk=on", False),
+    ],
+)
+def test_what_the_user_told_malloc_stays(monkeypatch, name, value, own):
+    assert malloc_is_set({name: value}) is own
+    assert KEEP_MEMORY not in tuning_for_child({name: value}).get("GLIBC_TUNABLES", "") or not own
+    assert tuning_for_child({})["GLIBC_TUNABLES"] == KEEP_MEMORY
+    if own:
+        monkeypatch.setenv(name, value)
+        monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+        monkeypatch.setattr(host_memory.ctypes, "CDLL", None)
+        assert host_memory.keep_memory.__wrapped__() is False
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5, 7}, raising=False)
+    assert cores() == 3
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert cores() == 6
+
+
 def test_what_compiling_took_is_given_back(monkeypatch):
     calls = []
 
@@ -115,6 +146,7 @@ def test_what_compiling_took_is_given_back(monkeypatch):
     monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
     monkeypatch.setattr(host_memory.ctypes, "CDLL", lambda name: Library())
     monkeypatch.setattr(jax.monitoring, register, listeners.append)
+    monkeypatch.setattr(host_memory, "malloc_is_set", lambda: False)
     assert host_memory.keep_memory.__wrapped__() is True
     for event, seconds in [("/jax/core/compile/backend_compile_duration", 0.01), ("other", 9.0)]:
         listeners[0](event, seconds, fun_name="step")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 
 import jax
@@ -15,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._core import cpu_tuning
 from replicax._core.convolutions import library as of_library
+from replicax._core.convolutions import rule as of_rule
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.rule import install
 
@@ -27,7 +27,7 @@ IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
 @pytest.fixture
 def kernel(monkeypatch):
     """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(of_rule, "cores", lambda: 2)
     before = cpu_tuning.parts_on()
     cpu_tuning.choose_parts(frozenset({"convolutions"}))
     install()
@@ -196,6 +196,20 @@ def test_replicas_that_run_the_same_program(kernel):
 
 
 @needs_kernel
+def test_kernels_of_which_each_thread_cannot_have_its_own_gradient(kernel):
+    # 36 MB: of two threads, one computes the sum over both images.
+    draw = np.random.default_rng(0)
+    x, g = (draw.normal(size=(2, 3, 3, 1024)).astype("float32") for _ in "xg")
+    w = np.zeros((3, 3, 1024, 1024), "float32")
+    gradient = jax.jit(lambda w: jax.vjp(lambda w: convolved(x, w), w)[1](g)[0])
+    assert "rx_convolution" in gradient.lower(w).as_text()
+    found = gradient(w)
+    np.testing.assert_allclose(found[1, 1], np.einsum("nhwi,nhwo->io", x, g), rtol=1e-4, atol=1e-4)
+    corner = np.einsum("nhwi,nhwo->io", x[:, :2, :2], g[:, 1:, 1:])
+    np.testing.assert_allclose(found[0, 0], corner, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernel
 def test_an_exported_program_needs_no_kernel(kernel):
     x, w, _ = random_case(0)
     exported = jax.export.export(jax.jit(convolved))(
@@ -217,15 +231,40 @@ def test_without_the_wheels_nothing_is_said(afresh, monkeypatch, caplog):
     assert not caplog.records
 
 
-def test_without_a_compiler_one_line_says_so(afresh, monkeypatch, caplog, tmp_path):
+@pytest.fixture
+def installed(afresh, monkeypatch, tmp_path):
+    """The wheels seem to be there, and the user's cache folder is a new one."""
     monkeypatch.setattr(of_library, "_onednn", lambda: (tmp_path / "libdnnl.so.3", tmp_path))
     monkeypatch.setattr(of_library, "_WHEELS", {})
-    monkeypatch.setattr(of_library, "folder_for_cache", lambda: tmp_path)
-    monkeypatch.setattr(of_library.shutil, "which", lambda name: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def why_not(caplog):
+    """Why there is no kernel, which is said once."""
     with caplog.at_level(logging.WARNING, "replicax"):
         assert of_library.library() is None
         assert of_library.library() is None
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("Convolutions stay with XLA; no kernel that calls oneDNN: ")
-    assert "No such file or directory: 'cc'" in said
+    return said
+
+
+def test_without_a_home_one_line_says_so(installed, monkeypatch, caplog):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")  # as Python without HOME
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("pathlib.Path.home", nowhere)
+    assert "home directory" in why_not(caplog)
+
+
+def test_from_a_folder_that_others_can_write_to_no_kernel_is_loaded(installed, caplog, tmp_path):
+    (tmp_path / "replicax").mkdir()
+    (tmp_path / "replicax").chmod(0o777)
+    assert "other users can write to" in why_not(caplog)
+
+
+def test_without_a_compiler_one_line_says_so(installed, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(of_library.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "No such file or directory: 'cc'" in why_not(caplog)

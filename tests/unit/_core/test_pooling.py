@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from jax import lax
 
 import replicax as rx
-from replicax._core import pooling
+from replicax._core import lowering, pooling
 
 pooling.install()
 
@@ -145,3 +147,11 @@ def test_a_divided_batch_stays_divided():
     np.testing.assert_array_equal(
         compiled(x), jax.jit(jax.grad(lambda x: (pool(x) ** 2).sum()))(np.asarray(x))
     )
+
+
+def test_an_operation_whose_rule_is_not_found_stays_and_is_named_once(caplog):
+    with caplog.at_level(logging.INFO, "replicax"):
+        for _ in range(2):
+            lowering.choose_rule("an operation", "pooling", lambda ctx: None)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "pooling of the tuning for CPUs is without an operation: not in this JAX"

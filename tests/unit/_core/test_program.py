@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import replicax as rx
+from replicax._control.agreement import agree
 from replicax._core import program
 from replicax._core.errors import WorkersDiffer
 from replicax._core.program import (
@@ -168,6 +170,19 @@ def test_versions_are_texts():
     assert found["JAX"] == jax.__version__
     assert found["number of devices"] == "8"
     assert all(isinstance(value, str) for value in found.values())
+
+
+def test_workers_whose_programs_for_cpus_differ_are_not_alike(monkeypatch):
+    kernels = iter([object(), None])
+    monkeypatch.setattr(program, "library", lambda: next(kernels))
+    with_kernel, without = given = versions(), versions()
+    error, _ = as_workers(2, lambda i: agree("set-up", given[i]))
+    assert isinstance(error, WorkersDiffer) and error.differing == ("convolutions by",)
+    assert with_kernel["convolutions by"] == "oneDNN"
+    with rx.config.cpu_tuning(False):
+        stock = versions()
+    assert stock["tuning for CPUs"] == "off" and stock["convolutions by"] == "XLA"
+    assert "pooling" in without["tuning for CPUs"]
 
 
 def test_the_same_operations_on_other_values_are_another_program():

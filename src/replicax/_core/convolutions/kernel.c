@@ -6,7 +6,9 @@
    threads are all busy cannot block it. Weight gradients are sums over the batch: each chunk has
    its own, and they are added in one order, so that the same input gives the same bits. */
 
+#define _GNU_SOURCE /* the cores that a thread may use */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,6 +28,7 @@ extern void omp_set_num_threads(int);
 enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR, WG, WO, WI, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 enum { CHUNKS = 256 };
+enum { WEIGHTS_KEPT = 64 << 20 }; /* bytes: of weights, and weight gradients of chunks, per thread */
 
 typedef struct Primitive {
   struct Primitive *next;
@@ -52,6 +55,12 @@ static void *at_least(Kept *kept, size_t size) {
     else kept->size = size;
   }
   return kept->data;
+}
+
+static void at_most(Kept *kept, size_t size) {
+  if (kept->size <= size) return;
+  free(kept->data);
+  *kept = (Kept){NULL, 0};
 }
 
 static int prepare(Primitive *p) {
@@ -246,22 +255,34 @@ static int64_t threads_of(const XLA_FFI_CallFrame *frame) {
     XLA_FFI_Error_Destroy_Args gone = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
     frame->api->XLA_FFI_Error_Destroy(&gone);
   }
-  long cores = sysconf(_SC_NPROCESSORS_ONLN); /* the pool may have more threads: one per device */
+  cpu_set_t here;
+  long cores = sched_getaffinity(0, sizeof here, &here) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&here);
+  /* The pool may have more threads: one per device. */
   if (cores > 0 && threads > cores) threads = cores;
   return threads < 1 ? 1 : threads > CHUNKS ? CHUNKS : threads;
+}
+
+/* Of the weights, as the primitive has them. */
+static size_t size_of_weights(const Primitive *p) {
+  return (dnnl_memory_desc_get_size(p->own_weights) + 63) / 64 * 64;
 }
 
 static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *form, void *a, void *b, void *out) {
   int64_t kind = form[KIND], chunks = threads_of(frame);
   if (chunks > form[N]) chunks = form[N];
   const Primitive *few = primitive_for(form, form[N] / chunks);
+  if (few && kind == WEIGHT_GRADIENT && size_of_weights(few) * chunks > WEIGHTS_KEPT) {
+    chunks = WEIGHTS_KEPT / size_of_weights(few);
+    if (chunks < 1) chunks = 1;
+    few = primitive_for(form, form[N] / chunks);
+  }
   const Primitive *many = form[N] % chunks ? primitive_for(form, form[N] / chunks + 1) : few;
   if (!few || !many || !dnnl_memory_desc_equal(few->own_weights, many->own_weights)) {
     chunks = 1; /* as rx_convolution_usable tried it */
     few = many = primitive_for(form, form[N]);
     if (!few) return 1;
   }
-  size_t size = (dnnl_memory_desc_get_size(few->own_weights) + 63) / 64 * 64;
+  size_t size = size_of_weights(few);
   char *weights = at_least(&weights_memory, kind == WEIGHT_GRADIENT ? size * chunks : size);
   Job *job = calloc(1, sizeof *job);
   if (!weights || !job) {
@@ -285,6 +306,7 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *form, void *a
     bad = reorder_weights(few, out, weights);
   }
   leave(job);
+  at_most(&weights_memory, WEIGHTS_KEPT);
   return bad;
 }
 

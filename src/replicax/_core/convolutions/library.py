@@ -20,6 +20,7 @@ from pathlib import Path
 import jax
 
 from replicax._core.env import folder_for_cache
+from replicax._core.private_folder import private_folder
 
 TARGET = "rx_convolution"
 _SOURCE = Path(__file__).with_name("kernel.c")
@@ -39,7 +40,8 @@ def library() -> ctypes.CDLL | None:
     try:
         loaded = ctypes.CDLL(str(_compiled(*installed)))
         jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(loaded.rx_convolution), "cpu")
-    except (OSError, AttributeError, subprocess.SubprocessError) as why:
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as why:
+        # RuntimeError: there is no home
         said = getattr(why, "stderr", None) or why
         _log.warning("Convolutions stay with XLA; no kernel that calls oneDNN: %s", said)
         return None
@@ -68,9 +70,8 @@ def _compiled(onednn: Path, headers: Path) -> Path:
     made_of = [_SOURCE.read_text(), jax.__version__, *command]
     made_of += [metadata.version(wheel) for wheel in _WHEELS]
     name = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
-    kept = folder_for_cache() / "replicax" / "kernels" / f"convolution-{name}.so"
+    kept = private_folder(folder_for_cache() / "replicax", "kernels") / f"convolution-{name}.so"
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
             new = Path(folder, kept.name)
             subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from replicax._core import lowering
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.library import library
 from replicax._core.convolutions.sharding import convolution, with_devices
+from replicax._core.env import cores
 
 
 def install() -> None:
@@ -30,7 +30,7 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     exported = ctx.module_context.lowering_parameters.for_export
     form, inner = form_of(*ctx.avals_in, **params), with_devices(ctx)
     # Each image is computed by one thread; XLA divides a few large images among many.
-    few = form is None or 2 * form.images < (os.cpu_count() or 1)
+    few = form is None or 2 * form.images < cores()
     kernel = None if exported or few or inner is None else library()
     if kernel is None or form is None:
         return None

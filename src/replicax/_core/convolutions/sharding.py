@@ -55,7 +55,9 @@ def with_devices(ctx: Any) -> Any:
 
 
 def _here(lhs: Any, rhs: Any, numbers: Any, form: Form, shape: _Shape) -> Any:
-    del numbers  # there to tell programs of other forms apart, in JAX's cache of compiled ones
+    # In the key of a program on disk JAX has the address of this call's form, not the form. In
+    # another process another form may be there: the numbers tell such programs apart.
+    del numbers
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
     return call(lhs, rhs, form=np.array(form.numbers(), np.int64))
 
