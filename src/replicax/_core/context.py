@@ -30,8 +30,8 @@ class Frame:
         merging: Inside `merge_call`, the context of the replicas that were merged.
         gradients_reduced: Whether an optimizer further out has summed the gradients already.
         is_global: Whether it was set by `experimental_set_strategy` rather than by a scope.
-        sum_gradients: In `run`, from an optimizer, the gradients of a replica and its group to
-            those that are applied; None for their sums.
+        sum_gradients: In `run`, from an optimizer, variables, a replica's gradients for them and
+            its group to the gradients that are applied; None for their sums.
     """
 
     strategy: Any
@@ -39,7 +39,7 @@ class Frame:
     merging: ReplicaContext | None = None
     gradients_reduced: bool = False
     is_global: bool = False
-    sum_gradients: Callable[[Any, Sequence[Any], SyncGroup], list[Any]] | None = None
+    sum_gradients: Callable[[Any, Sequence[Any], Sequence[Any], SyncGroup], list[Any]] | None = None
 
 
 _frame: ContextVar[Frame | None] = ContextVar("replicax_frame", default=None)

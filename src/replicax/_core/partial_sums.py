@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.extend
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
@@ -117,9 +118,11 @@ class _Known:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
-                # What the sum is added to counts once.
+                # What the sum is added to counts once. It may be infinite: no product.
                 own = [
-                    value if axis is not None else value * (lax.axis_index(AXIS) == 0)
+                    value
+                    if axis is not None
+                    else jnp.where(lax.axis_index(AXIS) == 0, value, jnp.zeros_like(value))
                     for value, axis in zip(values, axes, strict=True)
                 ]
                 found += _bound(operation.equation, own)

@@ -23,7 +23,8 @@ class CompressedSum:
     """How the gradients of the replicas become those that an optimizer applies.
 
     What is left over of a step differs per replica. It is kept in a variable beside the
-    optimizer, with a row for each; it is not saved, and begins with zeros.
+    optimizer, with a row for each; it is not saved, and begins with zeros. There is one for each
+    set of variables that the optimizer is applied to: what is left over of some is not of others.
 
     Args:
         compression: How they are compressed.
@@ -34,32 +35,41 @@ class CompressedSum:
     def __init__(self, compression: Compression, store: Any, topology: Topology) -> None:
         self._compression = compression
         self._store, self._topology = store, topology
-        self._left: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._left: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
-    def __call__(self, optimizer: Any, gradients: Sequence[Any], group: SyncGroup) -> list[Any]:
+    def __call__(
+        self,
+        optimizer: Any,
+        variables: Sequence[Any],
+        gradients: Sequence[Any],
+        group: SyncGroup,
+    ) -> list[Any]:
         """The sums of an optimizer's gradients over the replicas, inside `run`."""
         large = [gradient.astype(jnp.float32) for gradient in gradients]
-        totals = combine_packed(large, lambda packs: [self._sum(optimizer, packs[0], group)])
+        totals = combine_packed(
+            large, lambda packs: [self._sum(optimizer, variables, packs[0], group)]
+        )
         return [t.astype(g.dtype) for t, g in zip(totals, gradients, strict=True)]
 
-    def _sum(self, optimizer: Any, vector: Any, group: SyncGroup) -> Any:
+    def _sum(self, optimizer: Any, variables: Sequence[Any], vector: Any, group: SyncGroup) -> Any:
         size = self._compression.left_over(vector.size, group.size)
         if not size:
             return self._compression.sum(vector, jnp.zeros(()), group.size)[0]
-        variable = self._left_by(optimizer, size)
+        variable = self._left_by(optimizer, variables, size)
         left = _compat.read(variable)
         # While it is being made a trace sees the rows of all replicas.
         total, left = self._compression.sum(vector, left if left.ndim == 1 else left[0], group.size)
         _compat.write(variable, left)
         return total
 
-    def _left_by(self, optimizer: Any, size: int) -> Any:
-        shape, found = (self._topology.num_replicas, size), self._left.get(optimizer)
-        if found is None or tuple(found.shape) != shape:
-            found = keras.Variable(
+    def _left_by(self, optimizer: Any, variables: Sequence[Any], size: int) -> Any:
+        kept, key = self._left.setdefault(optimizer, {}), tuple(map(id, variables))
+        if key not in kept:
+            shape = (self._topology.num_replicas, size)
+            left = keras.Variable(
                 "zeros", shape, "float32", trainable=False, name="left_over_of_gradients"
             )
-            _compat.adopt(found, self._store, self._topology.split)
-            _compat.note_rows_of_replicas(found)
-            self._left[optimizer] = found
-        return found
+            _compat.adopt(left, self._store, self._topology.split)
+            _compat.note_rows_of_replicas(left)
+            kept[key] = left, variables  # which stay, so that no other gets their ids
+        return kept[key][0]

@@ -7,6 +7,7 @@ the buffer of the first. So whatever no step made is copied before.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import sys
@@ -20,8 +21,14 @@ _made: dict[int, Callable[[], Any]] = {}
 
 
 def note_made(variables: Sequence[int], values: Iterable[Any]) -> None:
-    """Remember that a step made these values of these variables (by `id`)."""
-    _made.update(zip(variables, map(weakref.ref, values), strict=True))
+    """Remember that a step made these values of these variables (by `id`), as long as they live."""
+    callbacks = map(functools.partial, itertools.repeat(_forget), variables)
+    _made.update(zip(variables, map(weakref.ref, values, callbacks), strict=True))
+
+
+def _forget(variable: int, made: Callable[[], Any]) -> None:
+    if _made.get(variable) is made:
+        _made.pop(variable, None)
 
 
 def donatable(variables: Sequence[int], values: list[Any]) -> list[Any]:

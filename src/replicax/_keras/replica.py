@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -38,7 +38,9 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        with _summed(self, grads) as total:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        with _summed(self, grads, trainable_variables) as total:
             return original(self, total, trainable_variables)
 
     return apply
@@ -51,14 +53,16 @@ def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]
     def stateless_apply(
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        with _summed(self, grads) as total:
+        with _summed(self, grads, None) as total:
             return original(self, optimizer_variables, total, trainable_variables)
 
     return stateless_apply
 
 
 @contextlib.contextmanager
-def _summed(optimizer: Any, grads: Any) -> Generator[Any, None, None]:
+def _summed(
+    optimizer: Any, grads: Any, variables: Sequence[Any] | None
+) -> Generator[Any, None, None]:
     frame, group = current_frame(), _group()
     if group is None or frame is None or frame.gradients_reduced:
         yield grads
@@ -67,7 +71,10 @@ def _summed(optimizer: Any, grads: Any) -> Generator[Any, None, None]:
     if frame.sum_gradients is None:
         summed = iter(group.all_reduce(ReduceOp.SUM, given))
     else:
-        summed = iter(frame.sum_gradients(optimizer, given, group))
+        known = _compat.trainable_variables(optimizer) if variables is None else variables
+        # Not strict: of too many or too few Keras says what is wrong.
+        theirs = [v for v, g in zip(known, grads, strict=False) if g is not None]
+        summed = iter(frame.sum_gradients(optimizer, theirs, given, group))
     with gradients_reduced():
         yield [None if grad is None else next(summed) for grad in grads]
 

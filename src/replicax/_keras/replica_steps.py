@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import keras
 
 from replicax._core.compiling import compiled
+from replicax._core.errors import UsageError
 from replicax._core.progress import settled
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
@@ -36,9 +37,13 @@ class ReplicaSteps:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
         distribution: Where the model's variables and batches live.
+
+    Raises:
+        UsageError: If the model is not to be compiled.
     """
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
+        _refuse_python(model)
         self._model, self._kind, self._distribution = model, kind, distribution
         topology = distribution.topology
         step = own_step(model, kind)
@@ -73,6 +78,16 @@ class ReplicaSteps:
     def forget(self) -> None:
         """The end of a call."""
         settled()
+
+
+def _refuse_python(model: Any) -> None:
+    if model.run_eagerly or not model.jit_compile:
+        wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
+        raise UsageError(
+            "A step whose gradients are compressed is a compiled one. Received: a model compiled "
+            f"with {wanted}. Each batch is a `run`, which all replicas compute at once. Leave it "
+            "out; to debug, leave out `compression=`."
+        )
 
 
 def _divided(topology: Topology, batch: Any) -> Any:

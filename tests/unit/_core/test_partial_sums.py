@@ -138,8 +138,9 @@ def test_what_a_sum_is_added_to_counts_once():
 
     together = with_sums_together(step, topology.mesh, lambda parts: lax.psum(parts, AXIS))
     batch = {"i": np.array([0, 1, 1, 2]), "x": np.ones((4, 2), "float32")}
-    found = jax.jit(together)(np.full((3, 2), 10, "float32"), batch)
-    assert found.tolist() == [[11, 11], [12, 12], [11, 11]]
+    total = np.array([[10, -np.inf], [10, 10], [np.inf, 10]], "float32")
+    found = jax.jit(together)(total, batch)
+    assert found.tolist() == [[11, -np.inf], [12, 12], [np.inf, 11]]
 
 
 def test_operations_with_effects_keep_their_order():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -10,6 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax import tf
+from replicax._keras import ownership
 
 
 def counter():
@@ -60,6 +63,17 @@ def test_two_variables_may_share_an_array():
     second._value = first.value
     step()
     assert second.value.tolist() == [1.0] * 8
+
+
+def test_values_that_are_gone_leave_nothing_behind():
+    gc.collect()
+    before = set(ownership._made)
+    variable, step = counter()
+    step()
+    assert id(variable) in ownership._made
+    del variable, step
+    gc.collect()
+    assert set(ownership._made) <= before
 
 
 def test_run_and_function_take_turns(mirrored):

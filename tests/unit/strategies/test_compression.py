@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
 from replicax._core import topology
+from replicax._core.errors import UsageError
 
 TopK = rx.experimental.compression.TopK
 
@@ -23,7 +25,7 @@ def strategy_with(compression):
     return rx.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def data(rows=96):
+def data(rows):
     random = np.random.default_rng(0)
     x = random.normal(size=(rows, 20)).astype("float32")
     return x, (x @ random.normal(size=(20, 3))).argmax(1).astype("int32")
@@ -40,9 +42,9 @@ def classifier(strategy):
     return model
 
 
-def looped(strategy, *, epochs, rows, count=96):
-    """The loss of the last epoch, and the weights."""
-    model, (x, y) = classifier(strategy), data(count)
+def looped(strategy):
+    """The loss of the last epoch, and the weights; two replicas get 17 and 16 rows."""
+    model, (x, y) = classifier(strategy), data(99)
 
     def step(batch):
         def loss():
@@ -53,34 +55,81 @@ def looped(strategy, *, epochs, rows, count=96):
         return rx.get_replica_context().all_reduce("SUM", value)
 
     train = rx.function(lambda batch: strategy.run(step, args=(batch,)))
-    batches = [(x[i : i + rows], y[i : i + rows]) for i in range(0, len(x), rows)]
+    batches = [(x[i : i + 33], y[i : i + 33]) for i in range(0, 99, 33)]
     dataset = strategy.experimental_distribute_dataset(batches)
-    for _ in range(epochs):
+    for _ in range(6):
         losses = [float(train(batch)) for batch in dataset]
     return np.mean(losses), model.get_weights()
 
 
 @pytest.fixture(scope="module")
 def plain():
-    return looped(rx.OneDeviceStrategy("CPU:0"), epochs=6, rows=32)
+    return looped(rx.OneDeviceStrategy("CPU:0"))
 
 
 @pytest.mark.parametrize(("compression", "far"), [("int8", 0.02), (TopK(0.1), 0.15)])
 def test_a_loop_comes_to_the_loss_of_one_without(plain, compression, far):
-    loss, weights = looped(strategy_with(compression), epochs=6, rows=32)
+    loss, weights = looped(strategy_with(compression))
     assert loss == pytest.approx(plain[0], abs=far)
     differences = [np.abs(a - b).max() for a, b in zip(weights, plain[1], strict=True)]
     assert max(differences) > 0  # it was compressed
 
 
-def test_replicas_of_different_rows_keep_what_is_left_over():
-    expected, _ = looped(strategy_with(None), epochs=1, rows=27, count=54)
-    loss, _ = looped(strategy_with("int8"), epochs=1, rows=27, count=54)
-    assert loss == pytest.approx(expected, abs=0.02)
+def by_largest_half():
+    """Two variables, and a function that applies gradients, the same on both replicas.
+
+    Half of the gradients are sent, those of both replicas added up: a gradient of [3, 1] changes
+    a variable by [-6, 0], and leaves over [0, 1].
+    """
+    strategy, optimizer = strategy_with(TopK(0.5)), keras.optimizers.SGD(1.0)
+    with strategy.scope():
+        variables = [keras.Variable(np.zeros(2, "float32")) for _ in range(2)]
+        optimizer.build(variables)
+
+    def applying(*steps):
+        def step():
+            for gradients in steps:
+                given = [jnp.array(g, "float32") for g in gradients.values()]
+                optimizer.apply(given, [variables[i] for i in gradients])
+
+        return lambda: strategy.run(step)
+
+    return variables, applying
+
+
+def test_what_is_left_over_of_some_variables_is_not_of_others():
+    (a, b), applying = by_largest_half()
+    step = applying({0: [3, 1]}, {1: [1, 3]})
+    step()
+    step()
+    assert a.value.tolist() == [-12, 0]
+    assert b.value.tolist() == [0, -12]
+    applying({0: [0, 0]})()
+    assert a.value.tolist() == [-12, -4]
+    assert b.value.tolist() == [0, -12]
+
+
+def test_what_is_left_over_waits_while_other_variables_train():
+    (a, b), applying = by_largest_half()
+    applying({0: [3, 2]})()
+    assert (a.value.tolist(), b.value.tolist()) == ([-6, 0], [0, 0])
+    applying({0: [3, 2], 1: [1, 4]})()
+    assert (a.value.tolist(), b.value.tolist()) == ([-12, 0], [0, -8])
+    applying({0: [3, 2]})()  # 2 are left over of the first step
+    assert (a.value.tolist(), b.value.tolist()) == ([-12, -8], [0, -8])
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": False}])
+def test_fit_is_compiled(how):
+    with strategy_with("bf16").scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **how)
+    with pytest.raises(UsageError, match=r"compressed is a compiled one. Received: .*=(Tru|Fals)e"):
+        model.fit(np.zeros((4, 2)), np.zeros((4, 1)), verbose=0)
 
 
 def test_fit_trains_by_run():
-    (x, y), plain = data(), classifier(rx.OneDeviceStrategy("CPU:0"))
+    (x, y), plain = data(96), classifier(rx.OneDeviceStrategy("CPU:0"))
     small = classifier(strategy_with("bf16"))
     how = {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
     expected = plain.fit(x, y, validation_data=(x, y), **how).history
