@@ -215,28 +215,18 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
     return names
 
 
-<<<<<<< HEAD
-def tuning_for_child(parts: Collection[str]) -> dict[str, str]:
+def tuning_for_child(
+    parts: Collection[str], environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The variables by which these parts of the tuning are on in a process that starts."""
-    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in parts else {}
-    return {**kept, RX_CPU_TUNING: ",".join(sorted(parts)) or "0"}
-=======
-def tuning_for_child(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables by which a process that computes on a CPU is tuned as this one is."""
     own = os.environ if environ is None else environ
     users = _tunables(own) or malloc_is_set(own)
-    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in cpu_tuning_parts(own) and not users else {}
-    return {**kept, **({RX_CPU_TUNING: own[RX_CPU_TUNING]} if RX_CPU_TUNING in own else {})}
->>>>>>> eight-fix2
+    kept = {GLIBC_TUNABLES: KEEP_MEMORY} if "memory" in parts and not users else {}
+    return {**kept, RX_CPU_TUNING: ",".join(sorted(parts)) or "0"}
 
 
 def malloc_is_set(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the user has settings for the C library's `malloc`, which are left alone then.
-
-    Example:
-        >>> malloc_is_set({"MALLOC_ARENA_MAX": "2"})
-        True
-    """
+    """Whether the user has settings for the C library's `malloc`, which are left alone then."""
     own = os.environ if environ is None else environ
     return "glibc.malloc." in _tunables(own) or any(name.startswith("MALLOC_") for name in own)
 

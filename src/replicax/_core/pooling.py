@@ -49,7 +49,8 @@ def covers(
 ) -> bool:
     """Whether windows like these are computed here."""
     del others
-    sizes = [size for operand in operands for size in operand.shape]
+    # In programs for any number of rows, windows may have their length, too.
+    sizes = [*window_dimensions, *(size for operand in operands for size in operand.shape)]
     fixed = all(isinstance(size, int) and size for size in sizes)
     usual = str(operands[0].dtype) in _TYPES and min(map(min, padding), default=0) >= 0
     dense = max(base_dilation, default=1) == 1
@@ -58,8 +59,8 @@ def covers(
 
 def covers_sum(operand: Any, *, window_dimensions: Sequence[int], **others: Any) -> bool:
     """Whether sums over windows are computed here: XLA is good at windows of 2 by 2."""
-    large = math.prod(window_dimensions) > _SMALL_WINDOW
-    return large and covers(operand, window_dimensions=window_dimensions, **others)
+    covered = covers(operand, window_dimensions=window_dimensions, **others)
+    return covered and math.prod(window_dimensions) > _SMALL_WINDOW
 
 
 def combine_slices(

@@ -172,7 +172,8 @@ def plan_parameter_servers(
     common = {**_environment(surroundings, restart), **own}
     without_devices = replace(surroundings, devices_per_worker=None)
     of_servers = {**_environment(without_devices, restart), **own}
-    tuning = tuning_for_child(cpu_tuning_parts(surroundings.environ))
+    environ = surroundings.environ
+    tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
     argv = program.argv_inside if surroundings.counts_steps else program.argv
     plans: list[ProcessPlan] = []
     for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):

@@ -114,8 +114,9 @@ def test_memory_is_kept_where_the_c_library_can_keep_it(monkeypatch):
 )
 def test_what_the_user_told_malloc_stays(monkeypatch, name, value, own):
     assert malloc_is_set({name: value}) is own
-    assert KEEP_MEMORY not in tuning_for_child({name: value}).get("GLIBC_TUNABLES", "") or not own
-    assert tuning_for_child({})["GLIBC_TUNABLES"] == KEEP_MEMORY
+    child = tuning_for_child({"memory"}, {name: value})
+    assert KEEP_MEMORY not in child.get("GLIBC_TUNABLES", "") or not own
+    assert tuning_for_child({"memory"}, {})["GLIBC_TUNABLES"] == KEEP_MEMORY
     if own:
         monkeypatch.setenv(name, value)
         monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))

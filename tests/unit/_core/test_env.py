@@ -131,9 +131,9 @@ def test_a_program_that_imports_jax_first_starts_without_libtpu_and_a_word(own, 
     ("parts", "variable"), [({"pooling", "fusions"}, "fusions,pooling"), (set(), "0")]
 )
 def test_a_child_is_tuned_by_the_parts_that_are_on(parts, variable):
-    assert tuning_for_child(parts) == {"RX_CPU_TUNING": variable}
-    assert cpu_tuning_parts(tuning_for_child(parts)) == parts
-    assert "malloc" in tuning_for_child({"memory"})["GLIBC_TUNABLES"]
+    assert tuning_for_child(parts, {}) == {"RX_CPU_TUNING": variable}
+    assert cpu_tuning_parts(tuning_for_child(parts, {})) == parts
+    assert "malloc" in tuning_for_child({"memory"}, {})["GLIBC_TUNABLES"]
 
 
 @pytest.mark.parametrize("library", [None, __file__, "/opt/libtpu.so"])
