@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
+import types
 
 import pytest
 
@@ -17,8 +17,11 @@ def look_twice(monkeypatch):
     """Look at the main thread twice while it waits, two seconds apart, with CPU used as given."""
 
     def look(cpu, calls=(0, 0)):
-        monkeypatch.setattr(time, "monotonic", iter([0.0, 2.0, 4.0]).__next__)
-        monkeypatch.setattr(time, "process_time", iter([0.0, cpu, 2 * cpu]).__next__)
+        clocks = types.SimpleNamespace(
+            monotonic=iter([0.0, 2.0, 4.0]).__next__,
+            process_time=iter([0.0, cpu, 2 * cpu]).__next__,
+        )  # in place of its own `time` only: other threads of the tests look at the clock, too
+        monkeypatch.setattr("replicax._control._sample.time", clocks)
         sampler, found, looked = Sampler(), [], threading.Event()
 
         def run():
