@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from harness.machine import processor
 from harness.output import end_cleanly_on_signals, say, spread
-from harness.processes import ADDRESS, Processes, SideFailed, free_addresses
+from harness.processes import ADDRESS, Processes, SideFailed, free_addresses, tensorflow_member
 from multi_worker import flat
 
 FEATURES, CLASSES = 784, 10
@@ -470,20 +470,6 @@ def lazy_adam(tf: Any, adam: Any) -> Any:
             return tf.group(*written, self._resource_scatter_add(var, indices, -change))
 
     return LazyAdam
-
-
-def tensorflow_member() -> None:
-    """A worker or a server of TensorFlow, until it is killed."""
-    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
-
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    server = tf.distribute.Server(
-        resolver.cluster_spec(),
-        job_name=resolver.task_type,
-        task_index=resolver.task_id,
-        protocol="grpc",
-    )
-    server.join()
 
 
 SIDES: Mapping[str, Callable[[Plan], Any]] = {OURS: Replicax, TENSORFLOW: TensorFlow}

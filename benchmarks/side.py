@@ -6,7 +6,7 @@ import sys
 
 if __name__ == "__main__":
     if sys.argv[1] == "--member":
-        from harness.sides import tensorflow_member
+        from harness.processes import tensorflow_member
 
         tensorflow_member()
     else:

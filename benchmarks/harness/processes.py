@@ -179,3 +179,17 @@ def free_addresses(count: int) -> list[str]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+
+
+def tensorflow_member() -> None:
+    """A worker or a server of TensorFlow, until it is killed."""
+    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
+
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    server = tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
+    )
+    server.join()

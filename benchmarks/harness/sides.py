@@ -106,20 +106,6 @@ def cluster_with_servers(plan: Plan) -> Callable[[str, int], str]:
     return lambda job, index: json.dumps({"cluster": spec, "task": {"type": job, "index": index}})
 
 
-def tensorflow_member() -> None:
-    """A worker or a server of TensorFlow, until it is killed."""
-    import tensorflow as tf  # pyright: ignore[reportMissingModuleSource]
-
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    server = tf.distribute.Server(
-        resolver.cluster_spec(),
-        job_name=resolver.task_type,
-        task_index=resolver.task_id,
-        protocol="grpc",
-    )
-    server.join()
-
-
 SIDES: Mapping[str, Callable[[Plan, Workload], Any]] = {
     OURS: replicax,
     TENSORFLOW: tensorflow,
