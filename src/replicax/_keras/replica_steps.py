@@ -1,8 +1,8 @@
 """`fit`, `evaluate` and `predict` in the replica view: each batch is a `run`, as in a custom loop.
 
-So a step can do what one of the global view cannot: send gradients in fewer bytes. What differs is
-what differs between `fit` and a custom loop: layers such as BatchNormalization see the rows of
-their replica. Steps of the global view are in steps.py.
+So a step can do what one of the global view cannot: send gradients in fewer bytes, or not at all
+for some steps. What differs is what differs between `fit` and a custom loop: layers such as
+BatchNormalization see the rows of their replica. Steps of the global view are in steps.py.
 """
 
 from __future__ import annotations
@@ -47,20 +47,25 @@ class ReplicaSteps:
         self._model, self._kind, self._distribution = model, kind, distribution
         topology = distribution.topology
         step = own_step(model, kind)
-        # What a replica makes of the metrics is of its rows only: results are read afterwards.
-        self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
+        self._local = distribution.local_steps if kind == "train" else None
+        if self._local:
+            self._step = self._local.round_of(model, step)
+        else:
+            # What a replica makes of metrics is of its rows only: results are read afterwards.
+            self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         self._divide = compiled(functools.partial(_divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
         self._logs = compiled(self._results, out_shardings=topology.replicated)
         self._join = compiled(_joined, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        outputs, run = [], self._distribution.run
-        for batch in itertools.islice(iterator, self._model.steps_per_execution):
-            found = run(self._step, args=(self._divide(batch),))
-            outputs.append(self._join(found) if self._kind == "predict" else None)
-        if not outputs:
+        batches = list(itertools.islice(iterator, self._model.steps_per_execution))
+        if not batches:
             raise StopIteration
+        outputs, run = [], self._distribution.run
+        for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
+            found = run(self._step, args=tuple(map(self._divide, some)))
+            outputs.append(self._join(found) if self._kind == "predict" else None)
         if self._kind == "predict":
             return (outputs[0] if len(outputs) == 1 else joined(outputs)), state
         return self._logs([_compat.read(v) for v in self._model.metrics_variables]), state
@@ -84,9 +89,9 @@ def _refuse_python(model: Any) -> None:
     if model.run_eagerly or not model.jit_compile:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
-            "A step whose gradients are compressed is a compiled one. Received: a model compiled "
-            f"with {wanted}. Each batch is a `run`, which all replicas compute at once. Leave it "
-            "out; to debug, leave out `compression=`."
+            "A step whose gradients are compressed, or stay where they are, is a compiled one. "
+            f"Received: a model compiled with {wanted}. Each batch is a `run`, which all replicas "
+            "compute at once. Leave it out; to debug, leave out `compression=` and `sync_every=`."
         )
 
 
