@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -392,6 +392,18 @@ def end_of_fit(model: Any) -> None:
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
     return callback._model
+
+
+def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
+    """Let a progress bar say more behind the time per step, where it draws; it skips these logs."""
+    time, update = bar._format_time, bar.update
+    bar._format_time = lambda *args: time(*args) + said()
+
+    @functools.wraps(update)
+    def updated(current: int, values: Any = None, finalize: bool | None = None) -> None:
+        update(current, [v for v in values or () if v[0] not in unshown], finalize)
+
+    bar.update = updated
 
 
 def has_defaults(callback: Any, methods: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import keras
@@ -33,6 +33,9 @@ from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat
+
+if TYPE_CHECKING:
+    from replicax._keras.pace import Members
 
 
 @final
@@ -59,6 +62,8 @@ class StoreDistribution(_compat.Distribution):
         self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
+        # What is known of workers that compute batches elsewhere.
+        self.members: Callable[[], Members] | None = None
         self.in_replica_view = in_replica_view
         self.run: Any = None
 

@@ -25,6 +25,7 @@ class Cluster:
         self.absent = set()
         self.killed = []
         self.pings = []
+        self.late = []
 
     def member(self, role, index, *, timeout):
         return SimpleNamespace(addresses=(role, index))
@@ -49,6 +50,8 @@ def cluster():
                 self.closed.wait(10)
             if self.closed.is_set():
                 raise LinkLost("closed")
+            late = cluster.late if self.who[0] == "server" else []
+            return SimpleNamespace(head={"staleness": late})
 
         def close(self):
             self.closed.set()
