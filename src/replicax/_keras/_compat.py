@@ -378,15 +378,19 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
     """Have a function called when the model's `fit` ends, by an error, too."""
-    object.__setattr__(model, "_replicax_at_end", call)
+    object.__setattr__(model, "_replicax_at_end", [*_calls_at_end(model), call])
 
 
 def end_of_fit(model: Any) -> None:
-    """Call what was to be called."""
-    call = getattr(model, "_replicax_at_end", None)
-    if call is not None:
-        object.__setattr__(model, "_replicax_at_end", None)
+    """Call all that was to be called."""
+    calls = _calls_at_end(model)
+    object.__setattr__(model, "_replicax_at_end", [])
+    for call in calls:
         call()
+
+
+def _calls_at_end(model: Any) -> list[Callable[[], None]]:
+    return getattr(model, "_replicax_at_end", [])
 
 
 def model_of(callback: Any) -> Any:

@@ -123,6 +123,7 @@ class Pace:
         self.members: Callable[[], Members] = Members
         self.others: Callable[[], float] = float  # seconds in which other workers were waited for
         self.probe: Callable[[Any, Any], Any] | None = None  # looks at a state and its batch
+        self.heard: Callable[[], None] | None = None  # called behind each step
         self.steps = 0  # of all epochs
         self._log: Any = None
         self.begin()
@@ -163,9 +164,11 @@ class Pace:
         self.steps += steps
         if self._start is None:  # the first one is compiled: what comes behind it counts
             self._start = Count(clock(), members=self.members())
-            return
-        self._steps += steps
-        self._rows += rows
+        else:
+            self._steps += steps
+            self._rows += rows
+        if self.heard is not None:
+            self.heard()
 
     def mark(self) -> None:
         """What was done up to here is what is shown next, once the logs of this step are there."""
