@@ -76,7 +76,7 @@ class Post:
         run = session.hello.get("run")
         if message.op == "ping":
             life = getattr(self.state, "life", None)
-            late = [*dict(getattr(self.state, "staleness", {})).items()]
+            late = getattr(self.state, "staleness", [])
             about = {"platform": jax.default_backend(), "run": self.run, "life": life}
             return {**about, "staleness": late}, ()
         if message.op == "configure":

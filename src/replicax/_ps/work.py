@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from time import perf_counter as clock
 from typing import final
 
 
@@ -20,9 +20,9 @@ class Work:
     @contextmanager
     def of(self, worker: int) -> Generator[None, None, None]:
         """The time of a closure on a worker; one that ends by an error does not count."""
-        begin = time.perf_counter()
+        begin = clock()
         yield
-        seconds = time.perf_counter() - begin
+        seconds = clock() - begin
         with self._lock:
             count, before = self._done.get(worker, (0, 0.0))
             self._done[worker] = count + 1, before + seconds

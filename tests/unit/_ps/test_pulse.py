@@ -100,6 +100,12 @@ def test_who_is_not_there_is_not_silent(cluster, pulse):
     assert cluster.killed == []
 
 
+def test_servers_say_how_late_gradients_were(cluster, pulse):
+    assert pulse.staleness() == {}
+    cluster.late = [[0, 2], [3, 1]]
+    wait_until(lambda: pulse.staleness() == {0: 4, 3: 2})  # of both
+
+
 def test_a_worker_that_joins_is_asked_too(cluster, pulse):
     cluster.num_workers = 2
     wait_until(lambda: ("worker", 1) in cluster.pings)
