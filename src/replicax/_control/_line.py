@@ -146,7 +146,7 @@ class Line:
         self._has_failed = True
         self._pulse.beat()
         self._link.send(encode({"kind": "failed", "error": error}))
-        self._judged.wait(_HEARING_SECONDS)
+        self._judged.wait(_HEARING_SECONDS + self._limits.ending)
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
         """Wait whether an error has its cause in another worker; if so, this process ends.

@@ -170,11 +170,7 @@ def _current_value(self: Any, variable: KerasVariable) -> Any:
 
 def write(variable: KerasVariable, value: Any) -> None:
     """Store a value of the right shape, type and layout: Keras' `assign` without its checks."""
-    scope = get_stateless_scope()
-    if scope is None:
-        variable._value = value
-    else:
-        scope.add_update((variable, value))
+    write_all([variable], [value])
 
 
 def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None:
