@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
+from replicax._core.host_calls import silent
 from replicax._core.program import agree_on_program
 from replicax._core.topology import AXIS
 from replicax._keras import _compat
@@ -94,7 +95,7 @@ _WHOLE = PartitionSpec()
 def _norm(model: Any, state: Any, batch: Any) -> Any:
     """The norm of what a train step hands to the optimizer, without the loss scale."""
     optimizer = model.optimizer
-    with _heard(optimizer) as heard:
+    with silent(), _heard(optimizer) as heard:
         model_step(model, "train", state, batch)
     if not heard:
         raise UsageError(

@@ -121,7 +121,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.members: Callable[[], Members] = Members
-        self.others: Callable[[], float] = float  # seconds in which other workers were waited for
+        self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
         self.probe: Callable[[Any, Any], Any] | None = None  # looks at a state and its batch
         self.heard: Callable[[], None] | None = None  # called behind each step
         self.steps = 0  # of all epochs
@@ -141,13 +141,16 @@ class Pace:
         """The next batches of an iterator: as many, or as are left; StopIteration for none."""
         if self._start is None:
             return [next(iterator), *itertools.islice(iterator, wanted - 1)]
-        begin, others = clock(), self.others()
+        begin, others = clock(), self.others() if self.others else 0.0
         batches = [next(iterator)]
         if wanted > 1:
             batches += itertools.islice(iterator, wanted - 1)
         # While the devices still compute the step before, nothing is lost.
         if self._log is None or self._log.is_ready():
-            self._waited += max(clock() - begin - (self.others() - others), 0.0)
+            waited = clock() - begin
+            if self.others:
+                waited = max(waited - (self.others() - others), 0.0)
+            self._waited += waited
         return batches
 
     def did(self, steps: int, rows: int, logs: Any = None) -> None:
