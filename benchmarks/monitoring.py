@@ -1,9 +1,9 @@
 """What watching costs: `fit` as it is, with `ReplicaMonitor`, and with nothing of it.
 
 One model is trained in one process by turns of a few hundred steps: without the counts of pace.py,
-with them, as `fit` always has them, and with the callback. A step of about 3 ms is what the counts
-are compared with. Of a busy machine the time on the CPU says more than the time on the wall; the
-last table is that of the counts alone, without a step between them.
+with them, as `fit` always has them, and with the callback. On a busy machine the time on the CPU
+says more than that on the wall. Last are the counts alone, without steps between them, and how
+much that is of a step of 3 ms.
 
     python benchmarks/monitoring.py --rounds 15
 """
@@ -116,8 +116,8 @@ def counts_alone(repeat: int = 20_000) -> dict[str, float]:
     logs = {"loss": jax.block_until_ready(jnp.zeros(()))}
     pace = Pace()
 
-    def plain(data: Iterator[Any]) -> None:
-        [next(data)]
+    def plain(data: Iterator[Any]) -> list[Any]:
+        return [next(data)]
 
     def counted(data: Iterator[Any]) -> None:
         batches = pace.take(data, 1)
@@ -127,7 +127,7 @@ def counts_alone(repeat: int = 20_000) -> dict[str, float]:
         pace.mark()
         str(pace.figures())
 
-    def cost(call: Callable[[Iterator[Any]], None]) -> float:
+    def cost(call: Callable[[Iterator[Any]], Any]) -> float:
         data = iter([batch] * repeat)
         begin = time.process_time()
         for _ in range(repeat):
@@ -153,9 +153,8 @@ def report(found: dict[str, list[tuple[float, float]]], alone: dict[str, float])
         print(f"{name:16}{middles[0]:15.3f}{middles[1]:15.3f}{ratios[0]:13.4f}{ratios[1]:12.4f}")
     share = alone["step"] / (1e3 * OPTIONS.step_ms)
     print(f"alone: {alone['step']:.2f} µs a step, {share:.3%} of a step of {OPTIONS.step_ms:g} ms;")
-    print(
-        f"       {alone['line']:.1f} µs a line of the bar, {20 * alone['line'] / 1e6:.3%} at 20 a second"
-    )
+    line = alone["line"]
+    print(f"       {line:.1f} µs a line of the bar, {20 * line / 1e6:.3%} at 20 a second")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -119,7 +120,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
             found["gradient_imbalance"] = imbalance(np.mean(self._of_epoch, axis=0).tolist())
         if logs is not None:
             logs.update(found)
-        self._write("epoch", {"epoch": epoch, **found, **_memory()})
+        self._write("epoch", {**found, **_memory()}, epoch=epoch)
 
     def _after_step(self) -> None:
         if self._every is None or self._pace.steps % self._every:
@@ -136,21 +137,20 @@ class ReplicaMonitor(keras.callbacks.Callback):
             if all(map(math.isfinite, norms)):
                 self._of_epoch.append(norms)
             about = {"gradient_norms": norms, "gradient_imbalance": imbalance(norms)}
-            self._write("gradients", about, step)
+            self._write("gradients", about, step=step)
 
-    def _write(self, kind: str, about: dict[str, Any], step: int | None = None) -> None:
+    def _write(self, kind: str, about: dict[str, Any], **place: int) -> None:
         if self._lines is None:
             return
-        step = self._pace.steps if step is None else step
-        line = {"kind": kind, "step": step, "time": time.time(), **about}
+        place = {"step": self._pace.steps, **place}
+        line = {"kind": kind, **place, "time": time.time(), **about}
         self._lines.write(json.dumps({key: _as_json(value) for key, value in line.items()}) + "\n")
         self._lines.flush()
-        for name, value in about.items() if self._events else ():
-            parts = {name: value}
-            if isinstance(value, list):
-                parts = {f"{name}/{number}": one for number, one in enumerate(value)}
-            for tag, number in parts.items():
-                self._events.add(f"{kind}/{tag}", "scalars", np.float32(number), step)
+        if self._events is not None:
+            for tag, number in _scalars(about):
+                self._events.add(
+                    f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), place["step"]
+                )
 
     def _close(self) -> None:
         self._pace.probe = self._pace.heard = None
@@ -159,6 +159,15 @@ class ReplicaMonitor(keras.callbacks.Callback):
         if self._events is not None:
             self._events.close()
         self._lines = self._events = self._norms = None
+
+
+def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Each number with its name; those of a list are numbered."""
+    for name, value in about.items():
+        if isinstance(value, list):
+            yield from ((f"{name}/{number}", one) for number, one in enumerate(value))
+        else:
+            yield name, value
 
 
 def imbalance(norms: list[float]) -> float:
@@ -170,7 +179,7 @@ def imbalance(norms: list[float]) -> float:
 def _applied(model: Any) -> int | None:
     """How many steps an optimizer has made that leaves out those whose gradients are not finite."""
     inner = getattr(model.optimizer, "inner_optimizer", None)
-    return None if inner is None else int(_compat.iterations(inner).value)
+    return None if inner is None else int(_compat.read(_compat.iterations(inner)))
 
 
 def _memory() -> dict[str, list[int]]:
