@@ -230,7 +230,7 @@ def watched(strategy):
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.2 * worker())
+            time.sleep(0.4 * worker())
 
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), Speaking(), keras.layers.Dense(1)])

@@ -95,8 +95,8 @@ def test_values_belong_to_the_replicas_of_a_worker(workers):
 def test_the_chief_names_the_slow_worker(workers):
     chief, slow = (found["watched"] for found in workers)
     assert chief["history"]["slowest_worker"] == [1]
-    # Seven steps of a few milliseconds, and 0.2 s of sleep behind each but the last.
-    assert chief["history"]["slowest_factor"][0] > 1.5
+    # Seven steps of a few milliseconds, and 0.4 s of sleep behind each but the last.
+    assert chief["history"]["slowest_factor"][0] > 1.2
     assert (chief["written"], slow["written"]) == (True, False)
     assert "slowest_worker" not in slow["history"]
     assert chief["history"]["gradient_imbalance"] == slow["history"]["gradient_imbalance"] == [1.0]

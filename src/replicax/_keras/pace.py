@@ -126,13 +126,16 @@ class Pace:
         self.heard: Callable[[], None] | None = None  # called behind each step
         self.steps = 0  # of all epochs
         self._log: Any = None
+        self._ending: threading.Thread | None = None
         self.begin()
 
     def begin(self) -> None:
         """An epoch begins."""
+        if self._ending is not None:
+            self._ending.join()  # it has ended before the last validation did
         self._start: Count | None = None
         self._end: Count | None = None
-        self._ending: threading.Thread | None = None
+        self._ending = None
         self._steps = self._rows = 0
         self._waited = 0.0
         self._marked = (0, 0, 0.0)

@@ -107,6 +107,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._last: Count | None = None
         self._of_epoch: list[list[float]] = []
+        self._due = self._pace.steps + (self._every or math.inf)
         self._before = self._pace.steps, _applied(_compat.model_of(self))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -123,8 +124,9 @@ class ReplicaMonitor(keras.callbacks.Callback):
         self._write("epoch", {**found, **_memory()}, epoch=epoch)
 
     def _after_step(self) -> None:
-        if self._every is None or self._pace.steps % self._every:
+        if self._pace.steps < self._due:
             return
+        self._due = self._pace.steps + (self._every or math.inf)
         self._write_norms(wait=False)
         self._pace.mark()
         count = self._pace.count()
