@@ -145,12 +145,15 @@ def report(found: dict[str, list[tuple[float, float]]], alone: dict[str, float])
         f"{OPTIONS.replicas} replicas, MLP 784-{OPTIONS.width}-{OPTIONS.width}-10, batch "
         f"{OPTIONS.batch_size}, {OPTIONS.rounds} rounds of {OPTIONS.steps} steps"
     )
-    print(f"{'':16}{'wall, ms/step':>15}{'CPU, ms/step':>15}{'wall, ratio':>13}{'CPU, ratio':>12}")
+    print(f"{'':16}{'ms/step':>9}{'ratio':>8}{'ms of CPU':>11}{'ratio':>8}   (lowest–highest)")
     for name, values in found.items():
-        middles = [statistics.median(column) for column in zip(*values, strict=True)]
+        wall, cpu = (statistics.median(column) for column in zip(*values, strict=True))
         pairs = list(zip(values, base, strict=True))
-        ratios = [statistics.median(one[k] / other[k] for one, other in pairs) for k in (0, 1)]
-        print(f"{name:16}{middles[0]:15.3f}{middles[1]:15.3f}{ratios[0]:13.4f}{ratios[1]:12.4f}")
+        walls, cpus = (sorted(one[k] / other[k] for one, other in pairs) for k in (0, 1))
+        print(
+            f"{name:16}{wall:9.3f}{statistics.median(walls):8.3f}{cpu:11.3f}"
+            f"{statistics.median(cpus):8.3f}   ({cpus[0]:.2f}–{cpus[-1]:.2f})"
+        )
     share = alone["step"] / (1e3 * OPTIONS.step_ms)
     print(f"alone: {alone['step']:.2f} µs a step, {share:.3%} of a step of {OPTIONS.step_ms:g} ms;")
     line = alone["line"]
