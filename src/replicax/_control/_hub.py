@@ -78,6 +78,10 @@ class Hub:
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
         return []
 
+    def lateness(self) -> list[float]:
+        """For how many seconds the others have waited for each worker."""
+        return self._ledger.lateness()
+
     def take(self, index: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Do what a worker asks for; see `_line.py` for the kinds."""
         if "at" in header:

@@ -36,6 +36,7 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._keras.local_steps import LocalSteps
+    from replicax._keras.pace import Members
 
 
 @final
@@ -62,6 +63,8 @@ class StoreDistribution(_compat.Distribution):
         self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
+        # What is known of workers that compute batches elsewhere.
+        self.members: Callable[[], Members] | None = None
         self.in_replica_view = in_replica_view
         # How many steps replicas take alone in `fit`, in that view; None for none.
         self.local_steps: LocalSteps | None = None

@@ -8,7 +8,6 @@ BatchNormalization see the rows of their replica. Steps of the global view are i
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +21,8 @@ from replicax._core.progress import settled
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.closure_steps import own_step
+from replicax._keras.pace import rows_of
+from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import joined
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class ReplicaSteps:
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_python(model)
         self._model, self._kind, self._distribution = model, kind, distribution
+        self._pace = paced(model, kind, distribution)
         topology = distribution.topology
         step = own_step(model, kind)
         self._local = distribution.local_steps if kind == "train" else None
@@ -59,16 +61,16 @@ class ReplicaSteps:
         self._join = compiled(_joined, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        batches = list(itertools.islice(iterator, self._model.steps_per_execution))
-        if not batches:
-            raise StopIteration
         outputs, run = [], self._distribution.run
+        batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
             found = run(self._step, args=tuple(map(self._divide, some)))
             outputs.append(self._join(found) if self._kind == "predict" else None)
         if self._kind == "predict":
             return (outputs[0] if len(outputs) == 1 else joined(outputs)), state
-        return self._logs([_compat.read(v) for v in self._model.metrics_variables]), state
+        logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
+        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:
         """What the metrics say, from the values of their variables."""

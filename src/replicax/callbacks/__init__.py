@@ -2,5 +2,6 @@
 
 from replicax.callbacks._assert_finite import AssertFinite as AssertFinite
 from replicax.callbacks._backup import BackupAndRestore as BackupAndRestore
+from replicax.callbacks._monitor import ReplicaMonitor as ReplicaMonitor
 from replicax.callbacks._staleness import Staleness as Staleness
 from replicax.callbacks._tensorboard import TensorBoard as TensorBoard
