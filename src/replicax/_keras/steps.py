@@ -18,7 +18,7 @@ from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
-from replicax._core.progress import begin_step, dispatched, settled
+from replicax._core.progress import Step, begin_step, dispatched, settled, tell
 from replicax._keras import _compat
 from replicax._keras.repeated import are_alike, joined
 from replicax._keras.step_program import model_step, program_of_steps, step_variables
@@ -140,7 +140,15 @@ class Steps:
             self._in_flight = logs if topology.may_deadlock else None
         kept = store.keep(new)
         self._state = kept
+        tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(kept)))
         return logs, kept
+
+    def _pairs(self, state: Any) -> list[tuple[Any, Any]]:
+        """The variables with their values, which a loop hands over at its end."""
+        groups = zip(self._variables, state, strict=True)
+        return [
+            pair for variables, values in groups for pair in zip(variables, values, strict=True)
+        ]
 
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
@@ -168,10 +176,9 @@ class Steps:
         """Give variables that the loop had emptied the last values it knew, after a failure."""
         if self._state is None:
             return
-        for variables, values in zip(self._variables, self._state, strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                if _compat.is_lost(variable) and not value.is_deleted():
-                    _compat.store(variable, value)
+        for variable, value in self._pairs(self._state):
+            if _compat.is_lost(variable) and not value.is_deleted():
+                _compat.store(variable, value)
         _compat.drop_loop_state(self._model)
         self._state = None
 

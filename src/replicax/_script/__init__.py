@@ -1,0 +1,12 @@
+"""A user's unmodified script, run inside another program: `plan`, `verify`, `profile`, `doctor`.
+
+`_program.py`   as if it had been started by itself
+`_under.py`     under a strategy that it did not choose
+`_steps.py`     for so many training steps
+"""
+
+from replicax._script._program import run_program
+from replicax._script._steps import Ended, ended_after
+from replicax._script._under import under
+
+__all__ = ["Ended", "ended_after", "run_program", "under"]
