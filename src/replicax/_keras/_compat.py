@@ -327,6 +327,9 @@ def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
     variable._aggregation = aggregation
 
 
+APPLIES = "_backend_apply_gradients"
+"""The method of optimizers that is given the gradients as they are applied, before clipping."""
+
 BATCH_ITERATOR = "_get_distributed_iterator"
 """The method of `JAXEpochIterator` that places an epoch's batches."""
 
@@ -378,14 +381,15 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
     """Have a function called when the model's `fit` ends, by an error, too."""
-    object.__setattr__(model, "_replicax_at_end", call)
+    calls = getattr(model, "_replicax_at_end", ())
+    object.__setattr__(model, "_replicax_at_end", (*calls, call))
 
 
 def end_of_fit(model: Any) -> None:
     """Call what was to be called."""
-    call = getattr(model, "_replicax_at_end", None)
-    if call is not None:
-        object.__setattr__(model, "_replicax_at_end", None)
+    calls = getattr(model, "_replicax_at_end", ())
+    object.__setattr__(model, "_replicax_at_end", ())
+    for call in calls:
         call()
 
 

@@ -123,6 +123,7 @@ class Steps:
             self._compiled = self._compiled or self._compile(lent)
             if self._is_common:
                 self._agree(lent, batches)
+        tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(lent)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._eager:
             # Eager operations on split arrays would be hundreds of small collectives: every

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._plan._compiled import shapes_of
-from replicax._script import run_program
+from replicax._script import replaced, run_program
 
 # Found first, wins: `fit` makes its batches itself, the others are given one.
 _STEPS = ("fit", "train_on_batch")
@@ -59,23 +59,11 @@ def _intercepted(compiled: list[Any]) -> Generator[None, None, None]:
     """Stop at the first training step; note the models that are compiled before."""
     with contextlib.ExitStack() as stack:
         for name in _STEPS:
-            stack.enter_context(_replaced(_compat.JAXTrainer, name, _stopping))
+            stack.enter_context(replaced(_compat.JAXTrainer, name, _stopping))
         stack.enter_context(
-            _replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
+            replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
         )
         yield
-
-
-@contextlib.contextmanager
-def _replaced(
-    owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Generator[None, None, None]:
-    original = getattr(owner, name)
-    setattr(owner, name, wrapper(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _stopping(original: Callable[..., Any]) -> Callable[..., NoReturn]:
