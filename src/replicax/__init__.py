@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from replicax._plan._planning import plan as plan
     from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
+    from replicax._verify._result import Verification as Verification
+    from replicax._verify._verifying import verify as verify
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import ModelParallelStrategy as ModelParallelStrategy
@@ -102,6 +104,8 @@ _HOMES = {
     "replicax._plan._planning": ["plan"],
     "replicax._plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],
+    "replicax._verify._result": ["Verification"],
+    "replicax._verify._verifying": ["verify"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",

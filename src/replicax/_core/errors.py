@@ -6,6 +6,7 @@ ReplicaxError
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
     + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch · TapeMisuse
+  x ResultsDiffer (also ArithmeticError)
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
   x CheckpointError (also OSError)
@@ -101,6 +102,10 @@ class IndexOutOfBounds(UsageError, IndexError):
 
 class NonFinite(ReplicaxError, ArithmeticError):
     """Raised by the optional checks when a loss or a variable is NaN or infinite."""
+
+
+class ResultsDiffer(ReplicaxError, ArithmeticError):
+    """Raised by `rx.verify` and `VerifySteps` if replicas do not train as one device does."""
 
 
 class DataError(ReplicaxError, ValueError):

@@ -6,10 +6,32 @@ with the numbers is elsewhere: `_control`, `launch`, `experimental`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that has been computed, for those who watch.
+
+    Args:
+        doing: What it was, as `begin_step` was told.
+        given: The nest of what it was computed from.
+        result: The nest of what it gave.
+        state: The variables that do not have their new values yet, with these.
+    """
+
+    doing: str
+    given: Any
+    result: Any
+    state: Sequence[tuple[Any, Any]] = ()
+
 
 _listeners: list[Callable[[int], None]] = []
+_watchers: list[Callable[[Step], None]] = []
 _count = 0
+_latest = "starting"
 _common = 0
 _doing = "starting"
 _pending: list[Callable[[], bool]] = []
@@ -25,13 +47,37 @@ def begin_step(doing: str, *, common: bool = False) -> int:
     Returns:
         Its number in this process, from 1.
     """
-    global _count
+    global _count, _latest
     _count += 1
+    _latest = doing
     if common:
         begin_common(doing)
     for listener in tuple(_listeners):
         listener(_count)
     return _count
+
+
+def latest() -> str:
+    """What the latest step of this process is."""
+    return _latest
+
+
+def tell(make: Callable[[], Step]) -> None:
+    """Show a step that has been computed to those who watch; `make` is called if anybody does."""
+    if _watchers:
+        step = make()
+        for watcher in tuple(_watchers):
+            watcher(step)
+
+
+def watch(watcher: Callable[[Step], None]) -> Callable[[], None]:
+    """Call `watcher(step)` in the thread of each step, when it has been given to the devices.
+
+    Returns:
+        A function that ends it.
+    """
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)
 
 
 def begin_common(doing: str) -> None:

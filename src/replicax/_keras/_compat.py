@@ -323,6 +323,9 @@ def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
     variable._aggregation = aggregation
 
 
+APPLIES = "_backend_apply_gradients"
+"""The method of optimizers that is given the gradients as they are applied, before clipping."""
+
 BATCH_ITERATOR = "_get_distributed_iterator"
 """The method of `JAXEpochIterator` that places an epoch's batches."""
 

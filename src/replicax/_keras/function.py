@@ -13,7 +13,7 @@ from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
 from replicax._core.errors import UsageError
 from replicax._core.program import agree_on_shared
-from replicax._core.progress import begin_step, dispatched
+from replicax._core.progress import Step, begin_step, dispatched, tell
 from replicax._core.tracing import host_loop
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
@@ -237,7 +237,9 @@ class StatefulFunction:
         if len(iterators) > len(feeds):
             feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
             traces.feeds.note(key, feeds, keep=keep)
-        return self._run(traces, program, [*signature.arrays, *fed.arrays])
+        result = self._run(traces, program, [*signature.arrays, *fed.arrays])
+        tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+        return result
 
     def _run(self, traces: _Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
         name = f"call of {self.name}"

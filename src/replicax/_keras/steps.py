@@ -17,7 +17,7 @@ from replicax._control.agreement import agree
 from replicax._core.device_errors import blame
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
-from replicax._core.progress import begin_step, dispatched, settled
+from replicax._core.progress import Step, begin_step, dispatched, settled, tell
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.pace_shown import paced
@@ -127,6 +127,7 @@ class Steps:
                 self._agree(lent, batches)
         if self._pace.probe is not None:
             self._look(lent, batches[0])
+        tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(lent)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._eager:
             # Eager operations on split arrays would be hundreds of small collectives: every
@@ -145,6 +146,7 @@ class Steps:
         kept = store.keep(new)
         self._state = kept
         self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(kept)))
         return logs, kept
 
     def _look(self, state: Any, batch: Any) -> None:
@@ -153,6 +155,13 @@ class Steps:
         found = self._pace.probe and self._pace.probe(state, batch)
         if self._distribution.topology.may_deadlock:
             jax.block_until_ready(found)
+
+    def _pairs(self, state: Any) -> list[tuple[Any, Any]]:
+        """The variables with their values, which a loop hands over at its end."""
+        groups = zip(self._variables, state, strict=True)
+        return [
+            pair for variables, values in groups for pair in zip(variables, values, strict=True)
+        ]
 
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
@@ -180,10 +189,9 @@ class Steps:
         """Give variables that the loop had emptied the last values it knew, after a failure."""
         if self._state is None:
             return
-        for variables, values in zip(self._variables, self._state, strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                if _compat.is_lost(variable) and not value.is_deleted():
-                    _compat.store(variable, value)
+        for variable, value in self._pairs(self._state):
+            if _compat.is_lost(variable) and not value.is_deleted():
+                _compat.store(variable, value)
         _compat.drop_loop_state(self._model)
         self._state = None
 

@@ -18,7 +18,7 @@ from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
-from replicax._core.progress import begin_common, begin_step, dispatched, position
+from replicax._core.progress import Step, begin_common, begin_step, dispatched, position, tell
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
@@ -160,7 +160,9 @@ class Runtime:
         if several:
             dispatched(token.is_ready)
         state.give(news)
-        return self._wrapped(program, outputs)
+        result = self._wrapped(program, outputs)
+        tell(lambda: Step("run", arrays, result))
+        return result
 
     def _computed(self, program: Program, values: Sequence[Any], arrays: Sequence[Any]) -> Any:
         try:

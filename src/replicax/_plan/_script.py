@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import runpy
-import sys
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._plan._compiled import shapes_of
+from replicax._script import replaced, run_program
 
 # Found first, wins: `fit` makes its batches itself, the others are given one.
 _STEPS = ("fit", "train_on_batch")
@@ -41,21 +39,12 @@ def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
     Raises:
         UsageError: If there is no such file, or it compiles no model.
     """
-    if not Path(path).is_file():
-        raise UsageError(
-            "A script to plan is a Python file. "
-            f"Received: {path!r}, which is not there. It is run up to its first training step. "
-            "Check the path."
-        )
     compiled: list[Any] = []
     try:
-        with _intercepted(compiled), _as_program(path, arguments):
-            runpy.run_path(path, run_name="__main__")
+        with _intercepted(compiled):
+            run_program(path, arguments)
     except _Found as found:
         return found.model, found.batch
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            raise
     if not compiled:
         raise UsageError(
             "A script to plan compiles a Keras model. "
@@ -70,23 +59,11 @@ def _intercepted(compiled: list[Any]) -> Generator[None, None, None]:
     """Stop at the first training step; note the models that are compiled before."""
     with contextlib.ExitStack() as stack:
         for name in _STEPS:
-            stack.enter_context(_replaced(_compat.JAXTrainer, name, _stopping))
+            stack.enter_context(replaced(_compat.JAXTrainer, name, _stopping))
         stack.enter_context(
-            _replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
+            replaced(_compat.Trainer, "compile", lambda original: _noting(original, compiled))
         )
         yield
-
-
-@contextlib.contextmanager
-def _replaced(
-    owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Generator[None, None, None]:
-    original = getattr(owner, name)
-    setattr(owner, name, wrapper(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _stopping(original: Callable[..., Any]) -> Callable[..., NoReturn]:
@@ -128,15 +105,3 @@ def _without_last_nones(parts: Sequence[Any]) -> tuple[Any, ...]:
     """What stands at its place means something else than one place before."""
     count = max((i for i, part in enumerate(parts, 1) if part is not None), default=0)
     return tuple(parts[:count])
-
-
-@contextlib.contextmanager
-def _as_program(path: str, arguments: Sequence[str]) -> Generator[None, None, None]:
-    """Let `sys.argv` and the first entry of `sys.path` be those of the script."""
-    argv, paths = sys.argv, list(sys.path)
-    sys.argv = [path, *arguments]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, paths

@@ -25,6 +25,7 @@ from replicax.launch._plan_arguments import (
     without_script_arguments,
 )
 from replicax.launch._run_arguments import add_run, positive
+from replicax.launch._verify_arguments import add_verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else arguments
     if typed[:1] == ["plan"]:
         return _plan(typed)
+    if typed[:1] == ["verify"]:
+        return _on_script("verify", typed)
     request = vars(build_parser().parse_args(typed))
     command = str(request.pop("command"))
     if command == "run":
@@ -97,6 +100,15 @@ def _plan(typed: Sequence[str]) -> int:
     options = json.dumps(plan_request(request, of_script))
     environment = plan_environment(os.environ, request, cores=os.cpu_count() or 1)
     return run_child([sys.executable, "-m", "replicax._plan", options], environment)
+
+
+def _on_script(command: str, typed: Sequence[str]) -> int:
+    """Do something with a script in a child process, where the CPU looks like several devices."""
+    own, of_script = without_script_arguments(typed)
+    request = vars(build_parser().parse_args(own))
+    options = json.dumps({**request, "args": of_script})
+    environment = child_environment(os.environ, replicas=request["replicas"])
+    return run_child([sys.executable, "-m", f"replicax._{command}", options], environment)
 
 
 def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> dict[str, str]:
@@ -136,6 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_migrate(commands)
     add_plan(commands)
     add_run(commands)
+    add_verify(commands)
     return parser
 
 

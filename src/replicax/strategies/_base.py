@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from replicax._core.context import Frame, current_frame, entered
 from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, UsageError
 from replicax._core.options import InputOptions, RunOptions
+from replicax._core.progress import Step, tell
 from replicax._core.reduce import ReduceOp
 from replicax._input.context import InputContext, ValueContext
 from replicax._input.distribute import distribute_dataset, distribute_from_function
@@ -159,7 +160,9 @@ class Strategy:
             NotInCrossReplicaContext: Inside `run`.
         """
         self._check_cross_replica("reduce")
-        return self._runtime.reduce(ReduceOp.parse(reduce_op), value, axis)
+        result = self._runtime.reduce(ReduceOp.parse(reduce_op), value, axis)
+        tell(lambda: Step("reduce", value, result))
+        return result
 
     def gather(self, value: Any, axis: int) -> Any:
         """Concatenate the components of a value along `axis`, in replica order.

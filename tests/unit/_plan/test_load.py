@@ -103,7 +103,7 @@ def test_a_script_that_fails_fails_as_it_does(script):
 
 
 def test_a_script_that_is_not_there():
-    with pytest.raises(rx.errors.UsageError, match="A script to plan is a Python file"):
+    with pytest.raises(rx.errors.UsageError, match="A script to run is a Python file"):
         load("missing.py")
 
 

@@ -1,0 +1,14 @@
+"""A user's unmodified script, run inside another program: `plan`, `verify`, `profile`, `doctor`.
+
+`_program.py`   as if it had been started by itself
+`_under.py`     under a strategy that it did not choose
+`_steps.py`     for so many training steps
+`_replaced.py`  with a function of Keras replaced, to see how it is called
+"""
+
+from replicax._script._program import run_program
+from replicax._script._replaced import replaced
+from replicax._script._steps import Ended, ended_after
+from replicax._script._under import under
+
+__all__ = ["Ended", "ended_after", "replaced", "run_program", "under"]

@@ -1,0 +1,61 @@
+"""The strategies of one process by name, for so many devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replicax._core.errors import UsageError
+from replicax._core.topology import default_devices
+from replicax.strategies import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    ModelParallelStrategy,
+    OneDeviceStrategy,
+)
+
+_MAKERS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "mirrored": lambda devices: MirroredStrategy(devices),
+    "central_storage": lambda devices: CentralStorageStrategy(devices),
+    "zero1": lambda devices: MirroredStrategy(devices, shard_optimizer=True),
+    "zero3": lambda devices: MirroredStrategy(devices, shard_parameters=True),
+    "model_parallel": lambda devices: ModelParallelStrategy(model_parallel=2, devices=devices),
+}
+NAMES = tuple(_MAKERS)
+DEFAULT = NAMES[:2]
+
+
+def one_device(devices: Sequence[Any]) -> Any:
+    """What the others are compared with."""
+    return OneDeviceStrategy(devices[0])
+
+
+def make(name: str, devices: Sequence[Any]) -> Any:
+    """Make the strategy of that name.
+
+    Raises:
+        UsageError: If there is none of that name.
+    """
+    if name not in _MAKERS:
+        raise UsageError(
+            "A verification knows its strategies by name. "
+            f"Received: {name!r}. Known are {', '.join(_MAKERS)}. Name one or several of these."
+        )
+    return _MAKERS[name](devices)
+
+
+def devices(replicas: int | None) -> Sequence[Any]:
+    """The devices that replicas are on: so many, or all.
+
+    Raises:
+        UsageError: If there are not so many, or just one.
+    """
+    found = default_devices()
+    wanted = len(found) if replicas is None else replicas
+    if not 2 <= wanted <= len(found):
+        raise UsageError(
+            "Replicas are on several devices of this machine. "
+            f"Received: {wanted} of {len(found)} devices. Each replica has one of its own. Make "
+            "virtual ones with rx.testing.virtual_devices at the top of the program."
+        )
+    return found[:wanted]

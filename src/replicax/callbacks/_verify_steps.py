@@ -1,0 +1,92 @@
+"""A Keras callback that computes the first steps of a fit once more, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from replicax._core import progress
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._verify._on_one_device import OnOneDevice
+from replicax._verify._result import Verification
+
+if TYPE_CHECKING:
+    from replicax._verify._result import Comparison
+
+
+class VerifySteps(keras.callbacks.Callback):
+    """Check that the first steps of `fit` are those of one device, and end it if they are not.
+
+    Each of these steps is computed once more on the first device, from the same state and batch.
+    Loss, metrics, weights, what the optimizer keeps, statistics and random states are compared.
+    The model and a batch must fit one device. `rx.verify` compares gradients, too.
+
+    Args:
+        steps: How many steps to check; the others cost nothing.
+
+    Raises:
+        UsageError: If `steps` is not positive, or the model trains in no strategy of one process.
+        ResultsDiffer: In `fit`, if a step differs.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> import replicax as rx
+        >>> strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> check = rx.callbacks.VerifySteps(2)
+        >>> x = np.ones((6, 2))
+        >>> _ = model.fit(x, x[:, :1], batch_size=2, verbose=0, callbacks=[check])
+        >>> [row.steps for row in check.rows]
+        [1, 2]
+    """
+
+    def __init__(self, steps: int = 3) -> None:
+        super().__init__()
+        if steps < 1:
+            raise UsageError(
+                "The first steps are checked, at least one. "
+                f"Received: steps={steps}. There is no such step. Use 3, or leave out the callback."
+            )
+        self.steps = steps
+        self.rows: list[Comparison] = []
+        self._once_more: Any = None
+        self._end: Callable[[], None] = lambda: None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        strategy = _compat.strategy_of(self.model)
+        distribution = strategy.extended.distribution if strategy else None
+        if (
+            distribution is None
+            or distribution.topology.num_processes > 1
+            or distribution.make_steps is not None
+            or distribution.in_replica_view
+        ):
+            raise UsageError(
+                "VerifySteps looks at the steps of a synchronous strategy of one process. "
+                f"Received: a model of {strategy!r}. One device cannot compute its steps again. "
+                "Make the model in the scope of a MirroredStrategy, or leave out the callback."
+            )
+        self.rows = []
+        self._once_more = OnOneDevice(self.model, strategy)
+        self._stop()
+        end = progress.watch(self._hear)
+        self._end = end
+        _compat.at_end_of_fit(self.model, self._stop)  # also of one that fails
+
+    def _hear(self, step: progress.Step) -> None:
+        if step.doing == "before train step":
+            self._once_more.before(step)
+        elif step.doing == "train step":
+            self.rows.append(self._once_more.after(step, len(self.rows) + 1))
+            if len(self.rows) == self.steps:
+                self._stop()
+            Verification(f"step {len(self.rows)} of fit", (self.rows[-1],)).check()
+
+    def _stop(self) -> None:
+        self._end()
+        self._end = lambda: None

@@ -1,0 +1,77 @@
+"""One strategy in the place of all that a program makes; `replicax verify` and others use it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any, NoReturn
+
+from replicax._core.context import current_frame
+from replicax._core.errors import UsageError
+from replicax.cluster_resolver import TFConfigClusterResolver
+from replicax.strategies._base import Strategy
+from replicax.strategies._central_storage import CentralStorageStrategy
+from replicax.strategies._current import experimental_set_strategy
+from replicax.strategies._mirrored import MirroredStrategy
+from replicax.strategies._model_parallel import ModelParallelStrategy
+from replicax.strategies._multi_worker_mirrored import MultiWorkerMirroredStrategy
+from replicax.strategies._one_device import OneDeviceStrategy
+from replicax.strategies._parameter_server import ParameterServerStrategy
+from replicax.strategies._tpu import TPUStrategy
+
+_OF_ONE_MACHINE = (
+    MirroredStrategy,
+    CentralStorageStrategy,
+    OneDeviceStrategy,
+    ModelParallelStrategy,
+)
+_OF_A_CLUSTER = (MultiWorkerMirroredStrategy, TPUStrategy)
+
+
+@contextlib.contextmanager
+def standing_in(chosen: Strategy) -> Generator[None, None, None]:
+    """Make every strategy that is constructed in the block work as the chosen one.
+
+    The chosen one is current until then, so that a program without any is in its scope.
+
+    Args:
+        chosen: A synchronous strategy.
+    """
+    kinds = {
+        **dict.fromkeys(_OF_ONE_MACHINE, _alike(chosen, None)),
+        **dict.fromkeys(_OF_A_CLUSTER, _alike(chosen, TFConfigClusterResolver)),
+        ParameterServerStrategy: _refused,
+    }
+    originals = {kind: kind.__init__ for kind in kinds}
+    experimental_set_strategy(chosen)
+    try:
+        for kind, init in kinds.items():
+            kind.__init__ = init
+        yield
+    finally:
+        for kind, init in originals.items():
+            kind.__init__ = init
+        _leave(chosen)
+
+
+def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[..., None]:
+    def init(self: Strategy, *args: Any, **kwargs: Any) -> None:
+        _leave(chosen)
+        # The engine is shared: what was made before, in the scope of the chosen one, fits.
+        Strategy.__init__(self, chosen._runtime, cluster_resolver=resolver() if resolver else None)
+
+    return init
+
+
+def _leave(chosen: Strategy) -> None:
+    frame = current_frame()
+    if frame is not None and frame.is_global and frame.strategy is chosen:
+        experimental_set_strategy(None)
+
+
+def _refused(self: Strategy, *args: Any, **kwargs: Any) -> NoReturn:
+    raise UsageError(
+        "A script that runs under a chosen strategy trains synchronously. "
+        "Received: a script that makes a ParameterServerStrategy. Its workers do not train in "
+        "step, so nothing can take its place. Write the script with another strategy, or none."
+    )

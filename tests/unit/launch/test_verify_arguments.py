@@ -1,0 +1,35 @@
+"""The arguments of `replicax verify`, and the child process that they start."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from replicax._verify import _strategies
+from replicax.launch import _cli
+from replicax.launch._verify_arguments import STRATEGIES
+
+
+def test_a_child_with_virtual_devices_verifies(monkeypatch):
+    started = []
+    monkeypatch.setattr(_cli, "run_child", lambda *given: started.append(given) or 1)
+    typed = ["verify", "train.py", "--replicas", "4", "--strategies", "zero1", "--", "--steps", "9"]
+    assert _cli.main(typed) == 1
+    ((arguments, environment),) = started
+    assert arguments[1:3] == ["-m", "replicax._verify"]
+    options = json.loads(arguments[3])
+    assert options["target"] == "train.py"
+    assert options["args"] == ["--steps", "9"]
+    assert (options["strategies"], options["steps"], options["repeat"]) == (["zero1"], 8, True)
+    assert environment["JAX_NUM_CPU_DEVICES"] == "4"
+
+
+def test_an_unknown_strategy_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        _cli.main(["verify", "train.py", "--strategies", "mirored"])
+    assert "Must be strategies of one process" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_names_are_those_that_the_child_knows():
+    assert _strategies.NAMES == STRATEGIES
