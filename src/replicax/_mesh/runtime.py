@@ -141,7 +141,8 @@ class Runtime:
         )
         if self.topology.num_processes > 1:
             variables = program.captured.common(map(_compat.stored, program.captured.variables))
-            agree_on_program(f"`run` of {_name(fn)}", program.captured.jaxpr, arrays, variables)
+            name = getattr(fn, "__qualname__", type(fn).__name__)
+            agree_on_program(f"`run` of {name}", program.captured.jaxpr, arrays, variables)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
@@ -284,10 +285,6 @@ class Runtime:
         if not on_host and array.sharding.device_set == self.topology.replicated.device_set:
             return array
         return place(array, layout)
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def _reduce(leaf: Any, op: ReduceOp, axis: Any, replicas: int) -> Any:
