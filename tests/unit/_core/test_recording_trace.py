@@ -309,8 +309,9 @@ def scalar_program(program, x, y):
     return jnp.sum(values[-1] * jnp.arange(1, x.size + 1).reshape(x.shape) / x.size)
 
 
-# 20 times 10 programs, each ten compiled together: compiling is what takes the time.
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+# 8 times 10 programs, each ten compiled together: compiling is what takes the time.
+@pytest.mark.timeout(300)
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(PROGRAM, min_size=10, max_size=10),
     st.sampled_from([(3,), (2, 3)]),

@@ -164,6 +164,7 @@ def test_hidden_gpus_do_not_count(text, count):
 def test_settings_that_are_noted():
     tf.config.set_soft_device_placement(False)
     assert not tf.config.get_soft_device_placement()
+    tf.config.set_soft_device_placement(True)  # as before: it is for the whole process
     tf.config.threading.set_inter_op_parallelism_threads(2)
     tf.config.threading.set_intra_op_parallelism_threads(3)
     threads = tf.config.threading
