@@ -74,3 +74,12 @@ def test_a_right_program_is_equal(program):
 def test_replicas_draw_the_rows_of_what_one_device_draws():
     found = rx.verify(faults.right_draws, strategies=["mirrored"], replicas=2, repeat=False)
     assert found.is_equal, found.table()
+
+
+def test_a_batch_may_grow_with_the_replicas():
+    found = rx.verify(
+        faults.right_batch_that_grows, strategies=["mirrored"], replicas=2, repeat=False
+    )
+    assert found.is_equal, found.table()
+    assert found.rows[0].told == 2
+    assert "mirrored: the batch grows with the number of replicas" in found.table()
