@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale clean
+.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -53,6 +53,9 @@ bench-clicks: $(INSTALLED) ## how long a click-through model takes by parameter 
 
 bench-scale: $(INSTALLED) ## how cost grows with replicas, workers, parameters, variables, rows; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/scale.py $(ARGS)
+
+bench-monitoring: $(INSTALLED) ## measure what the figures of fit's bar and ReplicaMonitor cost
+	$(VENV)/bin/python benchmarks/monitoring.py $(ARGS)
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -42,6 +42,12 @@ class FakeChannel:
         self._counts[name] += 1
         return self._hall.meet((name, self._counts[name]), self.index, value)
 
+    def waited(self):
+        return 0.0
+
+    def lateness(self):
+        return [0.0] * self.size
+
     def any(self, name, holds):
         return any(self.exchange(name, holds))
 

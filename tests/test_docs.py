@@ -49,6 +49,7 @@ EXAMPLE_ARGUMENTS = {
     ],
     "pure_jax.py": [["--steps", "4"]],
     "resnet.py": [["--steps", "2"]],
+    "slow_network.py": [["--epochs", "1", "--replicas", "2", "--picture", PICTURE]],
     "tpu_fallback.py": [["--epochs", "1", "--batch-size", "500"]],
 }
 

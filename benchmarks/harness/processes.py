@@ -142,7 +142,7 @@ class Processes:
 
         That of an exception, or of a check of XLA or TensorFlow that ended the process.
         """
-        time.sleep(1)
+        time.sleep(1)  # another process of this side may be about to write why
         lines = self.output().splitlines()
         named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b|F\d{4} ", line)]
         return (named or lines or ["it ended, or did not answer, and said nothing"])[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 
 import jax
 import keras
@@ -218,6 +219,36 @@ def collectives(strategy):
     return found
 
 
+def watched(strategy):
+    """A worker that is slow between its steps; a model, a function and replicas that print."""
+    lines, x = [], np.ones((64, 3), "float32")
+
+    class Speaking(keras.layers.Layer):
+        def call(self, x):
+            rx.print("rows", keras.ops.sum(x), output_stream=lines.append)
+            return x
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.4 * worker())
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), Speaking(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        monitor = rx.callbacks.ReplicaMonitor(folder, gradients_every=4, tensorboard=False)
+        how = {"batch_size": 8, "verbose": 0, "callbacks": [monitor, Slow()]}
+        history = model.fit(x, x[:, :1], **how).history
+        written = os.path.exists(os.path.join(folder, "monitor.jsonl"))
+    jax.effects_barrier()
+    said = [sorted(set(lines))]
+    lines.clear()
+    rx.function(lambda x: rx.print("x", x, output_stream=lines.append))(np.float32(1))
+    strategy.run(lambda: rx.print("y", jax.numpy.float32(2), output_stream=lines.append))
+    jax.effects_barrier()
+    return {"history": history, "written": written, "said": [*said, sorted(lines)]}
+
+
 def variables(strategy):
     with strategy.scope():
         mean = keras.Variable(1.0 + worker(), aggregation="mean")
@@ -279,6 +310,7 @@ SCENARIOS = (
     collectives,
     variables,
     own_pipelines,
+    watched,
 )
 
 

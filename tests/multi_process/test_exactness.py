@@ -92,6 +92,29 @@ def test_values_belong_to_the_replicas_of_a_worker(workers):
         assert f"{2 * (1 - worker)}: " not in of["repr"]
 
 
+def test_the_chief_names_the_slow_worker(workers):
+    chief, slow = (found["watched"] for found in workers)
+    assert chief["history"]["slowest_worker"] == [1]
+    # Seven steps of a few milliseconds, and 0.4 s of sleep behind each but the last.
+    assert chief["history"]["slowest_factor"][0] > 1.2
+    assert (chief["written"], slow["written"]) == (True, False)
+    assert "slowest_worker" not in slow["history"]
+    assert chief["history"]["gradient_imbalance"] == slow["history"]["gradient_imbalance"] == [1.0]
+
+
+def test_what_is_printed_names_worker_and_replica(workers):
+    chief, other = (found["watched"]["said"] for found in workers)
+    # What `fit` computes is of all: one worker prints it.
+    assert chief == [
+        ["[worker 0] rows 24"],
+        ["[worker 0, replica 0] y 2", "[worker 0, replica 1] y 2", "[worker 0] x 1"],
+    ]
+    assert other == [
+        [],
+        ["[worker 1, replica 2] y 2", "[worker 1, replica 3] y 2", "[worker 1] x 1"],
+    ]
+
+
 def test_pipelines_of_unequal_length_end_together(workers):
     # Worker 0 makes 4 batches of one row, worker 1 makes 6 of two; two go to its replicas a step.
     expected = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
 from queue import SimpleQueue
 from typing import Any, final
@@ -16,6 +17,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.completed = 0
+        self.waited = 0.0  # seconds in which others were waited for
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
         # An answer may come before somebody waits for it, so both make the box.
@@ -36,10 +38,12 @@ class Calls:
             box = self._boxes[key]
             if self._refused:
                 box.put(self._refused)
+        begin = time.monotonic()
         answer = box.get()
         with self._lock:
             self._boxes.pop(key, None)
             self.completed += 1
+            self.waited += time.monotonic() - begin
         if isinstance(answer, Exception):
             raise answer
         return answer

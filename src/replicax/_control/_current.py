@@ -29,6 +29,14 @@ class Channel(Protocol):
         """Whether this worker does what is done once."""
         ...
 
+    def waited(self) -> float:
+        """For how many seconds this worker has waited for the others, in calls of these methods."""
+        ...
+
+    def lateness(self) -> list[float]:
+        """For how many seconds the others have waited for each worker; only the chief knows."""
+        ...
+
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Give a value of JSON; wait until all have; get those of all, in worker order."""
         ...

@@ -78,6 +78,10 @@ class Hub:
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
         return []
 
+    def lateness(self) -> list[float]:
+        """For how many seconds the others have waited for each worker."""
+        return self._ledger.lateness()
+
     def take(self, index: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Do what a worker asks for; see `_line.py` for the kinds."""
         if "at" in header:
@@ -191,15 +195,21 @@ class Hub:
                     self._on_notice(notice)
 
     def _pronounce(self, verdict: Verdict, states: list[WorkerState]) -> None:
-        """Tell all who is to blame; the chief last, because its end is the end of the line."""
+        """Tell all who is to blame; the chief last, because its end is the end of the line.
+
+        JAX's service lives in the chief's process, too: whoever outlives it is aborted, and what
+        it is about to say, and its exit code, are gone.
+        """
         self._over = True
         lost = worker_lost(verdict, states, self._limits)
         answer = {"kind": "verdict", "message": str(lost), "workers": lost.workers}
         self._tell_all(encode(answer), but=0)
+        stopped = set(lost.workers) if verdict.reason == "silent" else set[int]()
         with self._open:
             self._open.wait_for(
                 lambda: set(self._wires) <= {*lost.workers, *self._heard}, _HEARING_SECONDS
             )
+            self._open.wait_for(lambda: set(self._wires) <= stopped, self._limits.ending)
         self._mouths[0].send(encode(answer))
 
     def _tell_all(self, frame: bytes, payload: bytes = b"", *, but: int | None = None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from statistics import median_low
+from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._states import Phase, Wait, WorkerState
@@ -38,6 +40,7 @@ class _Meeting:
     """An exchange that is not complete: who has come, and when."""
 
     values: dict[int, Any] = field(default_factory=dict)
+    came: dict[int, float] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
 
 
@@ -55,6 +58,7 @@ class Ledger:
         self._ticks = ticks
         self._lock = threading.Lock()
         self._members = [_Member() for _ in range(size)]
+        self._late = [0.0] * size
         self._meetings: dict[Key, _Meeting] = {}
         self._asked: dict[Key, _Meeting] = {}  # for what the chief has not given yet
         self._given: dict[str, int] = {}  # the latest call of each name that the chief gave to
@@ -93,10 +97,17 @@ class Ledger:
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())
             meeting.values[index], meeting.since[index] = value, self._ticks.now
+            meeting.came[index] = clock()
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
+            self._note_late(meeting.came)
         return [meeting.values[each] for each in range(self._size)]
+
+    def lateness(self) -> list[float]:
+        """For how many seconds the others have waited for each worker, in all exchanges."""
+        with self._lock:
+            return list(self._late)
 
     def ask(self, index: int, key: Key) -> None:
         """Note that a worker waits for bytes of the chief."""
@@ -120,6 +131,12 @@ class Ledger:
     def all_left(self) -> bool:
         """Whether every worker has ended as it should."""
         return all(member.phase == "left" for member in self._members)
+
+    def _note_late(self, came: dict[int, float]) -> None:
+        """The others wait for who comes behind the middle of them."""
+        middle = median_low(came.values())
+        for index, moment in came.items():
+            self._late[index] += max(moment - middle, 0.0)
 
     def _state(self, index: int, member: _Member) -> WorkerState:
         now = self._ticks.now

@@ -18,11 +18,13 @@ class Limits:
             while others wait for it is stuck.
         timeout: Nobody waits longer than this, even for a worker that is busy; None for no limit.
         joining: How long all workers have to connect to the chief.
+        ending: How long the chief, if one is lost, waits for the others to end before it ends.
     """
 
     silence: float = 30.0
     timeout: float | None = None
     joining: float = 60.0
+    ending: float = 5.0
 
     @classmethod
     def from_environ(cls, *, timeout: float | None = None) -> Limits:

@@ -35,6 +35,7 @@ class Line:
         link: To the hub.
         limits: What the watchdog goes by.
         on_failure: Called once with who is to blame, from a thread.
+        lateness: For how many seconds the others have waited for each worker; the chief's only.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Line:
         link: Link,
         limits: Limits,
         on_failure: Callable[[WorkerLost], None],
+        lateness: Callable[[], list[float]] = list[float],
     ) -> None:
         self.index = index
+        self.lateness = lateness
         self.size = size
         self.is_chief = index == 0
         self._link = link
@@ -54,6 +57,7 @@ class Line:
         self._on_failure = on_failure
         self._table = [WorkerState(each) for each in range(size)]
         self._calls = Calls()
+        self.waited = lambda: self._calls.waited
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
         self._has_left = self._has_failed = False
@@ -142,7 +146,7 @@ class Line:
         self._has_failed = True
         self._pulse.beat()
         self._link.send(encode({"kind": "failed", "error": error}))
-        self._judged.wait(_HEARING_SECONDS)
+        self._judged.wait(_HEARING_SECONDS + self._limits.ending)
 
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
         """Wait whether an error has its cause in another worker; if so, this process ends.

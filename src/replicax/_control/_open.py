@@ -101,7 +101,14 @@ class _Mouth:
 def _join_here(
     hub: Hub, size: int, *, limits: Limits, on_failure: Callable[[WorkerLost], None]
 ) -> Line:
-    line = Line(0, size, link=_Here(hub), limits=limits, on_failure=on_failure)
+    line = Line(
+        0,
+        size,
+        link=_Here(hub),
+        limits=limits,
+        on_failure=on_failure,
+        lateness=hub.lateness,
+    )
     missing = hub.join_chief(_Mouth(line), host=socket.gethostname(), pid=os.getpid())
     if missing:
         raise ClusterError(

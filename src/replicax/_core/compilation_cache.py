@@ -48,7 +48,7 @@ def begin() -> None:
         folder = compilation_cache_folder()
         if folder is not None:
             _use(folder)
-    except (OSError, RuntimeError, filelock.Timeout) as error:  # RuntimeError: there is no home
+    except (OSError, RuntimeError) as error:  # no home, for one
         _log.info("Compiled programs are not kept for the next start: %s", error)
 
 
@@ -63,7 +63,7 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
         folder = compilation_cache_folder() or usual_compilation_cache()
     try:
         kept = _use(Path(folder).expanduser()) if folder else None
-    except (OSError, RuntimeError, filelock.Timeout) as error:
+    except (OSError, RuntimeError) as error:
         raise UsageError(
             "Compiled programs are kept in a folder that this user alone can write to. Received: "
             f"{str(folder)!r}: {error}. The next start would find nothing there. Name another "

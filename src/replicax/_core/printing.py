@@ -36,7 +36,8 @@ def print(
 
     Inside `run` every replica prints a line of its own, which begins with `[replica 1]`, and with
     `[worker 0, replica 1]` if there are several workers. In `fit` and in an `rx.function` around
-    `run` there is one line. A program that ends waits for what was not printed yet.
+    `run` there is one line, with several workers that of `[worker 0]`. A program that ends waits
+    for what was not printed yet.
 
     **Differs from TF:** lines of compiled code may come later than what Python prints, and those
     of different replicas in any order.
@@ -77,7 +78,7 @@ def print(
     if context is not None and context.num_replicas_in_sync > 1:
         call_on_host(line.print_replica, context.replica_id_in_sync_group, *cut)
     else:
-        call_on_host(line.print_cut, *cut)
+        call_on_host(line.print_worker, *cut)
 
 
 @final
@@ -157,6 +158,11 @@ class _Line:
         line = self.sep.join(nest_text(value, text) for value in self.inputs)
         with _writing:
             self.write(f"{prefix}{line}{self.end}")
+
+    def print_worker(self, *arrays: np.ndarray) -> None:
+        """Print what this worker has, or all replicas together."""
+        worker = f"[worker {jax.process_index()}] " if jax.process_count() > 1 else ""
+        self.print_cut(*arrays, prefix=worker)
 
     def print_replica(self, replica: np.ndarray, *arrays: np.ndarray) -> None:
         """Print what a replica has."""

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import importlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -170,11 +170,7 @@ def _current_value(self: Any, variable: KerasVariable) -> Any:
 
 def write(variable: KerasVariable, value: Any) -> None:
     """Store a value of the right shape, type and layout: Keras' `assign` without its checks."""
-    scope = get_stateless_scope()
-    if scope is None:
-        variable._value = value
-    else:
-        scope.add_update((variable, value))
+    write_all([variable], [value])
 
 
 def write_all(variables: Sequence[KerasVariable], values: Sequence[Any]) -> None:
@@ -381,21 +377,36 @@ def begin_at(model: Any, epoch: int | None) -> None:
 
 def at_end_of_fit(model: Any, call: Callable[[], None]) -> None:
     """Have a function called when the model's `fit` ends, by an error, too."""
-    calls = getattr(model, "_replicax_at_end", ())
-    object.__setattr__(model, "_replicax_at_end", (*calls, call))
+    object.__setattr__(model, "_replicax_at_end", [*_calls_at_end(model), call])
 
 
 def end_of_fit(model: Any) -> None:
-    """Call what was to be called."""
-    calls = getattr(model, "_replicax_at_end", ())
-    object.__setattr__(model, "_replicax_at_end", ())
+    """Call all that was to be called."""
+    calls = _calls_at_end(model)
+    object.__setattr__(model, "_replicax_at_end", [])
     for call in calls:
         call()
+
+
+def _calls_at_end(model: Any) -> list[Callable[[], None]]:
+    return getattr(model, "_replicax_at_end", [])
 
 
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
     return callback._model
+
+
+def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
+    """Let a progress bar say more behind the time per step, where it draws; it skips these logs."""
+    time, update = bar._format_time, bar.update
+    bar._format_time = lambda *args: time(*args) + said()
+
+    @functools.wraps(update)
+    def updated(current: int, values: Any = None, finalize: bool | None = None) -> None:
+        update(current, [v for v in values or () if v[0] not in unshown], finalize)
+
+    bar.update = updated
 
 
 def has_defaults(callback: Any, methods: Sequence[str]) -> bool:

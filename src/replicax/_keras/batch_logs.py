@@ -16,6 +16,7 @@ from typing import Any, final
 import keras
 
 from replicax._keras import _compat
+from replicax._keras.pace import pace_of
 
 _draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
@@ -50,12 +51,13 @@ def _heard_of(original: Callable[..., Any], hook: str) -> Callable[..., Any]:
 def _draws(logger: Any) -> bool:
     """Whether a progress bar wants to hear of this batch: Keras' draws 20 times a second."""
     bar = logger.progbar
-    if bar is None or logger.target is None:  # it counts batches, to know how many there are
-        return True
-    now = time.monotonic()
-    if logger.verbose != 1 or now < _draw_next.get(bar, now):
-        return False
-    _draw_next[bar] = now + bar.interval
+    # Without a target it counts batches, to know how many there are.
+    if bar is not None and logger.target is not None:
+        now = time.monotonic()
+        if logger.verbose != 1 or now < _draw_next.get(bar, now):
+            return False
+        _draw_next[bar] = now + bar.interval
+    pace_of(_compat.model_of(logger)).mark()
     return True
 
 

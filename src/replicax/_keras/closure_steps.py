@@ -7,7 +7,6 @@ reads a variable (a metric's result, a checkpoint) waits for all that was schedu
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
@@ -19,6 +18,8 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
+from replicax._keras.pace import rows_of
+from replicax._keras.pace_shown import paced
 from replicax._keras.worker_batches import promised
 
 
@@ -78,7 +79,8 @@ class ClosureSteps:
     def __init__(self, model: Any, kind: str, scheduler: Scheduler) -> None:
         _refuse_python(model)
         self._model, self._kind, self._scheduler = model, kind, scheduler
-        self._waiting: deque[Scheduled] = deque()
+        self._waiting: deque[tuple[Scheduled, int]] = deque()
+        self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
         self._newest = Newest()
         step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
@@ -88,10 +90,8 @@ class ClosureSteps:
             scheduler.host(model.optimizer, model.trainable_variables)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        batches = itertools.islice(iterator, self._model.steps_per_execution)
+        batches = self._pace.take(iterator, self._model.steps_per_execution)
         results = [self._scheduled(batch) for batch in batches]
-        if not results:
-            raise StopIteration
         if not self._newest.logs:
             self._take_one()
         logs = self._newest.logs[0]
@@ -109,13 +109,15 @@ class ClosureSteps:
             result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
         # From now on: tracing has read variables, and waited for what came before.
         self._scheduler.before_access(self.flush)
-        self._waiting.append(result)
+        self._waiting.append((result, rows_of(batch) if source is None else 0))
         while len(self._waiting) > self._scheduler.under_way():
             self._take_one()
         return result
 
     def _take_one(self) -> None:
-        self._newest.logs[:] = [self._waiting.popleft().fetch()]
+        result, rows = self._waiting.popleft()
+        self._newest.logs[:] = [result.fetch()]
+        self._pace.did(1, rows)
 
     def flush(self) -> None:
         """Wait for all that was scheduled."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import keras
@@ -33,6 +33,10 @@ from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat
+
+if TYPE_CHECKING:
+    from replicax._keras.local_steps import LocalSteps
+    from replicax._keras.pace import Members
 
 
 @final
@@ -59,7 +63,11 @@ class StoreDistribution(_compat.Distribution):
         self.distribute_from_function: Callable[..., Any] | None = None
         # Makes the step functions of models whose batches are not computed here.
         self.make_steps: Callable[[Any, str], Any] | None = None
+        # What is known of workers that compute batches elsewhere.
+        self.members: Callable[[], Members] | None = None
         self.in_replica_view = in_replica_view
+        # How many steps replicas take alone in `fit`, in that view; None for none.
+        self.local_steps: LocalSteps | None = None
         self.run: Any = None
 
     def share_by(self, distribute: Callable[[Any], Any]) -> None:

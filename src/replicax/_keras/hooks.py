@@ -7,6 +7,7 @@ from replicax._keras import (
     callbacks,
     epochs,
     first_values,
+    pace_shown,
     replica,
     slots,
     trainer,
@@ -24,3 +25,4 @@ def install_hooks() -> None:
     epochs.install()
     callbacks.install()
     batch_logs.install()
+    pace_shown.install()

@@ -1,14 +1,13 @@
 """`fit`, `evaluate` and `predict` in the replica view: each batch is a `run`, as in a custom loop.
 
-So a step can do what one of the global view cannot: send gradients in fewer bytes. What differs is
-what differs between `fit` and a custom loop: layers such as BatchNormalization see the rows of
-their replica. Steps of the global view are in steps.py.
+So a step can do what one of the global view cannot: send gradients in fewer bytes, or not at all
+for some steps. What differs is what differs between `fit` and a custom loop: layers such as
+BatchNormalization see the rows of their replica. Steps of the global view are in steps.py.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +21,8 @@ from replicax._core.progress import settled
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.closure_steps import own_step
+from replicax._keras.pace import rows_of
+from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import joined
 
 if TYPE_CHECKING:
@@ -45,10 +46,15 @@ class ReplicaSteps:
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_python(model)
         self._model, self._kind, self._distribution = model, kind, distribution
+        self._pace = paced(model, kind, distribution)
         topology = distribution.topology
         step = own_step(model, kind)
-        # What a replica makes of the metrics is of its rows only: results are read afterwards.
-        self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
+        self._local = distribution.local_steps if kind == "train" else None
+        if self._local:
+            self._step = self._local.round_of(model, step)
+        else:
+            # What a replica makes of metrics is of its rows only: results are read afterwards.
+            self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         self._divide = compiled(functools.partial(_divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
         self._logs = compiled(self._results, out_shardings=topology.replicated)
@@ -56,14 +62,15 @@ class ReplicaSteps:
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         outputs, run = [], self._distribution.run
-        for batch in itertools.islice(iterator, self._model.steps_per_execution):
-            found = run(self._step, args=(self._divide(batch),))
+        batches = self._pace.take(iterator, self._model.steps_per_execution)
+        for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
+            found = run(self._step, args=tuple(map(self._divide, some)))
             outputs.append(self._join(found) if self._kind == "predict" else None)
-        if not outputs:
-            raise StopIteration
         if self._kind == "predict":
             return (outputs[0] if len(outputs) == 1 else joined(outputs)), state
-        return self._logs([_compat.read(v) for v in self._model.metrics_variables]), state
+        logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
+        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        return logs, state
 
     def _results(self, values: Sequence[Any]) -> Any:
         """What the metrics say, from the values of their variables."""
@@ -84,9 +91,9 @@ def _refuse_python(model: Any) -> None:
     if model.run_eagerly or not model.jit_compile:
         wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
         raise UsageError(
-            "A step whose gradients are compressed is a compiled one. Received: a model compiled "
-            f"with {wanted}. Each batch is a `run`, which all replicas compute at once. Leave it "
-            "out; to debug, leave out `compression=`."
+            "A step whose gradients are compressed, or stay where they are, is a compiled one. "
+            f"Received: a model compiled with {wanted}. Each batch is a `run`, which all replicas "
+            "compute at once. Leave it out; to debug, leave out `compression=` and `sync_every=`."
         )
 
 

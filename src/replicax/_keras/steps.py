@@ -7,7 +7,6 @@ several steps is in repeated.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,6 +19,8 @@ from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import Step, begin_step, dispatched, settled, tell
 from replicax._keras import _compat
+from replicax._keras.pace import rows_of
+from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import are_alike, joined
 from replicax._keras.step_program import model_step, program_of_steps, step_variables
 
@@ -40,6 +41,7 @@ class Steps:
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model = model
         self._kind = kind
+        self._pace = paced(model, kind, distribution)
         self._distribution = distribution
         self._compiled: Any = None
         self._agreed: set[Any] = set()
@@ -100,7 +102,7 @@ class Steps:
         A full number of batches of one shape is one program, a loop on the devices.
         """
         wanted = self._model.steps_per_execution
-        batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
+        batches = self._pace.take(iterator, wanted)
         if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
         outputs = []
@@ -123,6 +125,8 @@ class Steps:
             self._compiled = self._compiled or self._compile(lent)
             if self._is_common:
                 self._agree(lent, batches)
+        if self._pace.probe is not None:
+            self._look(lent, batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(lent)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._eager:
@@ -141,8 +145,16 @@ class Steps:
             self._in_flight = logs if topology.may_deadlock else None
         kept = store.keep(new)
         self._state = kept
+        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(kept)))
         return logs, kept
+
+    def _look(self, state: Any, batch: Any) -> None:
+        """Let somebody look at what a step begins with; it keeps nothing of it."""
+        jax.block_until_ready(self._in_flight)
+        found = self._pace.probe and self._pace.probe(state, batch)
+        if self._distribution.topology.may_deadlock:
+            jax.block_until_ready(found)
 
     def _pairs(self, state: Any) -> list[tuple[Any, Any]]:
         """The variables with their values, which a loop hands over at its end."""

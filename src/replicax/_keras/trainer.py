@@ -7,6 +7,7 @@ steps.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,9 @@ def install() -> None:
     _compat.wrap(trainer, "__init__", _bound_to_scope)
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.wrap(_compat.Trainer, "compile", _checked_compile)
-    _compat.wrap(trainer, "fit", lambda fit: heard_of_at_its_end(_in_own_distribution(fit)))
+    _compat.wrap(
+        trainer, "fit", lambda fit: heard_of_at_its_end(_in_own_distribution(_from_meeting(fit)))
+    )
     for method in METHODS[1:]:
         _compat.wrap(trainer, method, _in_own_distribution)
     for kind in ("train", "test", "predict"):
@@ -103,6 +106,19 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                     steps.forget()
 
     return method
+
+
+def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `fit` go from meeting to meeting, where replicas take steps alone."""
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = _compat.strategy_of(self)
+        local = owner and owner.extended.distribution.local_steps
+        with local.several_at_once(self) if local else contextlib.nullcontext():
+            return original(self, *args, **kwargs)
+
+    return fit
 
 
 def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:

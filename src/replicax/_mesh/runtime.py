@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
+    from replicax._keras.local_steps import LocalSteps
 
 
 @final
@@ -47,6 +48,7 @@ class Runtime:
         reducer: How replicas combine.
         before: Called before a function runs by itself, not inside a compiled one.
         compression: How the gradients of optimizers are compressed.
+        local_steps: How many steps replicas take alone in `fit`.
     """
 
     def __init__(
@@ -57,13 +59,16 @@ class Runtime:
         *,
         before: Callable[[], None] = lambda: None,
         compression: Compression | None = None,
+        local_steps: LocalSteps | None = None,
     ) -> None:
         self.topology = topology
         self.store = store
         self.reducer = reducer
         self._before = before
         self._sum_gradients = CompressedSum(compression, store, topology) if compression else None
-        self.distribution = StoreDistribution(store, topology, in_replica_view=bool(compression))
+        in_replica_view = bool(compression or local_steps)
+        self.distribution = StoreDistribution(store, topology, in_replica_view=in_replica_view)
+        self.distribution.local_steps = local_steps
         if topology.pays_per_array:
             group = SyncGroup(topology.num_replicas, reducer.combine)
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)

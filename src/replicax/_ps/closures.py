@@ -75,6 +75,7 @@ class ClosureQueue:
         self._line = WaitingLine()
         self._running: dict[int, Closure] = {}
         self._newest = -1
+        self.depths = 0, 0  # how many were put, and how many others had not ended then, in sum
         self._error: BaseException | None = None
         self._why = ""  # of what is cancelled
         self._deserted: UnavailableError | None = None
@@ -119,6 +120,8 @@ class ClosureQueue:
             if self._line.is_stranded(closure):
                 raise worker_is_gone(closure)
             self._newest = max(self._newest, closure.id)
+            count, others = self.depths
+            self.depths = count + 1, others + len(self._line) + len(self._running)
             self._line.add(closure)
             self._ready.notify(_waiters_to_tell(closure))
 

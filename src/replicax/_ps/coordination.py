@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UnavailableError
 from replicax._input.context import InputContext
+from replicax._keras.pace import Members
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import Lane, ServerGone
 from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
@@ -171,6 +172,14 @@ class Coordination:
         ):
             found.update({int(updates): count for updates, count in late.items()})
         return found
+
+    def members(self) -> Members:
+        """What is known of workers and servers, without asking them."""
+        return Members(
+            closures=self.dispatcher.work(),
+            staleness=self._watch.staleness() if self._watch else {},
+            depths=self.dispatcher.depths(),
+        )
 
     def begin(self, limits: Limits) -> None:
         """Watch over all members from now on."""

@@ -100,6 +100,14 @@ class Dispatcher:
         """How many tasks have not ended."""
         return len(self._queue)
 
+    def work(self) -> dict[int, tuple[int, float]]:
+        """For each worker, how many tasks have ended on it, and how many seconds they took."""
+        return self._lanes.work.done()
+
+    def depths(self) -> tuple[int, int]:
+        """How many tasks were submitted, and how many others had not ended then, in sum."""
+        return self._queue.depths
+
     def shared(self, make: Callable[[], Any]) -> Any:
         """The one public object of this dispatcher: what `make()` gave, if it is still there."""
         with self._lock:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
 from replicax._ps.gate import Gate, StalenessGate
 from replicax._ps.repairs import Repairs
+from replicax._ps.work import Work
 
 if TYPE_CHECKING:
     from replicax._ps.closures import Closure, ClosureQueue
@@ -123,6 +124,7 @@ class Lanes:
         self._on_server_gone = on_server_gone
         self._gate = gate or StalenessGate(None)
         self._repairs = Repairs()
+        self.work = Work()
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._lanes: dict[int, list[Lane]] = {}
@@ -220,7 +222,8 @@ class Lanes:
         try:
             try:
                 more = self._gate.allows_ahead and self._queue.has_more(lane.worker)
-                result = lane.run(closure, more=more)
+                with self.work.of(lane.worker):
+                    result = lane.run(closure, more=more)
             finally:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:

@@ -76,7 +76,9 @@ class Post:
         run = session.hello.get("run")
         if message.op == "ping":
             life = getattr(self.state, "life", None)
-            return {"platform": jax.default_backend(), "run": self.run, "life": life}, ()
+            late = getattr(self.state, "staleness", [])
+            about = {"platform": jax.default_backend(), "run": self.run, "life": life}
+            return {**about, "staleness": late}, ()
         if message.op == "configure":
             session.state["chief"] = _Visit(self)
             return self._configure(run, message)

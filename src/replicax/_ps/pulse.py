@@ -10,6 +10,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, final
@@ -53,6 +54,14 @@ class Pulse:
         self._over.set()
         for heart in list(self._hearts.values()):
             heart.close()
+
+    def staleness(self) -> Counter[int]:
+        """How many gradients were how many updates late, as the servers have told last."""
+        found = Counter[int]()
+        for (role, _), heart in list(self._hearts.items()):
+            if role == "server":
+                found.update(heart.late)
+        return found
 
     def _run(self) -> None:
         ticks = Ticks(self._limits.beat)
@@ -104,6 +113,7 @@ class _Heart:
         self._beat, self._over = beat, over
         self._lock = threading.Lock()
         self._link: Link | None = None
+        self.late: dict[int, int] = {}
         self._waits = False
         self._silence = 0.0
         self._began = 0.0  # the last attempt
@@ -150,7 +160,7 @@ class _Heart:
         while not self._over.is_set():
             self._began = time.monotonic()
             self._wait(True)
-            link.call("ping")
+            self.late = dict(link.call("ping").head["staleness"])
             self._wait(False)
             self._over.wait(self._beat)
 

@@ -96,6 +96,11 @@ class ServerNode:
             self._mirror.settle()
         return reply
 
+    @property
+    def staleness(self) -> list[tuple[int, int]]:
+        """How many gradients were how many updates late."""
+        return list(dict(self.server.staleness).items())
+
     def abandon(self) -> None:
         """End it; its program is gone, and nobody will ask for what it has written."""
         self.close()

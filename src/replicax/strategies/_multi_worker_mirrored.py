@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
+from replicax._keras.local_steps import local_steps
 from replicax._mesh.processes import start
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.store import DeviceStore, replicated
@@ -37,8 +38,15 @@ class MultiWorkerMirroredStrategy(Strategy):
         cluster_resolver: Who is in the cluster. Defaults to what the environment describes:
             `TF_CONFIG`, a Slurm step, an MPI launcher, a SageMaker job, a Kubernetes Job.
         communication_options: Size of packs, time-out and kind of communication.
+        sync_every: In `fit`, how many steps each replica takes by itself before all take the mean
+            of their weights: local SGD, for slow networks. 1 combines every gradient. Other than
+            with 1, the result is not that of one device. See docs/communication.md.
+        outer_optimizer: A Keras optimizer that applies the mean way of `sync_every` steps, as in
+            DiLoCo; None to go the whole of it.
 
     Raises:
+        UsageError: If `sync_every` is not a positive whole number, `outer_optimizer` no optimizer,
+            or gradients that stay where they are should be compressed.
         BackendAlreadyInitialized: If JAX was used before; `replicax run` sees to it.
         ClusterSpecError: If the description of the cluster cannot be used.
         ClusterError: If not all workers come in time.
@@ -55,13 +63,17 @@ class MultiWorkerMirroredStrategy(Strategy):
         self,
         cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
+        *,
+        sync_every: int = 1,
+        outer_optimizer: Any = None,
     ) -> None:
         options = communication_options or CommunicationOptions()
+        local = local_steps(sync_every, outer_optimizer, options)
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()
         packs = topology.pays_per_array
         reducer = CollectiveAllReduce(options.bytes_per_pack, packs_by_default=packs)
         store = DeviceStore(replicated(topology), topology)
         compression = compression_of(options.compression)
-        runtime = Runtime(topology, store, reducer, compression=compression)
+        runtime = Runtime(topology, store, reducer, compression=compression, local_steps=local)
         super().__init__(runtime, cluster_resolver=resolver or TFConfigClusterResolver())

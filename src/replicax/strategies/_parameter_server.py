@@ -116,6 +116,7 @@ class ParameterServerStrategy(Strategy):
             in_rounds=check_dense(dense, max_staleness),
         )
         distribution.make_steps = steps_maker(self.coordination, engine_room.store)
+        distribution.members = self.coordination.members
         distribution.distribute_from_function = self.coordination.created_dataset
         self.close = self.coordination.close
 

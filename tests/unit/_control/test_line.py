@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from replicax._control import Limits, open_channel
+from replicax._control import Limits, Ticks, _ledger, open_channel
 from replicax._control._wire import Wire, encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 
@@ -85,7 +86,8 @@ def cluster():
     made = []
 
     def make(size=2, **limits):
-        made.append(Cluster(size, Limits(**{"joining": 30.0, **limits})))
+        # Threads do not end, so nobody waits for that.
+        made.append(Cluster(size, Limits(**{"joining": 30.0, "ending": 0.0, **limits})))
         return made[-1]
 
     yield make
@@ -105,6 +107,33 @@ def test_everyone_gets_what_all_have_given(cluster):
         (1, 3, False),
         (2, 3, False),
     ]
+
+
+def test_who_is_waited_for_and_for_how_long(cluster, monkeypatch):
+    moments = [1.0, 5.0, 10.0, 10.0]  # of two exchanges; to the first one worker 1 comes late
+    monkeypatch.setattr(_ledger, "clock", lambda: moments.pop(0))
+    two = cluster(2)
+    chief, other = two.open()
+    for left in (3, 1):
+        waits = two.submit(chief.exchange, "x", None)
+        wait_until(lambda left=left: len(moments) == left)
+        time.sleep(0.05)
+        other.exchange("x", None)
+        waits.result(30)
+    assert chief.lateness() == [0.0, 4.0]
+    assert other.lateness() == []
+    assert chief.waited() > 0.05  # of twice that
+
+
+def test_of_many_workers_those_behind_the_middle_are_late(monkeypatch):
+    moments = iter([1.0, 1.5, 4.0, 2.0, 9.0, 3.0])
+    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
+    ledger = _ledger.Ledger(3, Ticks(1.0))
+    for number in (1, 2):
+        for worker in range(3):
+            ledger.give(worker, ("x", number), None)
+    # The middle ones came at 1.5 and at 3.
+    assert ledger.lateness() == [0.0, 6.0, 2.5]
 
 
 def test_values_are_what_json_makes_of_them(cluster):
@@ -265,6 +294,8 @@ def test_who_says_what_cannot_be_understood_is_lost(cluster):
     wire.send(encode({"kind": "beat", "step": "three"}))
     wait_until(lambda: two.lost[0])
     wire.close()
+    # Its thread ends by an exception, which must not become that of the next test.
+    wait_until(lambda: all(each.name != "replicax-hub" for each in threading.enumerate()))
     assert "worker 1 died: its connection closed" in str(two.lost[0][0])
 
 

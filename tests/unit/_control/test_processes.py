@@ -164,6 +164,25 @@ def test_one_fails(cluster, culprit):
         assert "was at step 2 (train step)" in ended[1]
 
 
+def test_the_chief_ends_last(cluster):
+    cluster.start(
+        "import atexit, fcntl\n"
+        "lock = open('lock', 'w')\n"
+        "if index == 0: fcntl.flock(lock, fcntl.LOCK_EX)  # until its process ends\n"
+        "step()\n"
+        "def end():\n"
+        "    time.sleep(1)\n"
+        "    try: fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "    except BlockingIOError: Path('the chief is there').touch()\n"
+        "if index == 1:\n"
+        "    atexit.register(end)\n"
+        "    raise ValueError('no luck')\n"
+        "step()"
+    )
+    assert [cluster.end(index)[0] for index in range(2)] == [EXIT_CODE, 1]
+    assert (cluster.folder / "the chief is there").exists()
+
+
 def test_what_was_written_is_in_its_files(cluster):
     cluster.start(
         "import logging.handlers\n"

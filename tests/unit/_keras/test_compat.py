@@ -249,6 +249,14 @@ def test_an_epoch_iterator_can_be_watched():
     _compat.count_seen(epochs, 0)
 
 
+def test_a_bar_says_more_behind_the_time_per_step_and_skips_logs(capsys):
+    for verbose in (1, 2):
+        bar = keras.utils.Progbar(3, verbose=verbose)
+        _compat.add_to_bar(bar, lambda: " and more", {"rate"})
+        bar.update(3, [("loss", 1.0), ("rate", 2.0)], finalize=True)
+        assert "/step and more - loss: 1.0000\n" in capsys.readouterr().out
+
+
 def test_fit_begins_at_an_epoch_and_is_heard_of_at_its_end():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -25,6 +25,7 @@ class Cluster:
         self.absent = set()
         self.killed = []
         self.pings = []
+        self.late = []
 
     def member(self, role, index, *, timeout):
         return SimpleNamespace(addresses=(role, index))
@@ -49,6 +50,8 @@ def cluster():
                 self.closed.wait(10)
             if self.closed.is_set():
                 raise LinkLost("closed")
+            late = cluster.late if self.who[0] == "server" else []
+            return SimpleNamespace(head={"staleness": late})
 
         def close(self):
             self.closed.set()
@@ -95,6 +98,12 @@ def test_who_is_not_there_is_not_silent(cluster, pulse):
     before = cluster.pings.count(("server", 0))
     wait_until(lambda: cluster.pings.count(("server", 0)) > before + 15)  # 0.9 seconds and more
     assert cluster.killed == []
+
+
+def test_servers_say_how_late_gradients_were(cluster, pulse):
+    assert pulse.staleness() == {}
+    cluster.late = [[0, 2], [3, 1]]
+    wait_until(lambda: pulse.staleness() == {0: 4, 3: 2})  # of both
 
 
 def test_a_worker_that_joins_is_asked_too(cluster, pulse):

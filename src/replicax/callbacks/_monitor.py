@@ -1,0 +1,208 @@
+"""A Keras callback that writes down how training gets on: for TensorBoard, and as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._core.event_files import EventFile
+from replicax._keras import _compat, workers
+from replicax._keras.gradient_norms import GradientNorms
+from replicax._keras.pace import Count, between, pace_of
+
+
+class ReplicaMonitor(keras.callbacks.Callback):
+    """Write throughput, data wait, the slowest worker and the gradients of replicas to files.
+
+    `monitor.jsonl` in the folder has a line for each epoch, and for every so many steps; the same
+    numbers are in `monitor/` beside it, for TensorBoard. What an epoch's line says is added to the
+    logs of the epoch, too, and so to the history. The chief writes. No step is waited for.
+
+    It is called before other callbacks, wherever it stands in the list. What each number means is
+    in the guide, docs/monitoring.md.
+
+    Args:
+        log_dir: The folder to write to; a new run wants a new folder.
+        every: Write a line after this many steps, too.
+        gradients_every: Measure the norm of each replica's gradient once in this many steps, which
+            costs about a step each time. Not with parameter servers or compressed gradients.
+        tensorboard: Whether to write for TensorBoard, too, which needs its package.
+
+    Raises:
+        UsageError: If a number is not positive; in `fit`, if the model was not made in the scope
+            of a strategy, or its gradients cannot be measured.
+
+    Example:
+        >>> import json
+        >>> import keras
+        >>> import numpy as np
+        >>> import replicax as rx
+        >>> with rx.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        ...     model = keras.Sequential([keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> x = np.ones((64, 2), "float32")
+        >>> monitor = rx.callbacks.ReplicaMonitor("run-1", gradients_every=1, tensorboard=False)
+        >>> history = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[monitor])
+        >>> "examples_per_second" in history.history, history.history["gradient_imbalance"]
+        (True, [1.0, 1.0])
+        >>> lines = map(json.loads, open("run-1/monitor.jsonl"))
+        >>> [line["step"] for line in lines if line["kind"] == "epoch"]
+        [2, 4]
+    """
+
+    comes_first = True
+
+    def __init__(
+        self,
+        log_dir: str | Path = "logs",
+        *,
+        every: int | None = None,
+        gradients_every: int | None = None,
+        tensorboard: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, steps in {"every": every, "gradients_every": gradients_every}.items():
+            if steps is not None and steps < 1:
+                raise UsageError(
+                    "What is monitored is a positive number of steps. Received: "
+                    f"{name}={steps}. There is no such step. Use 1 for every step, or leave it out."
+                )
+        self.log_dir = Path(log_dir)
+        self._every, self._gradients_every = every, gradients_every
+        self._for_tensorboard = tensorboard
+        self._lines: TextIO | None = None
+        self._events: EventFile | None = None
+        self._norms: GradientNorms | None = None
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        model = _compat.model_of(self)
+        strategy = _compat.strategy_of(model)
+        if strategy is None:
+            raise UsageError(
+                "ReplicaMonitor watches the replicas of a strategy. Received: `fit` of a model "
+                "that was made in the scope of none. Keras alone trains it. Make and compile the "
+                "model in `with strategy.scope():`."
+            )
+        self._pace = pace_of(model)
+        if self._gradients_every is not None:
+            _check_measurable(strategy)
+            self._norms = GradientNorms(model, self._pace, self._gradients_every)
+        _compat.at_end_of_fit(model, self._close)
+        self._pace.probe, self._pace.heard = self._norms, self._after_step
+        if workers.channel_of(model).is_chief:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            self._lines = (self.log_dir / "monitor.jsonl").open("a", encoding="utf-8")
+            if self._for_tensorboard:
+                self._events = EventFile(self.log_dir / "monitor", 10, 120.0, "")
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._last: Count | None = None
+        self._of_epoch: list[list[float]] = []
+        self._due = self._pace.steps + (self._every or math.inf)
+        self._before = self._pace.steps, _applied(_compat.model_of(self))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._write_norms(wait=True)
+        found: dict[str, Any] = dict(self._pace.figures().known())
+        steps, applied = self._before
+        if applied is not None:
+            now = _applied(_compat.model_of(self)) or 0
+            found["skipped_steps"] = self._pace.steps - steps - (now - applied)
+        if self._of_epoch:
+            found["gradient_imbalance"] = imbalance(np.mean(self._of_epoch, axis=0).tolist())
+        if logs is not None:
+            logs.update(found)
+        self._write("epoch", {**found, **_memory()}, epoch=epoch)
+
+    def _after_step(self) -> None:
+        if self._pace.steps < self._due:
+            return
+        self._due = self._pace.steps + (self._every or math.inf)
+        self._write_norms(wait=False)
+        self._pace.mark()
+        count = self._pace.count()
+        if self._last is not None:
+            self._write("steps", between(self._last, count).known())
+        self._last = count
+
+    def _write_norms(self, *, wait: bool) -> None:
+        for step, norms in self._norms.take(wait=wait) if self._norms else ():
+            if all(map(math.isfinite, norms)):
+                self._of_epoch.append(norms)
+            about = {"gradient_norms": norms, "gradient_imbalance": imbalance(norms)}
+            self._write("gradients", about, step=step)
+
+    def _write(self, kind: str, about: dict[str, Any], **place: int) -> None:
+        if self._lines is None:
+            return
+        place = {"step": self._pace.steps, **place}
+        line = {"kind": kind, **place, "time": time.time(), **about}
+        self._lines.write(json.dumps({key: _as_json(value) for key, value in line.items()}) + "\n")
+        self._lines.flush()
+        if self._events is not None:
+            for tag, number in _scalars(about):
+                self._events.add(
+                    f"{kind}/{tag}", "scalars", np.asarray(number, "f4"), place["step"]
+                )
+
+    def _close(self) -> None:
+        self._pace.probe = self._pace.heard = None
+        if self._lines is not None:
+            self._lines.close()
+        if self._events is not None:
+            self._events.close()
+        self._lines = self._events = self._norms = None
+
+
+def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Each number with its name; those of a list are numbered."""
+    for name, value in about.items():
+        if isinstance(value, list):
+            yield from ((f"{name}/{number}", one) for number, one in enumerate(value))
+        else:
+            yield name, value
+
+
+def imbalance(norms: list[float]) -> float:
+    """The largest of the replicas' norms, divided by their mean; 1 if all are alike."""
+    mean = sum(norms) / len(norms)
+    return max(norms) / mean if mean else 1.0
+
+
+def _applied(model: Any) -> int | None:
+    """How many steps an optimizer has made that leaves out those whose gradients are not finite."""
+    inner = getattr(model.optimizer, "inner_optimizer", None)
+    return None if inner is None else int(_compat.read(_compat.iterations(inner)))
+
+
+def _memory() -> dict[str, list[int]]:
+    """The peak of memory on each device of this process, where it can be asked for."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    peaks = [one["peak_bytes_in_use"] for one in stats if one and "peak_bytes_in_use" in one]
+    return {"peak_memory_bytes": peaks} if peaks else {}
+
+
+def _as_json(value: Any) -> Any:
+    """JSON has no word for NaN and infinity: null."""
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_measurable(strategy: Any) -> None:
+    distribution = strategy.extended.distribution
+    if distribution.make_steps is not None or distribution.in_replica_view:
+        raise UsageError(
+            "Gradients of replicas are measured where a step computes one gradient of the whole "
+            f"batch. Received: `gradients_every` with {strategy!r}. Its workers or replicas "
+            "compute steps of their own. Leave it out."
+        )
