@@ -18,6 +18,7 @@ from replicax._control._states import WorkerState, from_json
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 from replicax._core.progress import position
+from replicax._core.timing import WORKERS, timed
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -196,7 +197,7 @@ class Line:
     def _ask(self, kind: str, name: str, **more: Any) -> Any:
         key = self._calls.begin(name)
         self._tell(kind, key, **more)
-        return self._calls.wait(key)
+        return timed(WORKERS, self._calls.wait, key)
 
     def _tell(self, kind: str, key: tuple[str, int], payload: bytes = b"", **more: Any) -> None:
         header = {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}

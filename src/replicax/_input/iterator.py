@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext
+from replicax._core.timing import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed
@@ -63,7 +64,7 @@ class DistributedIterator:
         refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
-        return self._dataset.settled(self._steps, self._make())
+        return self._dataset.settled(self._steps, timed(INPUT, self._make))
 
     def put_back(self, batch: Any, state: Any) -> None:
         """Give back a batch that was taken last: the next one to be taken is this one again.

@@ -30,6 +30,7 @@ from replicax._core.placement import (
 )
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
+from replicax._core.timing import COPY, INPUT, timed
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat
@@ -140,13 +141,14 @@ class StoreDistribution(_compat.Distribution):
         see _mesh/transfer.py.
         """
         waiting: list[Any] = []
-        put = functools.partial(self._put_leaf, owned=owned)
-        for number, batch in enumerate(batches):
+        put = functools.partial(jax.tree.map, functools.partial(self._put_leaf, owned=owned))
+        source, end = iter(batches), object()
+        for number, batch in enumerate(iter(lambda: timed(INPUT, next, source, end), end)):
             if isinstance(batch, WorkerRows):
                 waiting.append(self._put_rows(batch))
             else:
                 self._agree_on(batch, number)
-                waiting.append(jax.tree.map(put, batch))
+                waiting.append(timed(COPY, put, batch))
             if len(waiting) > ahead:
                 yield waiting.pop(0)
         yield from waiting

@@ -12,6 +12,7 @@ from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
+from replicax._core.timing import COMPUTE, timed
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras.capture import Captured, Static, capture, evaluate
@@ -80,7 +81,7 @@ class FunctionProgram:
         values = self._state.taken()
         if after is not None:
             after.block_until_ready()
-        outputs, news, token = self._compiled(*values, leaves)
+        outputs, news, token = timed(COMPUTE, self._compiled, *values, leaves)
         self._state.give(news)
         return self._captured.assemble(outputs), token
 

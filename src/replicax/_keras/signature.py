@@ -11,6 +11,7 @@ from typing import Any, final
 
 import jax
 
+from replicax._core.timing import COMPILE, timed
 from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras.capture import Static, is_array
@@ -174,7 +175,7 @@ class ProgramCache:
             full_key = self._alike.get(alike, full_key)
             entry = self._programs.get(full_key)
         if entry is None:
-            entry = self._programs[full_key] = (build(), fn, keep, kept)
+            entry = self._programs[full_key] = (timed(COMPILE, build), fn, keep, kept)
             if alike is not None:
                 self._alike[alike] = full_key
             self._count(fn)

@@ -18,6 +18,7 @@ from replicax._core.device_errors import blame
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import Step, begin_step, dispatched, settled, tell
+from replicax._core.timing import COMPUTE, timed
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.pace_shown import paced
@@ -138,7 +139,7 @@ class Steps:
         else:
             if self._in_flight is not None:
                 jax.block_until_ready(self._in_flight)
-            logs, new = self._compiled(lent, batches)
+            logs, new = timed(COMPUTE, self._compiled, lent, batches)
             if self._is_common:
                 dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
             # Logs, not state: the next step reuses the memory of the state.

@@ -20,6 +20,7 @@ from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.progress import Step, begin_common, begin_step, dispatched, position, tell
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
+from replicax._core.timing import COMPUTE, COPY, timed
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
@@ -140,7 +141,8 @@ class Runtime:
         )
         if self.topology.num_processes > 1:
             variables = program.captured.common(map(_compat.stored, program.captured.variables))
-            agree_on_program(f"`run` of {_name(fn)}", program.captured.jaxpr, arrays, variables)
+            name = getattr(fn, "__qualname__", type(fn).__name__)
+            agree_on_program(f"`run` of {name}", program.captured.jaxpr, arrays, variables)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
@@ -166,7 +168,7 @@ class Runtime:
 
     def _computed(self, program: Program, values: Sequence[Any], arrays: Sequence[Any]) -> Any:
         try:
-            return program.compiled(*values, arrays)
+            return timed(COMPUTE, program.compiled, *values, arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)
@@ -222,7 +224,7 @@ class Runtime:
             sizes: The rows of all replicas, if several processes hold pieces of different sizes.
         """
         if sizes is None:
-            return put_pieces(self.topology, pieces)
+            return timed(COPY, put_pieces, self.topology, pieces)
         return put_uneven(self.topology, pieces, sizes)
 
     def put_values(self, pieces: Sequence[Any]) -> Any:
@@ -283,10 +285,6 @@ class Runtime:
         if not on_host and array.sharding.device_set == self.topology.replicated.device_set:
             return array
         return place(array, layout)
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def _reduce(leaf: Any, op: ReduceOp, axis: Any, replicas: int) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from replicax._core import progress
 
-_NO_TRAINING = ("test step", "predict step")
+NO_TRAINING = ("test step", "predict step")
 
 
 class Ended(BaseException):
@@ -28,7 +28,7 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
     def begin(_number: int) -> None:
         nonlocal count
-        count += progress.latest() not in _NO_TRAINING
+        count += progress.latest() not in NO_TRAINING
         if count > steps:
             raise Ended
 

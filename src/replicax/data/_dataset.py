@@ -10,6 +10,7 @@ import jax
 
 from replicax._core.errors import UsageError
 from replicax._core.seams import put_in_if_keras_is_there
+from replicax._core.timing import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._batching import Batching
 from replicax.data._cardinality import INFINITE_CARDINALITY
@@ -222,7 +223,7 @@ class DatasetIterator:
         refuse_inside_a_trace()
         if self._waiting:
             return self._waiting.pop()[0]
-        for element in self._feed.elements(1):
+        for element in timed(INPUT, self._feed.elements, 1):
             return yielded(element)
         raise StopIteration
 

@@ -17,13 +17,11 @@ from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._child import run_child
 from replicax.launch._devices import device_variables
+from replicax.launch._doctor_arguments import add_doctor
+from replicax.launch._for_script import COMMANDS, child_for_script
 from replicax.launch._migrate_arguments import add_migrate, migrate_environment
-from replicax.launch._plan_arguments import (
-    add_plan,
-    plan_environment,
-    plan_request,
-    without_script_arguments,
-)
+from replicax.launch._plan_arguments import add_plan, without_script_arguments
+from replicax.launch._profile_arguments import add_profile
 from replicax.launch._run_arguments import add_run, positive
 from replicax.launch._verify_arguments import add_verify
 
@@ -71,8 +69,8 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
-    if typed[:1] == ["plan"]:
-        return _plan(typed)
+    if typed and typed[0] in COMMANDS:
+        return _for_script(typed)
     if typed[:1] == ["verify"]:
         return _on_script("verify", typed)
     request = vars(build_parser().parse_args(typed))
@@ -93,13 +91,12 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
     return run_command(Request(**request), typed, os.environ)
 
 
-def _plan(typed: Sequence[str]) -> int:
-    """Plan in a child process, whose JAX knows the CPU only."""
+def _for_script(typed: Sequence[str]) -> int:
+    """Run a command for a script, in a child process; what is behind `--` is for the script."""
     own, of_script = without_script_arguments(typed)
     request = vars(build_parser().parse_args(own))
-    options = json.dumps(plan_request(request, of_script))
-    environment = plan_environment(os.environ, request, cores=os.cpu_count() or 1)
-    return run_child([sys.executable, "-m", "replicax._plan", options], environment)
+    command = str(request.pop("command"))
+    return run_child(*child_for_script(command, request, of_script, os.environ))
 
 
 def _on_script(command: str, typed: Sequence[str]) -> int:
@@ -145,8 +142,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_compare(commands)
     _add_devices(commands)
+    add_doctor(commands)
     add_migrate(commands)
     add_plan(commands)
+    add_profile(commands)
     add_run(commands)
     add_verify(commands)
     return parser

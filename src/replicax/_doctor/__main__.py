@@ -1,0 +1,53 @@
+"""`python -m replicax._doctor OPTIONS`, started by `replicax doctor`, which checks the options.
+
+OPTIONS is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import replicax as rx
+from replicax._core.env import cores
+from replicax._doctor import _render
+from replicax._doctor._checks import WRONG, checked
+from replicax._doctor._examination import Script, examine
+from replicax._doctor._facts import gather
+from replicax.report import _progress
+
+_USAGE = "usage: python -m replicax._doctor OPTIONS; see replicax doctor --help"
+
+
+def main(arguments: list[str]) -> int:
+    """Look; return the exit code."""
+    if len(arguments) != 1:
+        print(_USAGE, file=sys.stderr)
+        return 2
+    try:
+        return _doctor(json.loads(arguments[0]))
+    except rx.errors.ReplicaxError as error:
+        print(f"replicax doctor: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, rx.errors.UsageError) else 1
+
+
+def _doctor(options: dict[str, Any]) -> int:
+    path = options["script"]
+    facts = gather()
+    checks = checked(facts)
+    print(_render.checks_to_text(checks, only_faults=path is not None), flush=True)
+    found = None
+    if path is not None:
+        script = Script(path, options["args"], options["warm_up"], options["steps"])
+        with _progress.for_stdout() as listener:
+            found = examine(script, options["replicas"], listener, workers=options["workers"])
+        print(f"\n{_render.examination_to_text(found, cores(), facts.platform)}", flush=True)
+    if options["json"]:
+        Path(options["json"]).write_text(_render.to_json(checks, found), encoding="utf-8")
+    return int(any(check.level == WRONG for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,176 @@
+"""What this machine has, and lets a program do; what that means is in `_checks.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import final
+
+from packaging.requirements import Requirement
+
+from replicax._core.convolutions.library import library
+from replicax._core.env import (
+    KERAS_BACKEND,
+    compilation_cache_folder,
+    cores,
+    environment_for_child,
+)
+from replicax._core.host_devices import has_plugin
+from replicax.cluster_resolver._tpu_slice import chips_on_bus
+
+_SHARED_MEMORY = Path("/dev/shm")
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+
+@final
+@dataclass(frozen=True)
+class Facts:
+    """What was found.
+
+    Args:
+        python: Python's version.
+        versions: Those of packages; None for one that is not installed.
+        wanted: Which versions Replicax was tested with, such as `>=0.10,<0.11`, by package; empty
+            if Replicax itself is not installed.
+        backend: What `KERAS_BACKEND` says; None if nothing.
+        platform: What JAX computes on: `cpu`, `gpu` or `tpu`; empty if it does not start.
+        devices: How many devices JAX has.
+        jax_error: Why it does not start.
+        gpus: How many GPUs of NVIDIA the driver lists.
+        has_gpu_plugin: Whether JAX has what drives them.
+        chips: How many chips of a TPU are here.
+        cores: How many cores this process may use.
+        threads: What `NPROC` says, by which XLA's pool has its size; None if nothing.
+        loopback_error: Why two sockets of this machine cannot talk; empty if they can.
+        shared_bytes: How much room processes have to share memory; None if nobody says.
+        memory_bytes: How much memory the machine has; None if nobody says.
+        cache: The folder in which compiled programs are kept; None for nowhere.
+        cache_error: Why it cannot be written to; empty if it can.
+        onednn: Whether convolutions go to oneDNN.
+        has_compiler: Whether there is a C compiler.
+    """
+
+    python: str
+    versions: Mapping[str, str | None]
+    wanted: Mapping[str, str]
+    backend: str | None
+    platform: str
+    devices: int
+    jax_error: str
+    gpus: int
+    has_gpu_plugin: bool
+    chips: int
+    cores: int
+    threads: int | None
+    loopback_error: str
+    shared_bytes: int | None
+    memory_bytes: int | None
+    cache: str | None
+    cache_error: str
+    onednn: bool
+    has_compiler: bool
+
+
+PACKAGES = ("jax", "jaxlib", "keras", "numpy", "ray", "libtpu", "tensorboard", "xprof")
+
+
+def gather(environ: Mapping[str, str] | None = None) -> Facts:
+    """Look at this machine; JAX starts."""
+    own = environment_for_child({}, environ=environ)  # what a program finds that is started now
+    backend, devices, error = _devices()
+    cache = compilation_cache_folder(own)
+    threads = own.get("NPROC", "")
+    return Facts(
+        python=platform.python_version(),
+        versions={name: _version(name) for name in PACKAGES},
+        wanted=_wanted(),
+        backend=own.get(KERAS_BACKEND),
+        platform=backend,
+        devices=devices,
+        jax_error=error,
+        gpus=len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0,
+        has_gpu_plugin=has_plugin("cuda"),
+        chips=chips_on_bus(),
+        cores=cores(),
+        threads=int(threads) if threads.isdecimal() else None,
+        loopback_error=_loopback_error(),
+        shared_bytes=_free(_SHARED_MEMORY),
+        memory_bytes=_memory(),
+        cache=None if cache is None else str(cache),
+        cache_error="" if cache is None else _write_error(cache),
+        onednn=library() is not None,
+        has_compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
+    )
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
+
+
+def _wanted() -> dict[str, str]:
+    """The ranges that Replicax' own metadata names, of its extras too."""
+    try:
+        lines = metadata.requires("replicax") or []
+        python = metadata.metadata("replicax")["Requires-Python"]
+    except metadata.PackageNotFoundError:
+        return {}
+    found = {one.name: str(one.specifier) for one in map(Requirement, lines) if one.specifier}
+    return {**found, "python": python}
+
+
+def _devices() -> tuple[str, int, str]:
+    try:
+        import jax
+
+        return jax.default_backend(), jax.local_device_count(), ""
+    except Exception as error:  # whatever a driver or a broken installation throws
+        return "", 0, f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _loopback_error() -> str:
+    """Why a socket cannot be opened and reached at 127.0.0.1."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(5)
+            with socket.create_connection(server.getsockname(), timeout=5) as there:
+                here, _ = server.accept()
+                with here:
+                    there.sendall(b"x")
+                    here.settimeout(5)
+                    return "" if here.recv(1) == b"x" else "nothing arrived"
+    except OSError as error:
+        return str(error)
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _write_error(folder: Path) -> str:
+    """Why this user cannot write into a folder, or make it."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            return ""
+    except OSError as error:
+        return str(error)

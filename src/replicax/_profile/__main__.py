@@ -1,0 +1,74 @@
+"""`python -m replicax._profile OPTIONS`, started by `replicax profile`, which checks the options.
+
+OPTIONS is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import replicax as rx
+from replicax._profile import _render
+from replicax._profile._recorder import Plan
+from replicax._profile._running import profile_script
+from replicax.report import _progress
+
+_USAGE = "usage: python -m replicax._profile OPTIONS; see replicax profile --help"
+
+
+def main(arguments: list[str]) -> int:
+    """Profile; return the exit code."""
+    if len(arguments) != 1:
+        print(_USAGE, file=sys.stderr)
+        return 2
+    try:
+        options = json.loads(arguments[0])
+        if options["log"]:
+            _write_to(options["log"])
+        _profile(options)
+    except rx.errors.ReplicaxError as error:
+        print(f"replicax profile: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, rx.errors.UsageError) else 1
+    return 0
+
+
+def _write_to(file: str) -> None:
+    """Let all that this process prints go to a file, also what is not Python's."""
+    with open(file, "a") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+
+
+def _profile(options: dict[str, Any]) -> None:
+    plan = Plan(options["warm_up"], options["steps"], options["traced"])
+    folder = Path(options["output"]) if plan.traced else None
+    with _progress.for_stdout() as listener:
+        listener.begin(Path(options["script"]).name, steps=plan.total)
+        found = profile_script(
+            options["script"],
+            options["args"],
+            plan=plan,
+            folder=folder,
+            replicas=options["replicas"],
+            of_workers=options["of_workers"],
+            scale=options["scale"],
+            on_step=lambda number: listener.advance(),
+        )
+        listener.end(f"{1e3 * found.seconds:.3g} ms a step")
+    if options["json"]:
+        # Of several workers each has numbers of its own.
+        worker = f".{jax.process_index()}" if options["of_workers"] else ""
+        Path(options["json"] + worker).write_text(_render.to_json(found), encoding="utf-8")
+    if options["markdown"]:
+        Path(options["markdown"]).write_text(_render.to_markdown(found), encoding="utf-8")
+    print(f"\n{_render.to_text(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,47 @@
+"""The child processes of the commands that run a script: their options and their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from replicax.launch._doctor_arguments import doctor_request
+from replicax.launch._plan_arguments import plan_environment, plan_request
+from replicax.launch._profile_arguments import profile_environment, profile_request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COMMANDS = ("doctor", "plan", "profile")
+
+
+def child_for_script(
+    command: str,
+    request: Mapping[str, Any],
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+) -> tuple[list[str], dict[str, str]]:
+    """The child process of one of `COMMANDS`.
+
+    Args:
+        command: Which.
+        request: Its arguments.
+        arguments: Those of the script.
+        environ: The environment to start from.
+
+    Returns:
+        The program with its arguments, and its environment.
+    """
+    cores = os.cpu_count() or 1
+    if command == "plan":
+        options = plan_request(request, arguments)
+        environment = plan_environment(environ, request, cores=cores)
+    elif command == "profile":
+        options = profile_request(request, arguments)
+        environment = profile_environment(environ, request["replicas"], cores=cores)
+    else:
+        options = doctor_request(request, arguments)
+        environment = profile_environment(environ, None, cores=cores)
+    return [sys.executable, "-m", f"replicax._{command}", json.dumps(options)], environment

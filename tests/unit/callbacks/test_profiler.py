@@ -1,0 +1,53 @@
+"""The callback that profiles `fit`, which goes on behind the steps that are measured."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import keras
+import pytest
+
+import replicax as rx
+
+from fitting import ROWS, TARGETS, dense_net, made
+
+
+def test_some_steps_are_measured_and_fit_goes_on(mirrored, tmp_path):
+    before = builtins.print
+    callback = rx.callbacks.Profiler(tmp_path / "logs", warm_up=1, steps=3, traced=2)
+    model = made(mirrored, dense_net)
+    model.fit(ROWS, TARGETS, batch_size=10, epochs=4, verbose=0, callbacks=[callback])
+    assert model.optimizer.iterations == 12
+    assert callback.profile.steps == 3
+    assert json.loads((tmp_path / "logs" / "profile.json").read_text())["kind"] == "train step"
+    assert "together" in (tmp_path / "logs" / "profile.md").read_text()
+    assert list((tmp_path / "logs").glob("plugins/profile/*/*.trace.json.gz"))
+    assert builtins.print is before
+
+
+def test_nothing_is_measured_any_more_when_fit_has_failed(mirrored):
+    before = builtins.print
+    model = made(mirrored, dense_net)
+
+    def fail(batch, logs):
+        raise KeyError("mine")
+
+    callbacks = [rx.callbacks.Profiler(traced=0), keras.callbacks.LambdaCallback()]
+    callbacks[1].on_train_batch_end = fail
+    with pytest.raises(KeyError, match="mine"):
+        model.fit(ROWS, TARGETS, verbose=0, callbacks=callbacks)
+    assert builtins.print is before
+
+
+def test_a_model_of_no_strategy_is_refused(tmp_path):
+    model = dense_net()
+    model.compile("sgd", "mse")
+    with pytest.raises(rx.errors.UsageError, match="A model that is profiled belongs to a strat"):
+        model.fit(ROWS, TARGETS, verbose=0, callbacks=[rx.callbacks.Profiler(tmp_path)])
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"warm_up": -1}, {"traced": -1}])
+def test_there_must_be_something_to_measure(wrong):
+    with pytest.raises(rx.errors.UsageError, match="A profile is the mean of some steps"):
+        rx.callbacks.Profiler(**wrong)

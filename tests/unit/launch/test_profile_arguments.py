@@ -1,0 +1,72 @@
+"""The arguments of `replicax profile` and `replicax doctor`, and the processes they go to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from replicax.launch import _cli
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What `main` would start: a list of (module, options, environment)."""
+    calls = []
+
+    def catch(arguments, environment):
+        assert arguments[1] == "-m"
+        calls.append((arguments[2], json.loads(arguments[3]), environment))
+        return 3
+
+    monkeypatch.setattr(_cli, "run_child", catch)
+    return calls
+
+
+def test_a_profile(started):
+    typed = "profile train.py --replicas 12 --steps 7 --warm-up 2 --json p.json -- --lr 1"
+    assert _cli.main(typed.split()) == 3
+    ((module, options, environment),) = started
+    assert module == "replicax._profile"
+    assert options == {
+        "script": "train.py",
+        "args": ["--lr", "1"],
+        "replicas": 12,
+        "steps": 7,
+        "warm_up": 2,
+        "traced": 5,
+        "output": "profile",
+        "json": "p.json",
+        "markdown": None,
+        "scale": 1.0,
+        "of_workers": False,
+        "log": None,
+    }
+    assert (environment["JAX_NUM_CPU_DEVICES"], environment["NPROC"]) == ("12", "24")
+    assert environment["KERAS_BACKEND"] == "jax"
+
+
+def test_a_profile_of_the_script_as_it_is(started, monkeypatch):
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "5")
+    _cli.main(["profile", "train.py", "--no-trace"])
+    ((_, options, environment),) = started
+    assert (options["replicas"], options["traced"]) == (None, 0)
+    assert environment["JAX_NUM_CPU_DEVICES"] == "5"
+
+
+def test_the_doctor(started, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    _cli.main(["doctor"])
+    _cli.main(["doctor", "train.py", "--replicas", "4,1,2,2", "--", "a"])
+    (module, options, environment), (_, scaled, _) = started
+    assert (module, options["script"], options["replicas"]) == ("replicax._doctor", None, [1, 2])
+    assert environment["KERAS_BACKEND"] == "torch"  # it says what is wrong with that
+    assert (scaled["script"], scaled["replicas"], scaled["args"]) == ("train.py", [1, 2, 4], ["a"])
+
+
+@pytest.mark.parametrize("command", ["profile", "doctor"])
+def test_the_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        _cli.main([command, "--help"])
+    assert end.value.code == 0
+    assert f"replicax {command} train.py" in capsys.readouterr().out
