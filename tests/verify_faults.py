@@ -148,11 +148,10 @@ def seed_by_replicas():
 
 
 def batch_of_each_replica():
-    def data(strategy):
-        size = BATCH * strategy.num_replicas_in_sync
-        return strategy.experimental_distribute_dataset([(X[:size], Y[:size])])
+    def make(context):  # batches of BATCH, not of context.get_per_replica_batch_size(BATCH)
+        return BATCHES[:2]
 
-    train(data=data)
+    train(data=lambda strategy: strategy.distribute_datasets_from_function(make))
 
 
 def shuffled_by_strategy():
@@ -301,3 +300,11 @@ def right_draws():
         return [layers.Dense(6), layers.GaussianNoise(0.1), layers.Dropout(0.5)]
 
     train(hidden=hidden)
+
+
+def right_batch_that_grows():
+    def data(strategy):
+        size = 4 * strategy.num_replicas_in_sync
+        return strategy.experimental_distribute_dataset([(X[:size], Y[:size])])
+
+    train(data=data)

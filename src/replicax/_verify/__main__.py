@@ -5,11 +5,14 @@ OPTIONS is one JSON object.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
+
+import jax
 
 import replicax as rx
 from replicax._script import run_program
@@ -22,11 +25,12 @@ _USAGE = "usage: python -m replicax._verify OPTIONS; see replicax verify --help"
 def main(arguments: list[str]) -> int:
     """Verify; return the exit code."""
     if len(arguments) != 1:
+        print(_USAGE, file=sys.stderr)
         return 2
     try:
         return _verify(json.loads(arguments[0]))
-    except rx.errors.UsageError:
-        pass
+    except rx.errors.UsageError as error:
+        print(f"replicax verify: error: {error}", file=sys.stderr)
     except Exception:  # of the script, on one device
         traceback.print_exc()
     return 2
@@ -34,11 +38,19 @@ def main(arguments: list[str]) -> int:
 
 def _verify(options: dict[str, Any]) -> int:
     script, given = options["target"], options["args"]
+
+    def program() -> None:
+        try:
+            run_program(script, given, forget=True)
+        finally:  # it is ended somewhere: what it measures there would go on
+            with contextlib.suppress(RuntimeError):
+                jax.profiler.stop_trace()
+
     if options["json"]:
         Path(options["json"]).touch()  # before minutes of work, not after
     with _progress.for_stdout() as listener:
         found = verify_program(
-            lambda: run_program(script, given, forget=True),
+            program,
             script,
             strategies=options["strategies"],
             replicas=options["replicas"],
@@ -47,6 +59,7 @@ def _verify(options: dict[str, Any]) -> int:
             repeat=options["repeat"],
             listener=listener,
         )
+    print(f"\n{found.table()}", flush=True)
     if options["json"]:
         Path(options["json"]).write_text(found.to_json(), encoding="utf-8")
     return 0 if found.is_equal else 1

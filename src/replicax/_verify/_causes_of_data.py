@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from replicax._verify._evidence import Evidence
 
 
+BATCH_TOO_LARGE = "batch too large"
+
+
 def start(evidence: Evidence) -> Cause | None:
     """Initial values that are not the same."""
     if not evidence.of(START):
@@ -54,7 +57,7 @@ def batches(evidence: Evidence) -> Cause | None:
         )
     if count(theirs) == evidence.replicas * count(mine):
         return Cause(
-            "batch too large",
+            BATCH_TOO_LARGE,
             "each replica gets as many rows as one device: the batch size is that of a replica, "
             "or is multiplied by the number of replicas.",
         )

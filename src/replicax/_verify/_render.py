@@ -29,13 +29,22 @@ def to_text(verification: Verification) -> str:
     """A table, and a sentence for each strategy that differs."""
     table = _table.aligned(_HEADERS, list(map(_cells, verification.rows)), left=_WORDS)
     title = f"{verification.name}: each step compared with that of one device"
-    return "\n\n".join([title, table, *map(_table.wrapped, sentences(verification))])
+    lines = [*_grown(verification), *sentences(verification)]
+    return "\n\n".join([title, table, *map(_table.wrapped, lines)])
 
 
 def sentences(verification: Verification) -> list[str]:
     """What differs and why, a line for each strategy; or that nothing does."""
     lines = [_sentence(row) for row in verification.rows if not row.is_equal]
     return lines or ["equal: loss, metrics, gradients, weights, statistics and random states."]
+
+
+def _grown(verification: Verification) -> list[str]:
+    names = [row.strategy for row in verification.rows if row.told]
+    if not names:
+        return []
+    told = "so that one device was told that there are as many"
+    return [f"{', '.join(names)}: the batch grows with the number of replicas, {told}."]
 
 
 def to_json(verification: Verification) -> str:

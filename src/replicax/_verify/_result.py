@@ -25,6 +25,7 @@ class Comparison:
         compared: How many values: of variables, gradients, results.
         differences: Those of the first step that has any, nearest to the cause first.
         cause: The likely cause, if there are any.
+        told: How many replicas the one device was told of, where the batch grows with them.
     """
 
     strategy: str
@@ -33,6 +34,7 @@ class Comparison:
     compared: int
     differences: tuple[Difference, ...] = ()
     cause: Cause | None = None
+    told: int | None = None
 
     @property
     def is_equal(self) -> bool:

@@ -249,7 +249,8 @@ class Strategy:
             NotInCrossReplicaContext: Inside `run`.
         """
         self._check_cross_replica("experimental_distribute_values_from_function")
-        replicas, here = self.num_replicas_in_sync, self._runtime.topology.local_replicas
+        topology = self._runtime.topology
+        replicas, here = topology.num_replicas, topology.local_replicas
         pieces = [value_fn(ValueContext(replica, replicas)) for replica in here]
         return pieces[0] if replicas == 1 else self._runtime.put_values(pieces)
 

@@ -76,7 +76,7 @@ class StrategyExtended:
             The nest, with `Mirrored` values.
         """
         del options
-        op, replicas = ReduceOp.parse(reduce_op), self._strategy.num_replicas_in_sync
+        op, replicas = ReduceOp.parse(reduce_op), self._runtime.topology.num_replicas
 
         def one(leaf: Any) -> Any:
             result = place(reduce_value(op, leaf, None, replicas), destinations)
@@ -124,7 +124,7 @@ class StrategyExtended:
         named = jax.tree.map(unwrap, dict(kwargs or {}), is_leaf=is_distributed)
         with self.colocate_vars_with(var):
             result = fn(var, *positional, **named)
-        return result if group else (result,) * self._strategy.num_replicas_in_sync
+        return result if group else (result,) * self._runtime.topology.num_replicas
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Generator[None, None, None]:

@@ -29,13 +29,14 @@ _OF_A_CLUSTER = (MultiWorkerMirroredStrategy, TPUStrategy)
 
 
 @contextlib.contextmanager
-def standing_in(chosen: Strategy) -> Generator[None, None, None]:
+def standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, None, None]:
     """Make every strategy that is constructed in the block work as the chosen one.
 
     The chosen one is current until then, so that a program without any is in its scope.
 
     Args:
         chosen: A synchronous strategy.
+        told: How many replicas the program is told of outside `run`; None for as many as there are.
     """
     kinds = {
         **dict.fromkeys(_OF_ONE_MACHINE, _alike(chosen, None)),
@@ -43,15 +44,28 @@ def standing_in(chosen: Strategy) -> Generator[None, None, None]:
         ParameterServerStrategy: _refused,
     }
     originals = {kind: kind.__init__ for kind in kinds}
+    number = Strategy.num_replicas_in_sync
     experimental_set_strategy(chosen)
     try:
+        if told is not None:
+            setattr(Strategy, "num_replicas_in_sync", _telling(told, number))  # noqa: B010
         for kind, init in kinds.items():
             kind.__init__ = init
         yield
     finally:
         for kind, init in originals.items():
             kind.__init__ = init
+        setattr(Strategy, "num_replicas_in_sync", number)  # noqa: B010
         _leave(chosen)
+
+
+def _telling(told: int, number: Any) -> property:
+    def num_replicas_in_sync(self: Strategy) -> int:
+        frame = current_frame()
+        is_replica = frame is not None and frame.replica is not None
+        return number.fget(self) if is_replica else told
+
+    return property(num_replicas_in_sync)
 
 
 def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[..., None]:

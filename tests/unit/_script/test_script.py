@@ -117,3 +117,14 @@ def test_a_custom_loop_ends_after_its_steps():
         while True:
             compiled()
     assert int(count) == 6
+
+
+def test_a_script_may_be_told_of_more_replicas_and_wish_for_devices():
+    with under(rx.OneDeviceStrategy("CPU:0"), told=3):
+        assert len(rx.testing.virtual_devices(64)) == 8
+        strategy = rx.MirroredStrategy()
+        inside = strategy.run(lambda: rx.get_strategy().num_replicas_in_sync)
+        assert (strategy.num_replicas_in_sync, int(inside)) == (3, 1)
+    assert rx.OneDeviceStrategy("CPU:0").num_replicas_in_sync == 1
+    with pytest.raises(rx.errors.BackendAlreadyInitialized):
+        rx.testing.virtual_devices(64)
