@@ -6,8 +6,8 @@ What is measured, and how, is in `_profile`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Protocol, TypeVar, cast
 
 _Result = TypeVar("_Result")
 
@@ -34,6 +34,13 @@ def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
         args: Its arguments.
     """
     return fn(*args) if _clock is None else _clock.timed(part, fn, *args)
+
+
+def timed_each(part: str, values: Iterable[_Result]) -> Iterator[_Result]:
+    """The same values, with what it takes to get each of them as a part of a step."""
+    source, end = iter(values), object()
+    while (value := timed(part, next, source, end)) is not end:
+        yield cast("_Result", value)
 
 
 @contextlib.contextmanager

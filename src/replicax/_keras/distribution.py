@@ -30,7 +30,7 @@ from replicax._core.placement import (
 )
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
-from replicax._core.timing import COPY, INPUT, timed
+from replicax._core.timing import COPY, INPUT, timed, timed_each
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat
@@ -142,8 +142,7 @@ class StoreDistribution(_compat.Distribution):
         """
         waiting: list[Any] = []
         put = functools.partial(jax.tree.map, functools.partial(self._put_leaf, owned=owned))
-        source, end = iter(batches), object()
-        for number, batch in enumerate(iter(lambda: timed(INPUT, next, source, end), end)):
+        for number, batch in enumerate(timed_each(INPUT, batches)):
             if isinstance(batch, WorkerRows):
                 waiting.append(self._put_rows(batch))
             else:
