@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring clean
+.PHONY: help compare docs test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -22,6 +22,9 @@ help: ## list the targets
 
 compare: $(INSTALLED) ## train under every strategy and compare them; ARGS="--help" shows the options
 	$(VENV)/bin/replicax compare $(ARGS)
+
+docs: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
+	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
 test: $(INSTALLED) $(LOWEST_INSTALLED) ## check, then run every test; ARGS="-k name" chooses
 	scripts/check

@@ -13,6 +13,7 @@ A comment behind a `print` is its output, and is compared.
 from __future__ import annotations
 
 import re
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
+
+# What `make docs` makes, by the names of the files.
+PICTURES = runpy.run_path(str(ROOT / "scripts" / "pictures.py"))["PICTURES"]
 
 # Small settings; an example without an entry fails, so that no new one goes untested.
 EXAMPLE_ARGUMENTS = {
@@ -177,6 +181,9 @@ def test_links_lead_somewhere(page):
     for link in links(page):
         target, _, anchor = link.partition("#")
         file = (page.parent / target).resolve() if target else page
+        if file.parent == ROOT / "docs" / "pictures":  # made by `make docs`
+            assert file.name in PICTURES, f"{page.name} shows {link}, which nothing makes"
+            continue
         assert file.exists(), f"{page.name} links to {link}, which does not exist"
         assert file.is_relative_to(ROOT)
         if anchor:

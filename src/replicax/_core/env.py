@@ -56,6 +56,7 @@ RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
 CPU_TUNING_PARTS = ("convolutions", "fusions", "memory", "pooling", "threads")
 RX_COMPILATION_CACHE = "RX_COMPILATION_CACHE"
 RAY_AUTH_MODE = "RAY_AUTH_MODE"
+OF_JAX = ("JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES", "NPROC", XLA_FLAGS, RX_CPU_TUNING)
 # For processes that exchange large arrays at every step: malloc keeps what it has got, and for all
 # threads together. Else each array is mapped and unmapped, at the price of a page fault per 4 KB.
 GLIBC_TUNABLES = "GLIBC_TUNABLES"
@@ -98,11 +99,7 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
 
     libtpu is installed there to compile for TPUs. JAX tries it in every process all the same, which
     takes a tenth of a second, warns in five lines, and takes a lock that other processes meet. JAX
-    passes over what is no library.
-
-    Args:
-        environ: The environment of the process.
-        chips: How many chips of a TPU the machine has.
+    passes over what is no library. The machine has so many `chips` of a TPU.
 
     Returns:
         The variables to add; none where there is a TPU, or JAX is told what to use.
@@ -234,6 +231,11 @@ def malloc_is_set(environ: Mapping[str, str] | None = None) -> bool:
 def _tunables(environ: Mapping[str, str]) -> str:
     """What `GLIBC_TUNABLES` says, without what this package has put there."""
     return environ.get(GLIBC_TUNABLES, "").replace(KEEP_MEMORY, "").strip(":")
+
+
+def variables_of_jax() -> dict[str, str]:
+    """What is set that chooses JAX's devices, its threads and how XLA compiles."""
+    return {name: os.environ[name] for name in OF_JAX if name in os.environ}
 
 
 def cores() -> int:

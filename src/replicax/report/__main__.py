@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+import webbrowser
+from typing import TYPE_CHECKING, Any
 
 import replicax as rx
 from replicax import report
 from replicax.report import _devices as device_report
 from replicax.report import _progress, _render, _save
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _USAGE = "usage: python -m replicax.report {compare,devices} OPTIONS; see replicax --help"
 
@@ -33,18 +37,31 @@ def main(arguments: list[str]) -> int:
 
 def _compare(options: dict[str, Any]) -> int:
     folder = _save.make_folder(options.pop("output"))  # before minutes of work, not after
+    show = options.pop("open", False)
     settings = report.Settings(**options)
     with _progress.for_stdout() as listener:
         comparison = report.compare(settings, listener=listener)
     files = _save.save(comparison, folder)
     names = ", ".join(file.name for file in files)
     print(f"\n{_render.to_text(comparison)}\n\nWritten to {folder}: {names}", flush=True)
+    if show:
+        _show(folder / _save.PAGE)
     verdict = _render.verdict(comparison)
     if comparison.deviating:
         print(f"replicax compare: error: {verdict}", file=sys.stderr)
         return 1
     print(verdict)
     return 0
+
+
+def _show(page: Path) -> None:
+    """Open a page in the browser, or say where it is."""
+    try:
+        opened = webbrowser.open(page.resolve().as_uri())
+    except webbrowser.Error:
+        opened = False
+    if not opened:
+        print(f"replicax compare: found no browser to open {page} in", file=sys.stderr)
 
 
 def _devices(options: dict[str, Any]) -> int:

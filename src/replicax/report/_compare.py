@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from replicax.report import _data, _measure, _strategies
 from replicax.report._comparison import (
-    BASELINE,
+    SCALED,
     Comparison,
     Measurement,
-    Settings,
+    ScalePoint,
     weight_difference,
 )
 from replicax.report._machine import choose_devices, inspect_machine
+from replicax.report._measure import exact_products
 from replicax.report._progress import Silent
+from replicax.report._settings import ASYNCHRONOUS, BASELINE, MULTI_WORKER, OF_WORKERS, Settings
+from replicax.report._workers import in_workers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import jax
+
     from replicax.report._data import Dataset
-    from replicax.report._measure import Round, Trial
+    from replicax.report._measure import Round, Training, Trial
     from replicax.report._progress import Listener
+    from replicax.report._strategies import Way
 
 
 def compare(settings: Settings | None = None, *, listener: Listener | None = None) -> Comparison:
@@ -54,28 +61,77 @@ def compare(settings: Settings | None = None, *, listener: Listener | None = Non
     listener = listener or Silent()
     began = time.perf_counter()
     devices = choose_devices(settings.replicas)
-    # "highest" is float32 on every device; an accelerator's faster default would hide in its
-    # own rounding what the strategies differ by.
-    with jax.default_matmul_precision("highest"):
+    with exact_products():
         data, initial = _prepare(settings, devices, listener)
-        trials = [
-            _trial(name, devices, settings, data, initial, listener) for name in settings.strategies
-        ]
-        round_ = _measure.plan_round(
-            trials, settings=settings, rows=len(data.train_images), baseline=BASELINE
-        )
-        seconds = _time_in_turn(trials, round_, settings, data, listener)
-    reference = next(trial for trial in trials if trial.name == BASELINE)
+        measured, round_ = _measure_all(settings, devices, data, initial, listener)
+    of = {training.name: (training, seconds) for training, seconds in measured}
+    model = _measure.new_model(settings, data)
+    paths = [weight.path for weight in model.weights]
     return Comparison(
         settings=settings,
-        measurements=tuple(_measurement(t, reference, seconds[t.name]) for t in trials),
+        measurements=tuple(
+            _measurement(*of[name], of[BASELINE][0].weights, paths) for name in settings.strategies
+        ),
+        scaling=tuple(
+            ScalePoint(count, of[_scaled(count)][1]) for count in _counts(settings, devices)
+        ),
         machine=inspect_machine(),
-        parameters=sum(int(np.prod(v.shape)) for v in reference.model.trainable_variables),
-        train_examples=len(data.train_images),
-        test_examples=len(data.test_images),
+        parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+        train_examples=len(data.train_inputs),
+        test_examples=len(data.test_inputs),
         examples_per_round=round_.examples,
         seconds=time.perf_counter() - began,
     )
+
+
+_Measured = list[tuple["Training", tuple[float, ...]]]
+
+
+def _measure_all(
+    settings: Settings,
+    devices: Sequence[jax.Device],
+    data: Dataset,
+    initial: Sequence[np.ndarray],
+    listener: Listener,
+) -> tuple[_Measured, Round]:
+    """Train under every strategy, then time all; what they have started ends here."""
+    with contextlib.ExitStack() as ends:
+        trials = [
+            _trial(way, settings, data, initial, listener, ends) for way in _ways(settings, devices)
+        ]
+        round_ = _measure.plan_round(
+            [trial.training for trial in trials],
+            settings=settings,
+            rows=len(data.train_inputs),
+            baseline=BASELINE,
+        )
+        measured = _time_in_turn(trials, round_, settings, data, listener)
+    if MULTI_WORKER in settings.strategies:
+        measured.append(_in_workers(settings, initial, round_, listener))
+    return measured, round_
+
+
+def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
+    """What this process trains under: the strategies, and mirrored ones on fewer devices."""
+    names = [name for name in settings.strategies if name != MULTI_WORKER]
+    return [
+        *(_strategies.way(name, devices, settings.workers) for name in names),
+        *(
+            replace(_strategies.way(SCALED, devices[:count], None), name=_scaled(count))
+            for count in _counts(settings, devices)
+        ),
+    ]
+
+
+def _counts(settings: Settings, devices: Sequence[jax.Device]) -> list[int]:
+    """The powers of two between one device and all."""
+    if SCALED not in settings.strategies:
+        return []
+    return [2**k for k in range(1, len(devices).bit_length()) if 2**k < len(devices)]
+
+
+def _scaled(count: int) -> str:
+    return f"{SCALED} on {count}"
 
 
 def _prepare(
@@ -84,41 +140,48 @@ def _prepare(
     """Load the data and draw the weights from which every strategy starts."""
     listener.begin("prepare", steps=1)
     for name in settings.strategies:
-        _strategies.make(name, devices)  # whatever is wrong with one should not be found last
+        if name not in OF_WORKERS:
+            _strategies.make(name, devices)  # whatever is wrong with one should not be found last
     listener.report("loading data")
     data = _data.load(settings)
     listener.report("warming up")
     initial = _measure.new_model(settings, data).get_weights()
     _warm_up(settings, data)
-    listener.end(f"{len(data.train_images)} training and {len(data.test_images)} test examples")
+    listener.end(f"{len(data.train_inputs)} training and {len(data.test_inputs)} test examples")
     return data, [np.array(weight) for weight in initial]
 
 
 def _warm_up(settings: Settings, data: Dataset) -> None:
     """Take one step, not measured, so that the first strategy does not pay for first uses."""
     model = _measure.new_model(settings, data)
-    model.fit(data.train_images[:1], data.train_classes[:1], verbose=_measure.QUIET)
+    model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=_measure.QUIET)
 
 
 def _trial(
-    name: str,
-    devices: Sequence[jax.Device],
+    way: Way,
     settings: Settings,
     data: Dataset,
     initial: Sequence[np.ndarray],
     listener: Listener,
+    ends: contextlib.ExitStack,
 ) -> Trial:
-    steps = settings.epochs * -(-len(data.train_images) // settings.batch_size)
-    listener.begin(name, steps=steps)
+    if way.name not in settings.strategies:  # it is there to be timed, and compiles in one epoch
+        settings = replace(settings, epochs=2)
+    steps = settings.epochs * -(-len(data.train_inputs) // settings.batch_size)
+    listener.begin(way.name, steps=steps)
     listener.report("compiling")
     trial = _measure.train(
-        name, devices, settings=settings, data=data, initial=initial, listener=listener
+        way, settings=settings, data=data, initial=initial, listener=listener, ends=ends
     )
-    listener.end(
-        f"test accuracy {trial.epochs[-1].test_accuracy:.1%}, "
-        f"first step after {trial.first_step_seconds:.1f} s"
-    )
+    listener.end(_result(trial.training))
     return trial
+
+
+def _result(training: Training) -> str:
+    return (
+        f"test accuracy {training.epochs[-1].test_accuracy:.1%}, "
+        f"first step after {training.first_step_seconds:.1f} s"
+    )
 
 
 def _time_in_turn(
@@ -127,35 +190,47 @@ def _time_in_turn(
     settings: Settings,
     data: Dataset,
     listener: Listener,
-) -> dict[str, tuple[float, ...]]:
+) -> _Measured:
     """Time A B C A B C …, so that a slow spell of the machine meets all alike."""
     listener.begin("timing", steps=settings.repeats * len(trials))
     listener.report("warming up")
     for trial in trials:
         _measure.time_round(trial, _measure.Round(round_.rows, 1), settings=settings, data=data)
-    seconds: dict[str, list[float]] = {trial.name: [] for trial in trials}
+    seconds: list[list[float]] = [[] for _ in trials]
     for repeat in range(settings.repeats):
         listener.report(f"round {repeat + 1}/{settings.repeats}")
-        for trial in trials:
-            seconds[trial.name].append(
-                _measure.time_round(trial, round_, settings=settings, data=data)
-            )
+        for trial, rounds in zip(trials, seconds, strict=True):
+            rounds.append(_measure.time_round(trial, round_, settings=settings, data=data))
             listener.advance()
     listener.end(f"{settings.repeats} rounds of {round_.examples} examples")
-    return {name: tuple(rounds) for name, rounds in seconds.items()}
+    return [(t.training, tuple(rounds)) for t, rounds in zip(trials, seconds, strict=True)]
 
 
-def _measurement(trial: Trial, reference: Trial, rounds: tuple[float, ...]) -> Measurement:
-    names = [weight.path for weight in reference.model.weights]
-    difference, differing = weight_difference(trial.weights, reference.weights, names)
+def _in_workers(
+    settings: Settings, initial: Sequence[np.ndarray], round_: Round, listener: Listener
+) -> tuple[Training, tuple[float, ...]]:
+    """Train and time under several workers, which are processes of their own."""
+    listener.begin(MULTI_WORKER, steps=1)
+    listener.report(f"{settings.workers} processes")
+    training, seconds = in_workers(settings, initial, round_)
+    listener.end(_result(training))
+    return training, seconds
+
+
+def _measurement(
+    training: Training,
+    rounds: tuple[float, ...],
+    reference: Sequence[np.ndarray],
+    paths: Sequence[str],
+) -> Measurement:
+    difference, differing = weight_difference(training.weights, reference, paths)
     return Measurement(
-        strategy=trial.name,
-        replicas=trial.strategy.num_replicas_in_sync,
-        compute_devices=_strategies.compute_devices(trial.strategy),
-        variable_devices=_strategies.variable_devices(trial.model.weights),
-        first_step_seconds=trial.first_step_seconds,
-        epochs=trial.epochs,
-        weight_difference=difference,
+        strategy=training.name,
+        replicas=sum(place.computes for place in training.places),
+        places=training.places,
+        first_step_seconds=training.first_step_seconds,
+        epochs=training.epochs,
+        weight_difference=None if training.name in ASYNCHRONOUS else difference,
         differing_weight=differing,
         round_seconds=rounds,
     )

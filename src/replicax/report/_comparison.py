@@ -1,6 +1,7 @@
 """What a comparison was asked for and what it found: plain data and the arithmetic on it.
 
-Measuring is in `_measure.py`, presenting in `_render.py` and `_plots.py`.
+What is asked for is in `_settings.py`, measuring in `_measure.py`, presenting in `_render.py`,
+`_plots.py` and `_page.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-import replicax as rx
+from replicax.report._settings import BASELINE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from replicax.report._machine import Machine
+    from replicax.report._settings import Settings
 
-BASELINE = "one_device"
+SCALED = "mirrored"  # what is timed on fewer devices, too
 
 # Rounding alone leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more.
 WEIGHT_LIMIT = 1e-4
@@ -26,55 +28,38 @@ WEIGHT_LIMIT = 1e-4
 
 @final
 @dataclass(frozen=True)
-class Settings:
-    """What to train and how to compare it.
-
-    Args:
-        dataset: `"digits"` or `"cifar10"`.
-        model: `"cnn"`, `"mlp"` or `"resnet20"`.
-        strategies: Names of strategies; `one_device` is added where it is missing.
-        replicas: How many devices to use; None for all that JAX sees.
-        epochs: Passes over the training examples.
-        batch_size: Examples in a global batch.
-        repeats: Rounds in which the strategies are timed in turn.
-        seed: Of the initial weights, the split and the order of the data.
-        examples: How many training examples to use; None for all.
-        data_dir: Folder with the files of CIFAR-10; None to let Keras download them.
-    """
-
-    dataset: str = "digits"
-    model: str = "cnn"
-    strategies: tuple[str, ...] = ("default", BASELINE, "mirrored", "central_storage")
-    replicas: int | None = None
-    epochs: int = 8
-    batch_size: int = 64
-    repeats: int = 5
-    seed: int = 0
-    examples: int | None = None
-    data_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("replicas", "epochs", "batch_size", "repeats", "examples"):
-            count = getattr(self, name)
-            if count is not None and count < 1:
-                raise rx.errors.UsageError(
-                    f"`{name}` must be at least 1. Received: {name}={count}. "
-                    "There would be nothing to train or to measure. "
-                    "Give a positive number, or leave it out for the default."
-                )
-        missing = () if BASELINE in self.strategies else (BASELINE,)
-        object.__setattr__(self, "strategies", (*missing, *self.strategies))
-
-
-@final
-@dataclass(frozen=True)
 class Epoch:
-    """One epoch: loss and accuracy on the training data during it, on the test data after it."""
+    """One epoch: loss and accuracy on the training data during it, on the test data after it.
+
+    `seconds` have passed since the strategy was made: with compiling, without testing.
+    """
 
     loss: float
     accuracy: float
     test_loss: float
     test_accuracy: float
+    seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Place:
+    """A device, or a process, and what a strategy has put there.
+
+    Args:
+        name: Such as `CPU:0`, `worker 1 CPU:0` or `server 0`.
+        variables: How many variables of the model and its optimizer it holds.
+        variable_bytes: How many bytes of them.
+        computes: Whether a replica computes there.
+        rows: Which rows of a full batch that replica gets, from the first to behind the last; None
+            where none are set aside for it, as when workers take whole batches in turn.
+    """
+
+    name: str
+    variables: int
+    variable_bytes: int
+    computes: bool
+    rows: tuple[int, int] | None = None
 
 
 @final
@@ -99,24 +84,42 @@ class Measurement:
 
     Args:
         strategy: Its name in `Settings.strategies`.
-        replicas: How many replicas worked in step.
-        compute_devices: The devices of the replicas.
-        variable_devices: The devices that hold the variables, as found after training.
+        replicas: How many replicas compute.
+        places: Where its variables are, as found after training, and where it computes.
         first_step_seconds: From creating the strategy to the end of the first training step.
         epochs: Losses and accuracies, epoch by epoch.
-        weight_difference: See `weight_difference`.
+        weight_difference: See `weight_difference`. None if the strategy is asynchronous: no two of
+            its runs are equal, so that it is compared by its accuracy.
         differing_weight: The weight in which that difference was found.
         round_seconds: How long each timed round took.
     """
 
     strategy: str
     replicas: int
-    compute_devices: tuple[str, ...]
-    variable_devices: tuple[str, ...]
+    places: tuple[Place, ...]
     first_step_seconds: float
     epochs: tuple[Epoch, ...]
-    weight_difference: float
+    weight_difference: float | None
     differing_weight: str
+    round_seconds: tuple[float, ...]
+
+    @property
+    def compute_devices(self) -> tuple[str, ...]:
+        """The devices of the replicas."""
+        return tuple(place.name for place in self.places if place.computes)
+
+    @property
+    def variable_devices(self) -> tuple[str, ...]:
+        """The devices that hold variables."""
+        return tuple(place.name for place in self.places if place.variables)
+
+
+@final
+@dataclass(frozen=True)
+class ScalePoint:
+    """The timed rounds of mirrored training on some of the devices."""
+
+    replicas: int
     round_seconds: tuple[float, ...]
 
 
@@ -128,6 +131,7 @@ class Comparison:
     Args:
         settings: What was asked for.
         measurements: One per strategy, in the order in which they ran.
+        scaling: Mirrored training on some of the devices, where more than two were asked for.
         machine: Where it ran.
         parameters: How many trainable numbers the model has.
         train_examples: How many examples the model was trained on.
@@ -138,6 +142,7 @@ class Comparison:
 
     settings: Settings
     measurements: tuple[Measurement, ...]
+    scaling: tuple[ScalePoint, ...]
     machine: Machine
     parameters: int
     train_examples: int
@@ -159,17 +164,47 @@ class Comparison:
 
         What slows a whole round down, such as another program, cancels in the pair.
         """
-        pairs = zip(
-            self.measurement(BASELINE).round_seconds,
-            self.measurement(strategy).round_seconds,
-            strict=True,
-        )
-        return Interval.of([one_device / seconds for one_device, seconds in pairs])
+        return self._ratio_of(self.measurement(strategy).round_seconds)
+
+    def speed_by_replicas(self) -> dict[int, Interval]:
+        """Throughput of mirrored training relative to one device, for each number of replicas.
+
+        Empty if mirrored training on several devices was not measured.
+        """
+        points = {point.replicas: point.round_seconds for point in self.scaling}
+        points |= {m.replicas: m.round_seconds for m in self.measurements if m.strategy == SCALED}
+        if max(points, default=1) == 1:
+            return {}
+        return {1: Interval(1, 1, 1)} | {n: self._ratio_of(points[n]) for n in sorted(points)}
+
+    @property
+    def synchronous(self) -> tuple[Measurement, ...]:
+        """The strategies that must end with the weights of one device."""
+        return tuple(m for m in self.measurements if m.weight_difference is not None)
+
+    @property
+    def asynchronous(self) -> tuple[Measurement, ...]:
+        """The strategies that are compared by their accuracy."""
+        return tuple(m for m in self.measurements if m.weight_difference is None)
 
     @property
     def deviating(self) -> tuple[Measurement, ...]:
         """The strategies whose weights are not within `WEIGHT_LIMIT` of one device's."""
-        return tuple(m for m in self.measurements if not m.weight_difference <= WEIGHT_LIMIT)
+        return tuple(m for m in self.synchronous if not _difference(m) <= WEIGHT_LIMIT)
+
+    @property
+    def largest_difference(self) -> float:
+        """The largest `weight_difference` of all; not a number if one is not."""
+        return float(np.max([_difference(m) for m in self.synchronous]))
+
+    def _ratio_of(self, round_seconds: Sequence[float]) -> Interval:
+        pairs = zip(self.measurement(BASELINE).round_seconds, round_seconds, strict=True)
+        return Interval.of([one_device / seconds for one_device, seconds in pairs])
+
+
+def _difference(measurement: Measurement) -> float:
+    assert measurement.weight_difference is not None
+    return measurement.weight_difference
 
 
 def weight_difference(

@@ -1,8 +1,11 @@
-"""The data sets of `compare`, as arrays in a fixed order. CIFAR-10 files: see `_cifar.py`."""
+"""The data sets of `compare`, as arrays in a fixed order.
+
+The files of CIFAR-10 are read in `_cifar.py`, headlines made up in `_headlines.py`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -10,9 +13,10 @@ import numpy as np
 
 import replicax as rx
 from replicax.report._cifar import read_cifar10
+from replicax.report._headlines import as_numbers, headlines, vocabulary
 
 if TYPE_CHECKING:
-    from replicax.report._comparison import Settings
+    from replicax.report._settings import Settings
 
 _Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -20,12 +24,18 @@ _Arrays = tuple[np.ndarray, np.ndarray]
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """Images with values from 0 to 1, shape (n, height, width, channels), and their classes."""
+    """What a model is trained and tested on, and the classes to learn.
 
-    train_images: np.ndarray
+    Images have values from 0 to 1 and the shape (n, height, width, channels). Headlines are
+    numbers of words, from 0 to below `words`, of the shape (n, length).
+    """
+
+    train_inputs: np.ndarray
     train_classes: np.ndarray
-    test_images: np.ndarray
+    test_inputs: np.ndarray
     test_classes: np.ndarray
+    classes: int = 10
+    words: int = 0
 
 
 def load(settings: Settings) -> Dataset:
@@ -37,47 +47,58 @@ def load(settings: Settings) -> Dataset:
         replicax.errors.UsageError: If there is no such data set, or its files are wrong.
         replicax.errors.ReplicaxError: If it cannot be downloaded.
     """
-    if settings.dataset == "digits":
-        train, test = _digits(settings)
-        brightest = 16
-    elif settings.dataset == "cifar10":
-        train, test = _cifar10(settings)
-        brightest = 255
-    else:
+    if settings.dataset not in _LOADERS:
         raise rx.errors.UsageError(
-            f"`dataset` must be 'digits' or 'cifar10'. Received: {settings.dataset!r}. "
+            f"`dataset` must be one of {', '.join(_LOADERS)}. Received: {settings.dataset!r}. "
             "These are the data sets that `compare` can prepare. Choose one of them."
         )
-    if settings.examples is not None:
-        train = _first(train, settings.examples)
-        test = _first(test, -(-settings.examples // 4))
-    return Dataset(*_scaled(train, brightest), *_scaled(test, brightest))
-
-
-def _digits(settings: Settings) -> tuple[_Arrays, _Arrays]:
-    """Split the 1797 digits of scikit-learn 80 to 20."""
-    if settings.data_dir is not None:
+    if settings.dataset != "cifar10" and settings.data_dir is not None:
         raise rx.errors.UsageError(
-            "The digits are not read from a folder. "
-            f"Received: dataset='digits' and data_dir={settings.data_dir!r}. "
-            "They come with scikit-learn. Leave out the folder, or ask for cifar10."
+            f"The {settings.dataset} are not read from a folder. "
+            f"Received: dataset={settings.dataset!r} and data_dir={settings.data_dir!r}. "
+            "They come with scikit-learn or are made up. Leave out the folder, or ask for cifar10."
         )
+    data = _LOADERS[settings.dataset](settings)
+    if settings.examples is None:
+        return data
+    train, test = settings.examples, -(-settings.examples // 4)
+    return replace(
+        data,
+        train_inputs=data.train_inputs[:train],
+        train_classes=data.train_classes[:train],
+        test_inputs=data.test_inputs[:test],
+        test_classes=data.test_classes[:test],
+    )
+
+
+def _digits(settings: Settings) -> Dataset:
+    """The 1797 digits of scikit-learn."""
     from sklearn.datasets import load_digits  # slow to import, and only needed here
 
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(settings.seed).permutation(len(images))
-    images, classes = images[order].reshape(-1, 8, 8, 1), classes[order]
-    split = len(images) * 8 // 10
-    return (images[:split], classes[:split]), (images[split:], classes[split:])
+    train, test = _split(images[order].reshape(-1, 8, 8, 1), classes[order])
+    return Dataset(*_scaled(train, 16), *_scaled(test, 16))
 
 
-def _cifar10(settings: Settings) -> tuple[_Arrays, _Arrays]:
+def _headlines(settings: Settings) -> Dataset:
+    """The headlines, which are in no order."""
+    texts, labels = headlines(settings.seed)
+    train, test = _split(as_numbers(texts), labels.astype(np.int32))
+    return Dataset(*train, *test, classes=2, words=len(vocabulary()) + 1)
+
+
+def _cifar10(settings: Settings) -> Dataset:
     if settings.data_dir is not None:
         (images, classes), test = read_cifar10(Path(settings.data_dir))
     else:
         (images, classes), test = _download_cifar10()
     order = np.random.default_rng(settings.seed).permutation(len(images))
-    return (images[order], classes[order]), test
+    return Dataset(*_scaled((images[order], classes[order]), 255), *_scaled(test, 255))
+
+
+_LOADERS = {"digits": _digits, "cifar10": _cifar10, "headlines": _headlines}
+DATASETS = tuple(_LOADERS)
 
 
 def _download_cifar10() -> tuple[_Arrays, _Arrays]:
@@ -96,8 +117,10 @@ def _download_cifar10() -> tuple[_Arrays, _Arrays]:
         ) from error
 
 
-def _first(arrays: _Arrays, limit: int) -> _Arrays:
-    return arrays[0][:limit], arrays[1][:limit]
+def _split(inputs: np.ndarray, classes: np.ndarray) -> tuple[_Arrays, _Arrays]:
+    """Four fifths to train on, one to test on."""
+    cut = len(inputs) * 8 // 10
+    return (inputs[:cut], classes[:cut]), (inputs[cut:], classes[cut:])
 
 
 def _scaled(arrays: _Arrays, brightest: int) -> _Arrays:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 import jax
 
 import replicax as rx
-from replicax._core.env import cores
+from replicax._core.env import cores, variables_of_jax
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +42,10 @@ class Device:
 @final
 @dataclass(frozen=True)
 class Machine:
-    """A machine and the software that a measurement ran on."""
+    """A machine and the software that a measurement ran on.
+
+    `variables` are those of the environment that change what JAX does, as they were set.
+    """
 
     system: str
     processor: str
@@ -50,6 +53,12 @@ class Machine:
     memory_bytes: int | None
     devices: tuple[Device, ...]
     versions: dict[str, str]
+    variables: dict[str, str]
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether its devices are one CPU, made to look like several."""
+        return all(device.platform == "cpu" for device in self.devices)
 
 
 def inspect_machine() -> Machine:
@@ -65,6 +74,7 @@ def inspect_machine() -> Machine:
             "replicax": rx.__version__,
             **{package: _version(package) for package in _PACKAGES},
         },
+        variables=variables_of_jax(),
     )
 
 
@@ -93,16 +103,17 @@ def device_name(device: jax.Device) -> str:
 
 
 def name_range(names: Iterable[str]) -> str:
-    """Device names in short: `CPU:0-3` for four in a row, else with commas between them."""
+    """Names in short: `CPU:0-3` for four in a row, else with commas between them."""
     shortened: list[str] = []
     runs: dict[tuple[str, int], list[int]] = {}
     for position, name in enumerate(dict.fromkeys(names)):
-        platform_name, _, number = name.partition(":")
+        kind = name.rstrip("0123456789")
+        number = int(name.removeprefix(kind))
         # Neighbours in a row have the same difference of number and position.
-        runs.setdefault((platform_name, int(number) - position), []).append(int(number))
-    for (platform_name, _), numbers in runs.items():
+        runs.setdefault((kind, number - position), []).append(number)
+    for (kind, _), numbers in runs.items():
         last = f"-{numbers[-1]}" if len(numbers) > 1 else ""
-        shortened.append(f"{platform_name}:{numbers[0]}{last}")
+        shortened.append(f"{kind}{numbers[0]}{last}")
     return ", ".join(shortened)
 
 

@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, StrMethodFormatter
 
-from replicax.report._comparison import BASELINE
 from replicax.report._render import counted, difference
+from replicax.report._settings import BASELINE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,14 +9,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from replicax.report import _table
-from replicax.report._comparison import BASELINE, WEIGHT_LIMIT, Comparison, Interval
+from replicax.report._comparison import WEIGHT_LIMIT, Comparison, Interval
 from replicax.report._machine import name_range
+from replicax.report._settings import BASELINE, MULTI_WORKER
 
 if TYPE_CHECKING:
     from replicax.report._comparison import Measurement
     from replicax.report._machine import Machine
 
-_HEADERS = (
+HEADERS = (
     "strategy",
     "variables\nlive on",
     "replicas",
@@ -27,22 +28,22 @@ _HEADERS = (
     "examples\n/ s",
     "times one\ndevice",
 )
-_WORDS = 2  # the first columns hold words
+WORDS = 2  # the first columns hold words
 
 
 def to_text(comparison: Comparison) -> str:
     """The table with its caption, for a terminal."""
-    table = _table.aligned(_HEADERS, _rows(comparison), left=_WORDS)
-    return "\n\n".join([_title(comparison), table, "\n".join(map(_wrapped, _caption(comparison)))])
+    table = _table.aligned(HEADERS, rows(comparison), left=WORDS)
+    return "\n\n".join([title(comparison), table, "\n".join(map(_wrapped, caption(comparison)))])
 
 
 def to_markdown(comparison: Comparison) -> str:
     """The report with both plots, which must lie beside it."""
     parts = [
         "# Strategies compared",
-        f"{_title(comparison)}. {verdict(comparison)}",
-        _table.markdown(_HEADERS, _rows(comparison), left=_WORDS),
-        "\n".join(f"- {line}" for line in _caption(comparison)),
+        f"{title(comparison)}. {verdict(comparison)}",
+        _table.markdown(HEADERS, rows(comparison), left=WORDS),
+        "\n".join(f"- {line}" for line in caption(comparison)),
         "![Accuracy after each epoch under each strategy](accuracy.png)",
         "![Examples per second under each strategy](throughput.png)",
         "## Where and with what",
@@ -69,13 +70,15 @@ def to_json(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """One sentence: whether every strategy ended with the weights of one device."""
+    """Whether every strategy ended with the weights of one device, or with its accuracy."""
     if not comparison.deviating:
-        largest = max(m.weight_difference for m in comparison.measurements)
-        return (
-            "Every strategy ended with the weights of one device "
+        those = "synchronous strategy" if comparison.asynchronous else "strategy"
+        largest = comparison.largest_difference
+        same = (
+            f"Every {those} ended with the weights of one device "
             f"(largest relative difference {largest:.1e}, limit {WEIGHT_LIMIT:.0e})."
         )
+        return " ".join([same, *asynchrony(comparison)])
     worst = "; ".join(
         f"{m.strategy} differs by {m.weight_difference:.1e} in {m.differing_weight}"
         for m in comparison.deviating
@@ -89,6 +92,16 @@ def verdict(comparison: Comparison) -> str:
     )
 
 
+def asynchrony(comparison: Comparison) -> list[str]:
+    """For each asynchronous strategy, a sentence on how it is compared."""
+    reference = comparison.measurement(BASELINE).epochs[-1].test_accuracy
+    return [
+        f"{m.strategy} is asynchronous: no two of its runs are equal, so it is compared by its "
+        f"accuracy, {m.epochs[-1].test_accuracy:.2%} on test data; one device has {reference:.2%}."
+        for m in comparison.asynchronous
+    ]
+
+
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
     """What a machine is and runs, as a table of two columns."""
     kinds = ", ".join(dict.fromkeys(device.kind for device in machine.devices))
@@ -100,6 +113,7 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
         ("memory", gibibytes(machine.memory_bytes)),
         ("devices", devices),
         *machine.versions.items(),
+        *machine.variables.items(),
     ]
 
 
@@ -108,12 +122,18 @@ def gibibytes(count: int | None) -> str:
     return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
 
 
+def kibibytes(count: int) -> str:
+    """A number of bytes in KiB, or in MiB from 1 MiB on."""
+    return f"{count / 2**10:,.1f} KiB" if count < 2**20 else f"{count / 2**20:,.1f} MiB"
+
+
 def placement(devices: tuple[str, ...]) -> str:
     """Where variables live, in a few words."""
     return name_range(devices) + (" each" if len(devices) > 1 else "")
 
 
-def _title(comparison: Comparison) -> str:
+def title(comparison: Comparison) -> str:
+    """What was trained, on one line."""
     settings = comparison.settings
     return (
         f"{settings.model} ({comparison.parameters:,} parameters) on {settings.dataset}: "
@@ -122,7 +142,8 @@ def _title(comparison: Comparison) -> str:
     )
 
 
-def _rows(comparison: Comparison) -> list[list[str]]:
+def rows(comparison: Comparison) -> list[list[str]]:
+    """The cells of the table, one row for each strategy."""
     return [_row(comparison, measurement) for measurement in comparison.measurements]
 
 
@@ -138,7 +159,7 @@ def _row(comparison: Comparison, measurement: Measurement) -> list[str]:
         difference(measurement),
         f"{measurement.first_step_seconds:.1f}",
         f"{comparison.examples_per_second(measurement.strategy).median:,.0f}",
-        _ratio(ratio) if measurement.strategy != BASELINE else "1",
+        with_spread(ratio) if measurement.strategy != BASELINE else "1",
     ]
 
 
@@ -149,14 +170,18 @@ def counted(number: int, noun: str) -> str:
 
 def difference(measurement: Measurement) -> str:
     """The difference of weights; a plain 0 where every bit is equal."""
+    if measurement.weight_difference is None:
+        return "by accuracy"
     return f"{measurement.weight_difference:.1e}" if measurement.weight_difference else "0"
 
 
-def _ratio(ratio: Interval) -> str:
+def with_spread(ratio: Interval) -> str:
+    """A ratio with its lowest and highest value."""
     return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
-def _caption(comparison: Comparison) -> list[str]:
+def caption(comparison: Comparison) -> list[str]:
+    """What the columns of the table mean."""
     repeats = comparison.settings.repeats
     examples = f"{comparison.examples_per_round:,}"
     lines = {
@@ -167,6 +192,8 @@ def _caption(comparison: Comparison) -> list[str]:
         "in which the strategies take turns",
         "times one device": f"median (lowest to highest) ratio to {BASELINE} in the same round",
     }
+    if MULTI_WORKER in comparison.settings.strategies:
+        lines[MULTI_WORKER] = "timed after the others, not in turn: its processes are its own"
     return [f"{name}: {meaning}" for name, meaning in lines.items()]
 
 

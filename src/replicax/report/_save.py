@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import replicax as rx
-from replicax.report import _plots, _render
+from replicax.report import _page, _plots, _render
 
 if TYPE_CHECKING:
     from replicax.report._comparison import Comparison
 
 
+PAGE = "report.html"
+
+
 def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
-    """Write compare.md, compare.json, accuracy.png and throughput.png.
+    """Write report.html, compare.md, compare.json, accuracy.png and throughput.png.
 
     Args:
         comparison: What to write.
@@ -26,13 +29,14 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
         replicax.errors.UsageError: If the folder cannot be made.
     """
     place = make_folder(folder)
-    markdown, raw = place / "compare.md", place / "compare.json"
+    page, markdown, raw = place / PAGE, place / "compare.md", place / "compare.json"
     accuracy, throughput = place / "accuracy.png", place / "throughput.png"
+    page.write_text(_page.to_html(comparison), encoding="utf-8")
     markdown.write_text(_render.to_markdown(comparison), encoding="utf-8")
     raw.write_text(_render.to_json(comparison), encoding="utf-8")
     _plots.draw_accuracy(comparison, accuracy)
     _plots.draw_throughput(comparison, throughput)
-    return markdown, raw, accuracy, throughput
+    return page, markdown, raw, accuracy, throughput
 
 
 def make_folder(folder: str | Path) -> Path:

@@ -10,11 +10,15 @@ import keras
 
 import replicax as rx
 from replicax.report._machine import device_name
+from replicax.report._places import places, places_of_servers
+from replicax.report._settings import LOCAL, PARAMETER_SERVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-NAMES = ("default", "one_device", "mirrored", "central_storage")
+    from replicax.report._comparison import Place
+
+NAMES = LOCAL
 
 
 @final
@@ -27,6 +31,30 @@ class StrategyUse:
     replicas: int
     compute_devices: tuple[str, ...]
     variable_devices: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Way:
+    """A way to train: how its strategy is made, and how to find where that puts things.
+
+    `find_places` gets the strategy, a model trained under it, and the rows of a full batch.
+    """
+
+    name: str
+    make: Callable[[], rx.Strategy]
+    find_places: Callable[[rx.Strategy, keras.Model, int], tuple[Place, ...]] = places
+
+
+def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
+    """The way to train under the strategy of that name, which this process makes."""
+    if name != PARAMETER_SERVER:
+        return Way(name, lambda: make(name, devices))
+    return Way(
+        name,
+        lambda: rx.ParameterServerStrategy(num_workers=workers, num_ps=1),
+        lambda _strategy, model, _rows: places_of_servers(model, workers or 1),
+    )
 
 
 def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:

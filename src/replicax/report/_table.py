@@ -1,8 +1,9 @@
-"""Tables of text: aligned with spaces for a terminal, with bars for Markdown."""
+"""Tables of text: aligned with spaces for a terminal, with bars for Markdown, and of HTML."""
 
 from __future__ import annotations
 
 import textwrap
+from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,6 +46,29 @@ def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int
     marks = [":--" if position < left else "--:" for position in range(len(headers))]
     lines = [[header.replace("\n", " ") for header in headers], marks, *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def html(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, left: int = 1
+) -> str:
+    """The same table in HTML, every text escaped; the first cell of a row is its header."""
+
+    def cell(tag: str, text: str, position: int, scope: str = "") -> str:
+        side = "" if position < left else ' class="number"'
+        return f"<{tag}{scope}{side}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", text, i, ' scope="col"') for i, text in enumerate(headers))
+    lines = [
+        [
+            cell("th", first, 0, ' scope="row"'),
+            *(cell("td", text, i) for i, text in enumerate(rest, start=1)),
+        ]
+        for first, *rest in rows
+    ]
+    body = "\n".join(f"<tr>{''.join(line)}</tr>" for line in lines)
+    top = f"<thead><tr>{head}</tr></thead>" if any(headers) else ""
+    name = f"<caption>{escape(caption)}</caption>"
+    return f'<div class="scroll"><table>{name}{top}<tbody>{body}</tbody></table></div>'
 
 
 def wrapped(line: str) -> str:

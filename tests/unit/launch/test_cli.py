@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from replicax.launch import _cli
+from replicax.launch import _cli, _compare_arguments
 
 
 @pytest.fixture
@@ -47,6 +47,8 @@ def test_compare_starts_the_report_with_all_options_as_json(started):
         "dataset": "digits",
         "data_dir": None,
         "model": "mlp",
+        "workers": None,
+        "open": False,
         "examples": None,
         "epochs": 8,
         "batch_size": 64,
@@ -56,6 +58,13 @@ def test_compare_starts_the_report_with_all_options_as_json(started):
         "repeats": 5,
         "output": "report",
     }
+
+
+def test_text_is_a_data_set(started):
+    _cli.main(["compare", "--text", "--workers", "3", "--open"])
+    request = json.loads(started[0][0][-1])
+    assert (request["dataset"], request["model"]) == ("headlines", None)
+    assert (request["workers"], request["open"]) == (3, True)
 
 
 def test_devices_starts_the_report(started):
@@ -70,24 +79,25 @@ def test_the_exit_code_of_the_child_is_passed_on(started):
 
 
 def test_defaults_and_choices_are_those_of_the_report():
-    from replicax.report import Settings, _models, _strategies
+    from replicax.report import Settings, _data, _models, _settings
 
     options = vars(_cli.build_parser().parse_args(["compare"]))
-    del options["command"], options["output"]
+    del options["command"], options["output"], options["open"]
     assert Settings(**options) == Settings()
-    assert _cli.STRATEGIES == _strategies.NAMES
-    assert _cli.MODELS == _models.NAMES
+    assert _compare_arguments.STRATEGIES == _settings.STRATEGIES
+    assert _compare_arguments.DATASETS == _data.DATASETS
+    assert _compare_arguments.MODELS == _models.NAMES
 
 
 def test_the_child_gets_as_many_cpu_devices_as_replicas():
-    environment = _cli.child_environment({"HOME": "/home/x"}, replicas=5)
+    environment = _compare_arguments.child_environment({"HOME": "/home/x"}, replicas=5)
     assert environment["JAX_NUM_CPU_DEVICES"] == "5"
     assert environment["KERAS_BACKEND"] == "jax"
     assert environment["HOME"] == "/home/x"
 
 
 def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
-    assert _cli.child_environment({}, replicas=None)["JAX_NUM_CPU_DEVICES"] == "2"
+    assert _compare_arguments.child_environment({}, replicas=None)["JAX_NUM_CPU_DEVICES"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -95,8 +105,8 @@ def test_the_child_gets_two_cpu_devices_if_nothing_is_said():
     [(None, 2, 8), (2, 2, 8), (8, 2, 16), (2, 64, 64), (2, None, 8)],
 )
 def test_the_thread_pool_has_room_for_replicas_and_cores(monkeypatch, replicas, cores, threads):
-    monkeypatch.setattr(_cli.os, "cpu_count", lambda: cores)
-    environment = _cli.child_environment({"NPROC": "1"}, replicas=replicas)
+    monkeypatch.setattr(_compare_arguments.os, "cpu_count", lambda: cores)
+    environment = _compare_arguments.child_environment({"NPROC": "1"}, replicas=replicas)
     assert environment["NPROC"] == str(threads)
 
 
@@ -116,7 +126,7 @@ def test_a_seed_must_be_one_that_numpy_takes(value, capsys):
 def test_an_unknown_strategy_is_named(capsys):
     said = refusal(["compare", "--strategies", "mirrored,mirored"], capsys)
     assert "Must be names of strategies with commas between them. Received: 'mirored'." in said
-    assert "default, one_device, mirrored, central_storage" in said
+    assert "central_storage, multi_worker, parameter_server" in said
 
 
 def test_a_strategy_can_be_named_once(capsys):
@@ -131,6 +141,7 @@ def test_a_strategy_can_be_named_once(capsys):
         (["train"], "invalid choice: 'train'"),
         (["compare", "--dataset", "mnist"], "argument --dataset: invalid choice: 'mnist'"),
         (["compare", "--model", "vgg"], "argument --model: invalid choice: 'vgg'"),
+        (["compare", "--text", "--dataset", "cifar10"], "not allowed with argument --text"),
         (["compare", "--epoch", "3"], "unrecognized arguments: --epoch 3"),
         (["devices", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
     ],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from replicax.report._comparison import Comparison, Epoch, Measurement, Settings
+from replicax.report._comparison import Comparison, Epoch, Measurement, Place
 from replicax.report._machine import Device, Machine
+from replicax.report._settings import Settings
 
 MACHINE = Machine(
     system="Linux-6.1",
@@ -14,21 +15,31 @@ MACHINE = Machine(
     memory_bytes=8 * 2**30,
     devices=(Device("CPU:0", "cpu", "cpu", 8 * 2**30), Device("CPU:1", "cpu", "cpu", None)),
     versions={"python": "3.11.7", "replicax": "0.1.0"},
+    variables={"NPROC": "8"},
 )
 
 
 def _comparison(
     *, one_device=(1.0, 1.0), mirrored=(2.0, 1.25), difference=2.5e-6, examples_per_round=1000
 ):
-    epochs = (Epoch(0.9, 0.7, 0.8, 0.75), Epoch(0.3, 0.9, 0.25, 0.925))
+    epochs = (Epoch(0.9, 0.7, 0.8, 0.75, 2.0), Epoch(0.3, 0.9, 0.25, 0.925, 3.0))
     one = Measurement(
-        "one_device", 1, ("CPU:0",), ("CPU:0",), 1.5, epochs, 0.0, "conv/kernel", one_device
+        strategy="one_device",
+        replicas=1,
+        places=(Place("CPU:0", 10, 3 * 2**10, computes=True, rows=(0, 64)),),
+        first_step_seconds=1.5,
+        epochs=epochs,
+        weight_difference=0.0,
+        differing_weight="conv/kernel",
+        round_seconds=one_device,
     )
     two = Measurement(
         strategy="mirrored",
         replicas=2,
-        compute_devices=("CPU:0", "CPU:1"),
-        variable_devices=("CPU:0", "CPU:1"),
+        places=(
+            Place("CPU:0", 10, 3 * 2**10, computes=True, rows=(0, 32)),
+            Place("CPU:1", 10, 3 * 2**10, computes=True, rows=(32, 64)),
+        ),
         first_step_seconds=2.5,
         epochs=epochs,
         weight_difference=difference,
@@ -38,6 +49,7 @@ def _comparison(
     return Comparison(
         settings=Settings(strategies=("one_device", "mirrored"), epochs=2, repeats=2),
         measurements=(one, two),
+        scaling=(),
         machine=MACHINE,
         parameters=12345,
         train_examples=1437,

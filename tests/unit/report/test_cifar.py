@@ -96,8 +96,8 @@ def test_the_files_may_be_in_the_folder_of_the_archive(tmp_path, write, name):
 def test_a_folder_becomes_a_dataset(tmp_path):
     write_binary(tmp_path)
     data = _data.load(Settings(dataset="cifar10", data_dir=str(tmp_path)))
-    assert data.train_images.shape == (10, 32, 32, 3)
-    assert data.train_images[0, 0, 0].tolist()[1:] == [np.float32(100 / 255), np.float32(200 / 255)]
+    assert data.train_inputs.shape == (10, 32, 32, 3)
+    assert data.train_inputs[0, 0, 0].tolist()[1:] == [np.float32(100 / 255), np.float32(200 / 255)]
 
 
 @pytest.mark.parametrize(

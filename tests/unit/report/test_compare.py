@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ import replicax as rx
 from replicax.report import Settings, _measure, compare
 
 SMALL = ["--model", "mlp", "--examples", "64", "--epochs", "1", "--repeats", "1"]
+OF_WORKERS = ["--strategies", "one_device,multi_worker,parameter_server"]
 
 
 class Listener:
@@ -89,39 +93,72 @@ def test_numbers_of_examples_and_parameters(result):
 
 def test_the_listener_hears_of_every_step(result):
     _, listener = result
-    # 40 examples in batches of 16 are 3 steps, two epochs; then 2 rounds of 3 strategies
+    # 40 examples in batches of 16 are 3 steps, two epochs; then 2 rounds of all four
     assert listener.begun == [
         ("prepare", 1),
         ("mirrored", 6),
         ("one_device", 6),
         ("central_storage", 6),
-        ("timing", 6),
+        ("mirrored on 2", 6),  # between one replica and three; to be timed
+        ("timing", 8),
     ]
-    assert listener.steps == 24
-    assert len(listener.ended) == 5
+    assert listener.steps == 32
+    assert len(listener.ended) == 6
 
 
 def test_a_wrong_strategy_is_found_before_the_work():
     with pytest.raises(rx.errors.UsageError, match="A strategy must be one of"):
-        compare(Settings(strategies=("one_device", "parameter_server")))
+        compare(Settings(strategies=("one_device", "tpu")))
+
+
+def processes_of(run):
+    """The processes of this machine that have the mark of a run in their environment."""
+    mark = f"REPLICAX_TEST_RUN={run}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(process.name)
+    return found
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_replicax_compare(tmp_path):
+@pytest.mark.timeout(600)
+def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
     ran = subprocess.run(
-        [sys.executable, "-m", "replicax.launch", "compare", *SMALL, "--output", "out"],
+        [sys.executable, "-m", "replicax.launch", "compare", *SMALL, *OF_WORKERS],
         cwd=tmp_path,
+        env={**os.environ, "REPLICAX_TEST_RUN": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=540,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "Every strategy ended with the weights of one device" in ran.stdout
-    written = {file.name for file in (tmp_path / "out").iterdir()}
-    assert written == {"compare.md", "compare.json", "accuracy.png", "throughput.png"}
-    data = json.loads((tmp_path / "out" / "compare.json").read_text())
-    assert [m["replicas"] for m in data["measurements"]] == [1, 1, 2, 2]
+    assert "Every synchronous strategy ended with the weights of one device" in ran.stdout
+    assert "parameter_server is asynchronous: no two of its runs are equal" in ran.stdout
+    written = {file.name for file in (tmp_path / "report").iterdir()}
+    pictures = {"accuracy.png", "throughput.png"}
+    assert written == {"report.html", "compare.md", "compare.json"} | pictures
+    data = json.loads((tmp_path / "report" / "compare.json").read_text())
+    measured = {m["strategy"]: m for m in data["measurements"]}
+    assert [m["replicas"] for m in measured.values()] == [1, 2, 2]
+    assert measured["parameter_server"]["weight_difference"] is None
+    # A batch of 64, cut for two workers; a copy of the variables in each.
+    workers = measured["multi_worker"]["places"]
+    assert [(place["name"], place["rows"]) for place in workers] == [
+        ("worker 0", [0, 32]),
+        ("worker 1", [32, 64]),
+    ]
+    assert workers[0]["variable_bytes"] == workers[1]["variable_bytes"] > 0
+    wait_until(lambda: processes_of(tmp_path) == [])
+
+
+def wait_until(is_so, seconds=60):
+    """Look again and again; Ray's processes end a moment after the one that started them."""
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert is_so()
 
 
 @pytest.mark.slow

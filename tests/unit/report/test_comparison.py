@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.report._comparison import Interval, Settings, weight_difference
+from replicax.report._comparison import Interval, ScalePoint, weight_difference
+from replicax.report._settings import Settings
 
 NAMES = ["a", "b"]
 
@@ -89,7 +91,22 @@ def test_settings_keep_the_order_of_strategies():
     assert settings.strategies == ("mirrored", "one_device")
 
 
-@pytest.mark.parametrize("name", ["replicas", "epochs", "batch_size", "repeats", "examples"])
+@pytest.mark.parametrize("name", ["replicas", "workers", "epochs", "repeats", "examples"])
 def test_settings_refuse_counts_below_one(name):
     with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1. Received: "):
         Settings(**{name: 0})
+
+
+def test_speed_by_replicas_has_one_device_some_and_all(sample):
+    # one_device: 1 s twice; mirrored on four devices 2 s and 4 s: 0.5 and 0.25
+    comparison = replace(sample(), scaling=(ScalePoint(4, (2.0, 4.0)),))
+    assert comparison.speed_by_replicas() == {
+        1: Interval(1, 1, 1),
+        2: Interval(0.65, 0.5, 0.8),
+        4: Interval(0.375, 0.25, 0.5),
+    }
+
+
+def test_speed_by_replicas_needs_several(sample):
+    comparison = sample()
+    assert replace(comparison, measurements=comparison.measurements[:1]).speed_by_replicas() == {}

@@ -21,15 +21,15 @@ def tiny_cifar10(monkeypatch):
 
 def test_digits_are_split_80_to_20():
     data = _data.load(Settings())
-    assert data.train_images.shape == (1437, 8, 8, 1)
-    assert data.test_images.shape == (360, 8, 8, 1)
+    assert data.train_inputs.shape == (1437, 8, 8, 1)
+    assert data.test_inputs.shape == (360, 8, 8, 1)
     assert len(data.train_classes) == 1437
     assert len(data.test_classes) == 360
 
 
 def test_digits_are_all_there_once():
     data = _data.load(Settings())
-    both = np.concatenate([data.train_images, data.test_images]).reshape(-1, 64)
+    both = np.concatenate([data.train_inputs, data.test_inputs]).reshape(-1, 64)
     original = load_digits().data.astype(np.float32) / 16
     assert np.array_equal(np.unique(both, axis=0), np.unique(original, axis=0))
 
@@ -38,39 +38,39 @@ def test_digits_keep_their_classes():
     data = _data.load(Settings(examples=50))
     originals = load_digits()
     class_of = {row.tobytes(): c for row, c in zip(originals.data, originals.target, strict=True)}
-    rows = data.train_images.reshape(-1, 64).astype(np.float64) * 16
+    rows = data.train_inputs.reshape(-1, 64).astype(np.float64) * 16
     assert [class_of[row.tobytes()] for row in rows] == data.train_classes.tolist()
 
 
 def test_images_are_float32_from_0_to_1_and_classes_int32():
     data = _data.load(Settings())
-    assert data.train_images.dtype == np.float32
-    assert (data.train_images.min(), data.train_images.max()) == (0, 1)
+    assert data.train_inputs.dtype == np.float32
+    assert (data.train_inputs.min(), data.train_inputs.max()) == (0, 1)
     assert data.train_classes.dtype == np.int32
 
 
 def test_the_same_seed_gives_the_same_order():
     first, second = _data.load(Settings(seed=1)), _data.load(Settings(seed=1))
-    assert np.array_equal(first.train_images, second.train_images)
+    assert np.array_equal(first.train_inputs, second.train_inputs)
 
 
 def test_another_seed_gives_another_order():
     first, second = _data.load(Settings(seed=1)), _data.load(Settings(seed=2))
-    assert not np.array_equal(first.train_images, second.train_images)
+    assert not np.array_equal(first.train_inputs, second.train_inputs)
 
 
 @pytest.mark.parametrize(("limit", "test"), [(64, 16), (65, 17), (1, 1)])
 def test_a_limit_takes_the_first_examples_and_a_quarter_of_the_tests(limit, test):
     data, all_ = _data.load(Settings(examples=limit)), _data.load(Settings())
-    assert np.array_equal(data.train_images, all_.train_images[:limit])
-    assert np.array_equal(data.test_images, all_.test_images[:test])
+    assert np.array_equal(data.train_inputs, all_.train_inputs[:limit])
+    assert np.array_equal(data.test_inputs, all_.test_inputs[:test])
 
 
 @pytest.mark.usefixtures("tiny_cifar10")
 def test_cifar10_is_shuffled_with_its_classes_and_scaled():
     data = _data.load(Settings(dataset="cifar10"))
-    assert data.train_images.shape == (6, 32, 32, 3)
-    brightness = data.train_images[:, 0, 0, 0] * 255
+    assert data.train_inputs.shape == (6, 32, 32, 3)
+    brightness = data.train_inputs[:, 0, 0, 0] * 255
     assert np.allclose(brightness, data.train_classes)
     assert sorted(data.train_classes) == [0, 1, 2, 3, 4, 5]
     assert data.train_classes.tolist() != [0, 1, 2, 3, 4, 5]
@@ -102,6 +102,7 @@ def test_digits_are_not_read_from_a_folder():
 
 def test_an_unknown_dataset_is_refused():
     with pytest.raises(
-        rx.errors.UsageError, match="`dataset` must be 'digits' or 'cifar10'. Received: 'mnist'"
+        rx.errors.UsageError,
+        match="`dataset` must be one of digits, cifar10, headlines. Received: 'mnist'",
     ):
         _data.load(Settings(dataset="mnist"))

@@ -62,6 +62,7 @@ def test_text(report):
         "devices    GPU:0-1 (Abacus)",
         "python     3.11.7",
         "replicax   0.1.0",
+        "NPROC      8",
     ]
 
 

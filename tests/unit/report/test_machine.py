@@ -20,6 +20,7 @@ from replicax.report import _machine
         (["GPU:0", "GPU:1", "GPU:3", "CPU:0"], "GPU:0-1, GPU:3, CPU:0"),
         (["CPU:1", "CPU:0"], "CPU:1, CPU:0"),
         (["CPU:0", "CPU:0"], "CPU:0"),
+        (["worker 0", "worker 1", "server 0"], "worker 0-1, server 0"),
     ],
 )
 def test_name_range(names, short):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_equal_weights_are_success(run, sample, tmp_path):
     code, out, err = run(sample())
     assert (code, err) == (0, "")
     assert "mirrored    CPU:0-1 each" in out
-    assert f"Written to {tmp_path / 'out'}: compare.md, compare.json, accuracy.png" in out
+    assert f"Written to {tmp_path / 'out'}: report.html, compare.md, compare.json" in out
     assert out.endswith(
         "Every strategy ended with the weights of one device (largest relative "
         "difference 2.5e-06, limit 1e-04).\n"
@@ -47,6 +48,23 @@ def test_different_weights_are_failure_after_all_is_written(run, sample, tmp_pat
         "replicax compare: error: Every strategy must end with the weights of one device."
     )
     assert (tmp_path / "out" / "compare.md").exists()
+
+
+@pytest.mark.parametrize("outcome", [True, False, webbrowser.Error("none")])
+def test_the_page_is_opened_or_it_is_said_where_it_is(run, sample, tmp_path, monkeypatch, outcome):
+    def stand_in(address):
+        opened.append(address)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", stand_in)
+    code, _, err = run(sample(), open=True)
+    page = tmp_path / "out" / "report.html"
+    assert (code, opened) == (0, [page.as_uri()])
+    said = f"replicax compare: found no browser to open {page} in\n"
+    assert err == ("" if outcome is True else said)
 
 
 def test_a_wrong_argument_is_exit_code_2(run):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from replicax.report import Settings, _data, _measure
+from replicax.report import Settings, _data, _measure, _strategies
 from replicax.report._progress import Silent
 
 
@@ -64,12 +65,12 @@ def trial():
     data = _data.load(settings)
     initial = _measure.new_model(settings, data).get_weights()
     trial = _measure.train(
-        "one_device",
-        jax.local_devices(),
+        _strategies.way("one_device", jax.local_devices(), None),
         settings=settings,
         data=data,
         initial=initial,
         listener=Silent(),
+        ends=contextlib.ExitStack(),
     )
     return settings, data, initial, trial
 
@@ -81,27 +82,27 @@ def test_training_starts_from_the_given_weights_and_takes_the_batches_in_order(t
     for _ in range(2):
         for start in (0, 16, 32):
             stop = start + 16
-            model.train_on_batch(data.train_images[start:stop], data.train_classes[start:stop])
-    for found, expected in zip(measured.weights, model.get_weights(), strict=True):
+            model.train_on_batch(data.train_inputs[start:stop], data.train_classes[start:stop])
+    for found, expected in zip(measured.training.weights, model.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_timed_rounds_leave_the_measured_weights_alone(trial):
     settings, data, _, measured = trial
-    before = [weight.copy() for weight in measured.weights]
+    before = [weight.copy() for weight in measured.training.weights]
     seconds = _measure.time_round(measured, _measure.Round(16, 2), settings=settings, data=data)
     assert seconds > 0
-    assert all(map(np.array_equal, measured.weights, before))
+    assert all(map(np.array_equal, measured.training.weights, before))
     assert not np.array_equal(measured.model.get_weights()[0], before[0])
 
 
 def test_every_epoch_is_recorded(trial):
-    epochs = trial[-1].epochs
+    epochs = trial[-1].training.epochs
     assert len(epochs) == 2
     assert epochs[1].loss < epochs[0].loss
     assert all(0 <= epoch.test_accuracy <= 1 for epoch in epochs)
 
 
 def test_the_first_step_is_timed_from_the_making_of_the_strategy(trial):
-    measured = trial[-1]
+    measured = trial[-1].training
     assert measured.first_step_seconds > measured.step_seconds > 0

@@ -111,8 +111,24 @@ def test_the_verdict_on_different_weights(sample):
     )
 
 
+def test_an_asynchronous_strategy_is_compared_by_accuracy(sample):
+    text = _render.verdict(sample(difference=None))
+    assert text.startswith("Every synchronous strategy ended with the weights of one device")
+    assert text.endswith(
+        "so it is compared by its accuracy, 92.50% on test data; one device has 92.50%."
+    )
+    assert "by accuracy" in _render.to_text(sample(difference=None))
+
+
 def test_the_verdict_on_weights_that_are_no_numbers(sample):
     assert "mirrored differs by nan in dense/bias" in _render.verdict(sample(difference=math.nan))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(512, "0.5 KiB"), (2**20 - 1024, "1,023.0 KiB"), (3 * 2**19, "1.5 MiB")]
+)
+def test_kibibytes(count, text):
+    assert _render.kibibytes(count) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(None, "unknown"), (3 * 2**29, "1.5 GiB")])

@@ -10,9 +10,10 @@ import replicax as rx
 from replicax.report import save
 
 
-def test_four_files_are_written_into_a_new_folder(tmp_path, sample):
+def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
     files = save(sample(), tmp_path / "a" / "b")
     assert {file.name for file in files} == {
+        "report.html",
         "compare.md",
         "compare.json",
         "accuracy.png",

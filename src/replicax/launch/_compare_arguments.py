@@ -1,0 +1,236 @@
+"""The arguments of `replicax compare` and `devices`, and the environment of their child process.
+
+JAX fixes the number of virtual CPU devices and the size of its thread pool when it starts, so
+both are put into the environment of the child, which also keeps this module free of JAX.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from replicax._core.env import without_idle_libtpu
+from replicax.cluster_resolver._tpu_slice import chips_on_bus
+from replicax.launch._devices import device_variables
+from replicax.launch._run_arguments import positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from replicax.launch._run_arguments import Commands
+
+    # argparse has no public name for what add_argument_group() returns.
+    _Options = argparse.ArgumentParser | argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+
+DATASETS = ("digits", "cifar10", "headlines")
+MODELS = ("cnn", "mlp", "resnet20", "transformer")
+# The first four are what is compared if nothing is said; the others are several processes.
+STRATEGIES = (
+    "default",
+    "one_device",
+    "mirrored",
+    "central_storage",
+    "multi_worker",
+    "parameter_server",
+)
+
+_DEFAULT_CPU_REPLICAS = 2
+
+_COMPARE = """\
+Train one model from the same weights on the same batches under every strategy, and compare what
+comes out and how fast: a table here; in --output a page for the browser, report.html, and tables,
+plots and every raw number."""
+
+_COMPARE_EXAMPLES = """\
+examples:
+  replicax compare
+  replicax compare --open
+  replicax compare --replicas 4 --model mlp
+  replicax compare --workers 2
+  replicax compare --text
+  replicax compare --strategies mirrored --epochs 20 --output mirrored
+  replicax compare --dataset cifar10 --data-dir ~/cifar-10-batches-py --examples 5000
+
+exit code: 0 if every synchronous strategy ends with the weights of one device; 1 if one does not,
+or if something fails; 2 for a bad argument."""
+
+_DEVICES = """\
+List the devices JAX sees on this machine and what each strategy would do with them."""
+
+_DEVICES_EXAMPLES = """\
+examples:
+  replicax devices
+  replicax devices --replicas 4
+  replicax devices --json"""
+
+
+def add_compare(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "compare",
+        help="train under every strategy of this machine and compare results and speed",
+        description=_COMPARE,
+        epilog=_COMPARE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_training(parser.add_argument_group("what is trained"))
+    _add_comparison(parser.add_argument_group("how it is compared"))
+
+
+def _add_training(what: _Options) -> None:
+    data = what.add_mutually_exclusive_group()
+    data.add_argument(
+        "--dataset",
+        choices=DATASETS,
+        default="digits",
+        help="digits: 1797 handwritten digits that come with scikit-learn; "
+        "cifar10: 60000 photographs, downloaded by Keras or read from --data-dir; "
+        "headlines: 2000 that are made up, sober or shrill, by a seed (default: %(default)s)",
+    )
+    data.add_argument(
+        "--text",
+        action="store_const",
+        dest="dataset",
+        const="headlines",
+        help="train a classifier of text: the same as --dataset headlines",
+    )
+    what.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="folder with the CIFAR-10 files, in the Python or the binary version; no download",
+    )
+    what.add_argument(
+        "--model",
+        choices=MODELS,
+        help="the network (default: cnn for images, transformer for headlines)",
+    )
+    what.add_argument(
+        "--examples",
+        type=positive,
+        metavar="LIMIT",
+        help="train on the first LIMIT examples and test on a quarter as many (default: all)",
+    )
+    what.add_argument(
+        "--epochs",
+        type=positive,
+        default=8,
+        metavar="E",
+        help="passes over the training examples (default: %(default)s)",
+    )
+    what.add_argument(
+        "--batch-size",
+        type=positive,
+        default=64,
+        metavar="B",
+        help="examples in a global batch, which the replicas share (default: %(default)s)",
+    )
+    what.add_argument(
+        "--seed",
+        type=_seed,
+        default=0,
+        metavar="S",
+        help="of the initial weights, the split and the order of the data (default: %(default)s)",
+    )
+
+
+def _add_comparison(how: _Options) -> None:
+    how.add_argument(
+        "--strategies",
+        type=_strategies,
+        default=STRATEGIES[:4],
+        metavar="NAME,...",
+        help=f"any of {','.join(STRATEGIES)}; one_device, which the others are compared with, "
+        "always takes part (default: the first four)",
+    )
+    _add_replicas(how)
+    how.add_argument(
+        "--workers",
+        type=positive,
+        metavar="W",
+        help="add multi_worker and parameter_server, or the one of them that --strategies names, "
+        "with W worker processes on this machine's CPU (default: 2 if one is named); "
+        "parameter_server needs Ray",
+    )
+    how.add_argument(
+        "--repeats",
+        type=positive,
+        default=5,
+        metavar="K",
+        help="rounds in which the strategies are timed in turn (default: %(default)s)",
+    )
+    how.add_argument(
+        "--output", default="report", metavar="DIR", help="folder to write (default: %(default)s)"
+    )
+    how.add_argument("--open", action="store_true", help="show report.html in the browser")
+
+
+def add_devices(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "devices",
+        help="list the devices of this machine and what each strategy would use",
+        description=_DEVICES,
+        epilog=_DEVICES_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_replicas(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_replicas(parser: _Options) -> None:
+    parser.add_argument(
+        "--replicas",
+        type=positive,
+        metavar="N",
+        help="devices to use; without an accelerator the CPU is made to look like N devices "
+        f"(default: every accelerator, or {_DEFAULT_CPU_REPLICAS} on a CPU)",
+    )
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(
+            f"Must be a whole number from 0 to 4294967295. Received: {text!r}. "
+            "NumPy and Keras take no other seed. Write it in digits, as in 0."
+        )
+    return int(text)
+
+
+def _strategies(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"Must be names of strategies with commas between them. Received: {unknown[0]!r}. "
+            f"The strategies are {', '.join(STRATEGIES)}. Write for example one_device,mirrored."
+        )
+    if len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(
+            f"Must name each strategy once. Received: {text!r}. "
+            "A second run of the same strategy would be counted as another one. "
+            "Use --repeats to measure more often."
+        )
+    return names
+
+
+def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> dict[str, str]:
+    """What the child must find in its environment before it imports JAX.
+
+    Args:
+        environ: The environment to start from.
+        replicas: How many devices are asked for; None leaves the choice to the machine.
+
+    Returns:
+        `environ` with Keras on JAX, `replicas` virtual CPU devices, and a thread pool with room
+        for all: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without
+        a TPU, libtpu is kept out.
+    """
+    devices = replicas or _DEFAULT_CPU_REPLICAS
+    return {
+        **environ,
+        "KERAS_BACKEND": "jax",
+        **device_variables(devices, os.cpu_count() or 1),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **without_idle_libtpu(environ, chips_on_bus()),
+    }

@@ -1,0 +1,82 @@
+"""What a comparison is asked for, checked, and the command that asks for it again."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from typing import final
+
+import replicax as rx
+
+BASELINE = "one_device"
+
+LOCAL = ("default", BASELINE, "mirrored", "central_storage")
+# Those that need processes of their own.
+MULTI_WORKER, PARAMETER_SERVER = "multi_worker", "parameter_server"
+OF_WORKERS = (MULTI_WORKER, PARAMETER_SERVER)
+ASYNCHRONOUS = (PARAMETER_SERVER,)
+STRATEGIES = (*LOCAL, *OF_WORKERS)
+
+_USUAL_WORKERS = 2
+_USUAL_MODEL = {"headlines": "transformer"}  # of any other data set: cnn
+
+
+@final
+@dataclass(frozen=True)
+class Settings:
+    """What to train and how to compare it.
+
+    Args:
+        dataset: `"digits"`, `"cifar10"` or `"headlines"`, which are made up.
+        model: `"cnn"`, `"mlp"` or `"resnet20"` for images, `"transformer"` for headlines; None for
+            the first of them that fits.
+        strategies: Names of strategies; `one_device` is added where it is missing.
+        replicas: How many devices to use; None for all that JAX sees.
+        workers: How many processes `multi_worker` and `parameter_server` have, which are added if
+            neither is named. None for 2 if one of them is named, else for none.
+        epochs: Passes over the training examples.
+        batch_size: Examples in a global batch.
+        repeats: Rounds in which the strategies are timed in turn.
+        seed: Of the initial weights, the split and the order of the data.
+        examples: How many training examples to use; None for all.
+        data_dir: Folder with the files of CIFAR-10; None to let Keras download them.
+    """
+
+    dataset: str = "digits"
+    model: str | None = None
+    strategies: tuple[str, ...] = LOCAL
+    replicas: int | None = None
+    workers: int | None = None
+    epochs: int = 8
+    batch_size: int = 64
+    repeats: int = 5
+    seed: int = 0
+    examples: int | None = None
+    data_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "workers", "epochs", "batch_size", "repeats", "examples"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise rx.errors.UsageError(
+                    f"`{name}` must be at least 1. Received: {name}={count}. "
+                    "There would be nothing to train or to measure. "
+                    "Give a positive number, or leave it out for the default."
+                )
+        missing = () if BASELINE in self.strategies else (BASELINE,)
+        of_workers = any(name in OF_WORKERS for name in self.strategies)
+        added = OF_WORKERS if self.workers and not of_workers else ()
+        set_ = object.__setattr__  # what is left out is filled in
+        set_(self, "strategies", (*missing, *self.strategies, *added))
+        set_(self, "workers", self.workers or (_USUAL_WORKERS if of_workers else None))
+        set_(self, "model", self.model or _USUAL_MODEL.get(self.dataset, "cnn"))
+
+    def command(self) -> str:
+        """What to type to do the same again."""
+        words = ["replicax", "compare"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                text = ",".join(value) if field.name == "strategies" else str(value)
+                words += [f"--{field.name.replace('_', '-')}", text]
+        return shlex.join(words)
