@@ -42,7 +42,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
             of a strategy, or its gradients cannot be measured.
 
     Example:
-        >>> import json
+        >>> import json, tempfile
         >>> import keras
         >>> import numpy as np
         >>> import replicax as rx
@@ -50,11 +50,12 @@ class ReplicaMonitor(keras.callbacks.Callback):
         ...     model = keras.Sequential([keras.layers.Dense(1)])
         ...     model.compile("sgd", "mse")
         >>> x = np.ones((64, 2), "float32")
-        >>> monitor = rx.callbacks.ReplicaMonitor("run-1", gradients_every=1, tensorboard=False)
+        >>> folder = tempfile.mkdtemp()
+        >>> monitor = rx.callbacks.ReplicaMonitor(folder, gradients_every=1, tensorboard=False)
         >>> history = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[monitor])
         >>> "examples_per_second" in history.history, history.history["gradient_imbalance"]
         (True, [1.0, 1.0])
-        >>> lines = map(json.loads, open("run-1/monitor.jsonl"))
+        >>> lines = map(json.loads, open(f"{folder}/monitor.jsonl"))
         >>> [line["step"] for line in lines if line["kind"] == "epoch"]
         [2, 4]
     """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -188,9 +188,9 @@ def test_parsing_loads_no_library():
 
 def test_help_is_there_at_once():
     command = [sys.executable, "-m", "replicax.launch", "compare", "--help"]
-    seconds = []
+    before = os.times()
     for _ in range(3):
-        began = time.perf_counter()
         subprocess.run(command, capture_output=True, timeout=60, check=True)
-        seconds.append(time.perf_counter() - began)
-    assert min(seconds) < 1.0  # 0.1 s on an idle machine; test machines are not idle
+    after = os.times()
+    # Of CPU, because test machines are not idle: 0.1 s each.
+    assert after.children_user - before.children_user < 3.0

@@ -422,12 +422,12 @@ def test_help_loads_nothing_that_it_does_not_need():
 
 
 def test_help_is_there_at_once():
-    seconds = []
+    before = os.times()
     for _ in range(3):
-        began = time.perf_counter()
         subprocess.run([*REPLICAX, "run", "--help"], capture_output=True, timeout=60, check=True)
-        seconds.append(time.perf_counter() - began)
-    assert min(seconds) < 1.0  # 0.1 s on an idle machine; test machines are not idle
+    after = os.times()
+    # Of CPU, because test machines are not idle: 0.1 s each.
+    assert after.children_user - before.children_user < 3.0
 
 
 def test_a_grace_can_be_given(launch, script, tmp_path):
