@@ -21,7 +21,7 @@ from replicax._core.topology import AXIS
 from replicax._core.tracing import is_traced
 from replicax._core.values import PerReplica, is_distributed
 from replicax._profile._split import Moment, Span, Step
-from replicax._script._steps import NO_TRAINING
+from replicax._script import NO_TRAINING
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@
 
 from replicax._script._program import run_program
 from replicax._script._replaced import replaced
-from replicax._script._steps import Ended, ended_after
+from replicax._script._steps import NO_TRAINING, Ended, ended_after
 from replicax._script._under import under
 
-__all__ = ["Ended", "ended_after", "replaced", "run_program", "under"]
+__all__ = ["NO_TRAINING", "Ended", "ended_after", "replaced", "run_program", "under"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
+import sysconfig
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
@@ -55,12 +56,17 @@ def _as_program(
 
 
 def _beside(folder: Path, names: set[str]) -> list[str]:
-    """Those modules whose files lie in a folder, and are not installed in it."""
+    """Those modules whose files lie in a folder, and are not installed in it.
+
+    A Python may be below the folder, and this library may be.
+    """
+    library = Path(sysconfig.get_path("stdlib")).resolve()
 
     def lies_there(name: str) -> bool:
         file = getattr(sys.modules[name], "__file__", None)
-        if not file or "site-packages" in Path(file).parts:
+        if not file or name.split(".")[0] == "replicax" or "site-packages" in Path(file).parts:
             return False
-        return Path(file).resolve().is_relative_to(folder)
+        place = Path(file).resolve()
+        return place.is_relative_to(folder) and not place.is_relative_to(library)
 
     return [name for name in names if lies_there(name)]

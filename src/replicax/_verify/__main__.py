@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
         return _verify(json.loads(arguments[0]))
     except rx.errors.UsageError as error:
         print(f"replicax verify: error: {error}", file=sys.stderr)
-    except Exception:  # of the script, on one device
+    except (Exception, SystemExit):  # of the script, on one device
         traceback.print_exc()
     return 2
 

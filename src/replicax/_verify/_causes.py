@@ -13,6 +13,8 @@ from replicax._verify._compare import COPIES, RESULT, ROWS, START, STEPS
 from replicax._verify._evidence import NEAR, Cause, Evidence, Rule
 from replicax._verify._record import GRADIENT, METRIC, SEED, SLOT, STATISTIC, WEIGHT
 
+NOT_DETERMINISTIC = "not deterministic"
+
 
 def cause_of(evidence: Evidence) -> Cause:
     """The cause that the first fitting rule gives."""
@@ -22,7 +24,6 @@ def cause_of(evidence: Evidence) -> Cause:
 
 def cause_of_chance(evidence: Evidence) -> Cause:
     """Why two runs on one device differ."""
-    name = "not deterministic"
     if evidence.of(START):
         which = f"the initial value of {evidence.found[0].name}"
     elif evidence.of(ROWS, STEPS):
@@ -30,7 +31,7 @@ def cause_of_chance(evidence: Evidence) -> Cause:
     else:
         which = f"what the step computes, first {evidence.found[0].name},"
     return Cause(
-        name,
+        NOT_DETERMINISTIC,
         f"on one device, too, {which} is another one each time: seed it. Python's, NumPy's and "
         "Keras' global generators are seeded here; generators of your own are not.",
     )

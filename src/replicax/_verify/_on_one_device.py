@@ -100,10 +100,12 @@ class OnOneDevice:
 
     def _gradients(self, given: Any) -> dict[Key, Value]:
         """Only one device's: they tell which weights get nothing but rounding errors."""
-        pairs = zip(self._model.trainable_variables, given, strict=True)
+        variables = self._model.trainable_variables
+        if len(given) != len(variables):
+            return {}  # a train step of the user's, which gives the optimizer none, or some
         return {
             (f"gradient of {variable.path}", i): on_host(variable, variable.path, GRADIENT, value)
-            for i, (variable, value) in enumerate(pairs)
+            for i, (variable, value) in enumerate(zip(variables, given, strict=True))
         }
 
     def _grouped(self, pairs: Sequence[tuple[Any, Any]]) -> Any:

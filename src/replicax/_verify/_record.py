@@ -94,4 +94,4 @@ class Run:
     types: set[str] = field(default_factory=set)
     shared_draws: set[str] = field(default_factory=set)
     own_draws: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from replicax._core import progress
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._script import replaced
+from replicax._script import NO_TRAINING, replaced
 from replicax._verify._draws import Draws
 from replicax._verify._gradients import Gradients
 from replicax._verify._record import (
@@ -35,7 +35,6 @@ from replicax._verify._record import (
 
 # Keras counts the layers of a process; an optimizer's variables have such a name within theirs.
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
-_NO_TRAINING = ("test step", "predict step")
 
 
 @final
@@ -76,7 +75,7 @@ class Recorder:
 
     def _hear(self, step: progress.Step) -> None:
         leaves = jax.tree.leaves((step.given, step.result))
-        if any(isinstance(leaf, Tracer) for leaf in leaves) or step.doing in _NO_TRAINING:
+        if any(isinstance(leaf, Tracer) for leaf in leaves) or step.doing in NO_TRAINING:
             return
         if step.doing.startswith("before "):
             if not self._run.steps:
@@ -157,7 +156,8 @@ def _spread(value: Any) -> float:
         return 0.0
     wide = first.astype(np.float64)
     largest = max(float(np.max(np.abs(one.astype(np.float64) - wide))) for one in apart)
-    return largest / max(float(np.max(np.abs(wide))), 1e-30)
+    size = largest / max(float(np.max(np.abs(wide))), 1e-30)
+    return size if np.isfinite(size) else 1.0
 
 
 def named(result: Any, name: str) -> dict[str, tuple[np.ndarray, ...]]:

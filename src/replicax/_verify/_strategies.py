@@ -55,7 +55,8 @@ def devices(replicas: int | None) -> Sequence[Any]:
     if not 2 <= wanted <= len(found):
         raise UsageError(
             "Replicas are on several devices of this machine. "
-            f"Received: {wanted} of {len(found)} devices. Each replica has one of its own. Make "
-            "virtual ones with rx.testing.virtual_devices at the top of the program."
+            f"Received: {wanted} of {len(found)} devices. Each replica has one of its own. Ask "
+            "for fewer, or start it with JAX_PLATFORMS=cpu: `replicax verify` then makes virtual "
+            "ones, and rx.testing.virtual_devices does before rx.verify."
         )
     return found[:wanted]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from replicax._core.errors import UsageError
-from replicax._script import Ended, ended_after, under
+from replicax._script import ended_after, under
 from replicax._verify import _strategies
-from replicax._verify._causes import cause_of, cause_of_chance
+from replicax._verify._causes import NOT_DETERMINISTIC, cause_of, cause_of_chance
 from replicax._verify._causes_of_data import BATCH_TOO_LARGE
 from replicax._verify._compare import differences, rounding_of
 from replicax._verify._evidence import Cause, Evidence
@@ -58,7 +58,7 @@ def verify(
         What was found: `is_equal`, `table()`, `to_json()`, `check()`.
 
     Raises:
-        UsageError: If there is no such strategy, are not so many devices, or if nothing trains.
+        UsageError: If a strategy or devices are missing, `batch` is no tuple, or nothing trains.
 
     Example:
         >>> import keras, numpy as np
@@ -70,12 +70,12 @@ def verify(
         >>> rx.verify(build, (np.ones((4, 2)), np.ones((4, 1))), replicas=2).is_equal
         True
     """
+    batches = [] if batch is None else _batches(batch, steps)
 
     def program() -> None:
         model = build()
-        for step in range(steps):
-            rows = slice(None) if step < steps - 1 else slice(-1)
-            model.train_on_batch(*(None if part is None else part[rows] for part in batch))
+        for one in batches:
+            model.train_on_batch(*one)
 
     name = getattr(build, "__name__", "a program")
     return verify_program(
@@ -87,6 +87,18 @@ def verify(
         seed=seed,
         repeat=repeat,
     )
+
+
+def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
+    """One for each step; the last without its last row, so that it is uneven."""
+    if not isinstance(batch, tuple | list):
+        raise UsageError(
+            "A batch to verify with is a tuple, (x, y) or (x, y, sample_weight). Received: a "
+            f"{type(batch).__name__}. Its rows would be taken for x and y. Write (x,) for x alone."
+        )
+    whole = tuple(batch)
+    short: Any = keras.tree.map_structure(lambda a: None if a is None else a[:-1], whole)
+    return [whole] * (steps - 1) + [short]
 
 
 def verify_program(
@@ -131,7 +143,8 @@ def verify_program(
     if repeat:
         rows.append(_compared(reference, run(_AGAIN, _strategies.one_device(devices))))
         hears.end(_verdict(rows[0]))
-    chance = rows[0].cause if rows else None
+    again = rows[0].cause if rows else None
+    chance = again if again is not None and again.name == NOT_DETERMINISTIC else None
     told_of: dict[int, Run] = {}
     for title, strategy in chosen.items():
         other = run(title, strategy)
@@ -180,9 +193,7 @@ def _run(
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # each run would print the same
                 program()
-        except Ended:
-            raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             run.error = error
     return run
 
@@ -205,8 +216,10 @@ def _compared(reference: Run, other: Run, chance: Cause | None = None) -> Compar
     cause = None
     if found or other.error is not None:
         evidence = Evidence(reference, other, found)
-        of_chance = other.strategy == _AGAIN and other.error is None
-        cause = chance or (cause_of_chance if of_chance else cause_of)(evidence)
+        if other.error is not None:
+            cause = cause_of(evidence)
+        else:
+            cause = chance or (cause_of_chance if other.strategy == _AGAIN else cause_of)(evidence)
     both = list(zip(reference.steps, other.steps, strict=False))
     compared = sum(
         len([one for one in mine.values.values() if one.kind != NORMS]) + len(mine.results)

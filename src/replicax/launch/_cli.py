@@ -36,8 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else arguments
     if typed and typed[0] in COMMANDS:
         return _for_script(typed)
-    if typed[:1] == ["verify"]:
-        return _on_script("verify", typed)
     request = vars(build_parser().parse_args(typed))
     command = str(request.pop("command"))
     if command == "run":
@@ -62,15 +60,6 @@ def _for_script(typed: Sequence[str]) -> int:
     request = vars(build_parser().parse_args(own))
     command = str(request.pop("command"))
     return run_child(*child_for_script(command, request, of_script, os.environ))
-
-
-def _on_script(command: str, typed: Sequence[str]) -> int:
-    """Do something with a script in a child process, where the CPU looks like several devices."""
-    own, of_script = without_script_arguments(typed)
-    request = vars(build_parser().parse_args(own))
-    options = json.dumps({**request, "args": of_script})
-    environment = child_environment(os.environ, replicas=request["replicas"])
-    return run_child([sys.executable, "-m", f"replicax._{command}", options], environment)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -127,7 +127,7 @@ def _add_training(what: _Options) -> None:
     )
     what.add_argument(
         "--seed",
-        type=_seed,
+        type=seed,
         default=0,
         metavar="S",
         help="of the initial weights, the split and the order of the data (default: %(default)s)",
@@ -188,7 +188,8 @@ def _add_replicas(parser: _Options) -> None:
     )
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
+    """A seed that NumPy and Keras take, from text."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(
             f"Must be a whole number from 0 to 4294967295. Received: {text!r}. "

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from replicax.launch._compare_arguments import child_environment
 from replicax.launch._doctor_arguments import doctor_request
 from replicax.launch._plan_arguments import plan_environment, plan_request
 from replicax.launch._profile_arguments import profile_environment, profile_request
@@ -14,7 +15,7 @@ from replicax.launch._profile_arguments import profile_environment, profile_requ
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COMMANDS = ("doctor", "plan", "profile")
+COMMANDS = ("doctor", "plan", "profile", "verify")
 
 
 def child_for_script(
@@ -41,6 +42,9 @@ def child_for_script(
     elif command == "profile":
         options = profile_request(request, arguments)
         environment = profile_environment(environ, request["replicas"], cores=cores)
+    elif command == "verify":
+        options = {**request, "args": arguments}
+        environment = child_environment(environ, replicas=request["replicas"])
     else:
         options = doctor_request(request, arguments)
         environment = profile_environment(environ, None, cores=cores)

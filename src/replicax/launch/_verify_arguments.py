@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from replicax.launch._compare_arguments import seed
 from replicax.launch._run_arguments import positive
 
 _VERIFY = """\
@@ -63,7 +64,7 @@ def add_verify(commands: Any) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=positive,
+        type=seed,
         default=1,
         metavar="S",
         help="of the random numbers of Python, NumPy and Keras (default: %(default)s)",

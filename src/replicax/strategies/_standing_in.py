@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn
 
-from replicax._core.context import current_frame
+from replicax._core.context import current_frame, set_frame
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import TFConfigClusterResolver
 from replicax.strategies._base import Strategy
@@ -32,7 +32,8 @@ _OF_A_CLUSTER = (MultiWorkerMirroredStrategy, TPUStrategy)
 def standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, None, None]:
     """Make every strategy that is constructed in the block work as the chosen one.
 
-    The chosen one is current until then, so that a program without any is in its scope.
+    The chosen one is current until then, so that a program without any is in its scope. What was
+    current before is so again behind the block, whatever the program has set.
 
     Args:
         chosen: A synchronous strategy.
@@ -44,7 +45,7 @@ def standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, No
         ParameterServerStrategy: _refused,
     }
     originals = {kind: kind.__init__ for kind in kinds}
-    number = Strategy.num_replicas_in_sync
+    number, before = Strategy.num_replicas_in_sync, current_frame()
     experimental_set_strategy(chosen)
     try:
         if told is not None:
@@ -56,7 +57,8 @@ def standing_in(chosen: Strategy, told: int | None = None) -> Generator[None, No
         for kind, init in originals.items():
             kind.__init__ = init
         setattr(Strategy, "num_replicas_in_sync", number)  # noqa: B010
-        _leave(chosen)
+        set_frame(None)  # a scope that the program has entered and not left
+        experimental_set_strategy(before.strategy if before else None)
 
 
 def _telling(told: int, number: Any) -> property:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
+from pathlib import Path
 
+import jax
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._script import ended_after, run_program, under
+from replicax._script import _program, ended_after, run_program, under
 
 X = np.ones((8, 2), "float32")
 
@@ -38,6 +41,16 @@ def test_a_script_sees_its_name_its_arguments_and_its_neighbours(tmp_path):
         assert (tmp_path / "seen").read_text() == steps
     assert (sys.path, sys.argv) == before
     assert "neighbour" not in sys.modules
+
+
+def test_neither_python_nor_replicax_is_forgotten_below_the_folder_of_a_script(tmp_path):
+    write(tmp_path, "", "beside_all.py")
+    script = write(tmp_path, "import beside_all")
+    run_program(script)
+    root = Path(json.__file__).anchor
+    names = {"json", "json.decoder", "replicax", "replicax._script", "beside_all"}
+    assert _program._beside(Path(root), names) == ["beside_all"]
+    del sys.modules["beside_all"]
 
 
 def test_a_script_that_fails_fails(tmp_path):
@@ -87,6 +100,30 @@ def test_a_script_without_a_strategy_is_in_the_scope_of_the_chosen_one():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert {device.id for device in model.weights[0].value.devices()} == {2, 3}
     assert not rx.has_strategy()
+
+
+def entered_for_ever():
+    scope = rx.OneDeviceStrategy().scope()
+    scope.__enter__()
+    return scope
+
+
+def test_what_was_current_is_so_again_whatever_the_script_has_set():
+    mine, own = rx.OneDeviceStrategy("CPU:1"), rx.MirroredStrategy(["CPU:2", "CPU:3"])
+    rx.experimental_set_strategy(mine)
+    try:
+        for change in (
+            rx.OneDeviceStrategy,
+            lambda: rx.experimental_set_strategy(own),
+            entered_for_ever,
+        ):
+            with under(rx.OneDeviceStrategy("CPU:0")):
+                left = change()
+            assert rx.get_strategy() is mine
+            assert keras.Variable(1.0).value.devices() == {jax.devices()[1]}
+            del left
+    finally:
+        rx.experimental_set_strategy(None)
 
 
 def test_parameter_servers_are_not_replaced():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import jax
 import keras
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from keras import layers
 from verify_faults import X, Y
 
@@ -14,6 +16,7 @@ import replicax as rx
 from replicax._keras import step_program
 from replicax._verify import _on_one_device
 from replicax._verify.__main__ import main
+from replicax._verify._recorder import on_host
 
 OPTIONS = {
     "args": [],
@@ -30,6 +33,16 @@ x = np.random.normal(size=(int(sys.argv[1]), 3))
 model = keras.Sequential([keras.layers.Dense(2)])
 model.compile("sgd", "mse")
 model.fit(x, x[:, :2], batch_size=4, verbose=0)
+"""
+ENDS_ON_TWO = """
+import keras, numpy as np, sys
+import replicax as rx
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+if rx.get_strategy().num_replicas_in_sync > 1:
+    sys.exit(3)
+x = np.random.default_rng().normal(size=(4, 3))
+model.fit(x, x[:, :2], verbose=0)
 """
 NOT_DIVIDED = """
 import replicax.tf as tf
@@ -117,11 +130,60 @@ def test_a_script_with_a_fault_and_everything_that_was_found(tmp_path, capsys):
     np.testing.assert_allclose(first["ratio"], 2.0, rtol=1e-4)
 
 
+def test_a_script_that_ends_itself_under_a_strategy_fails_there(tmp_path, capsys):
+    file = tmp_path / "found.json"
+    code, out, _ = run(tmp_path, ENDS_ON_TWO, capsys, repeat=True, json=str(file))
+    causes = [row["cause"] for row in json.loads(file.read_text())["rows"]]
+    assert code == 1
+    assert [cause["name"] for cause in causes] == ["not deterministic", "it fails"]
+    assert causes[1]["text"] == "SystemExit: 3"
+    assert "SystemExit: 3" in out
+
+
+def test_a_failure_of_the_second_run_says_nothing_of_the_others():
+    runs = []
+
+    def program():
+        runs.append(1)
+        if len(runs) == 2:
+            raise OSError("once")
+        build().train_on_batch(len(runs) * X[:8], Y[:8])
+
+    found = rx.verify(program, strategies=["mirrored"], replicas=2, steps=1)
+    names = [row.cause.name for row in found.rows if row.cause]
+    assert names == ["it fails", "different data"]
+
+
+def test_inputs_may_be_a_nest_and_a_batch_is_a_tuple():
+    def two():
+        inputs = {name: keras.Input((4,), name=name) for name in "ab"}
+        model = keras.Model(inputs, layers.Dense(2)(layers.Add()(list(inputs.values()))))
+        model.compile("sgd", "mse")
+        return model
+
+    options = {"strategies": ["mirrored"], "replicas": 2, "steps": 2, "repeat": False}
+    found = rx.verify(two, ({"a": X[:8], "b": X[8:16]}, Y[:8], None), **options)
+    assert found.is_equal, found.table()
+    with pytest.raises(
+        rx.errors.UsageError, match=r"A batch to verify with is a tuple.* a ndarray"
+    ):
+        rx.verify(two, X[:8], **options)
+
+
+def test_copies_that_part_by_a_nan_have_a_size():
+    rows, devices = ((2, 1), (np.nan, 1)), jax.devices()[:2]
+    everywhere = NamedSharding(Mesh(np.array(devices), "d"), PartitionSpec())
+    parts = [jax.device_put(np.float32(row), d) for row, d in zip(rows, devices, strict=True)]
+    value = jax.make_array_from_single_device_arrays((2,), everywhere, parts)
+    assert on_host(keras.Variable([0.0, 0.0]), "kernel", "weight", value).spread == 1.0
+
+
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
         ("print(1)", {}, "A program to verify trains: by fit, train_on_batch"),
         ("raise KeyError('mine')", {}, "KeyError: 'mine'"),
+        ("raise SystemExit(1)", {}, "SystemExit: 1"),
         ("", {"steps": 0}, "A verification compares at least one training step"),
         ("", {"replicas": 9}, "Replicas are on several devices of this machine"),
         ("", {"strategies": ["none"]}, "A verification knows its strategies by name"),
@@ -166,3 +228,16 @@ def test_steps_that_one_device_cannot_compute_are_refused():
     model = build()
     with pytest.raises(rx.errors.UsageError, match="looks at the steps of a synchronous strategy"):
         model.fit(X, Y, verbose=0, callbacks=[rx.callbacks.VerifySteps()])
+
+
+def test_a_train_step_without_the_optimizer_is_compared_too():
+    class Idle(keras.Sequential):
+        def train_step(self, state, data):
+            return {"loss": 0.0 * state[0][0].sum()}, state
+
+    with rx.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = Idle([keras.Input((4,)), layers.Dense(2)])
+        model.compile("sgd", "mse")
+    callback = rx.callbacks.VerifySteps(1)
+    model.fit(X[:8], Y[:8], verbose=0, callbacks=[callback])
+    assert [row.is_equal for row in callback.rows] == [True]

@@ -14,7 +14,8 @@ from replicax.launch._verify_arguments import STRATEGIES
 def test_a_child_with_virtual_devices_verifies(monkeypatch):
     started = []
     monkeypatch.setattr(_cli, "run_child", lambda *given: started.append(given) or 1)
-    typed = ["verify", "train.py", "--replicas", "4", "--strategies", "zero1", "--", "--steps", "9"]
+    typed = ["verify", "train.py", "--replicas", "4", "--strategies", "zero1", "--seed", "0"]
+    typed += ["--", "--steps", "9"]
     assert _cli.main(typed) == 1
     ((arguments, environment),) = started
     assert arguments[1:3] == ["-m", "replicax._verify"]
@@ -22,6 +23,7 @@ def test_a_child_with_virtual_devices_verifies(monkeypatch):
     assert options["target"] == "train.py"
     assert options["args"] == ["--steps", "9"]
     assert (options["strategies"], options["steps"], options["repeat"]) == (["zero1"], 8, True)
+    assert options["seed"] == 0
     assert environment["JAX_NUM_CPU_DEVICES"] == "4"
 
 
