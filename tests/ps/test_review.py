@@ -243,6 +243,20 @@ def test_a_strategy_that_is_dropped_is_not_kept_by_its_last_closure():
     engine.cluster.close()
 
 
+def test_a_strategy_that_is_dropped_is_not_kept_by_a_model_that_it_fitted():
+    strategy = rx.ParameterServerStrategy(engine="threads", num_workers=1, num_ps=1)
+    engine = strategy.coordination.engine
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 2), "float32"), np.ones((8, 1), "float32"), verbose=0)
+    there = weakref.ref(strategy)
+    del strategy, model
+    wait_until(lambda: gc.collect() >= 0 and there() is None)
+    engine.client.close()
+    engine.cluster.close()
+
+
 class Halving(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule that Keras has not been told of."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import shutil
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import ContextVar
@@ -394,13 +395,22 @@ def _calls_at_end(model: Any) -> list[Callable[[], None]]:
 
 def model_of(callback: Any) -> Any:
     """The model of a callback, or None; unlike `.model` it writes no state back."""
-    return callback._model
+    return getattr(callback, "_model", None)  # a list that was made without one has none
 
 
 def add_to_bar(bar: Any, said: Callable[[], str], unshown: Collection[str]) -> None:
     """Let a progress bar say more behind the time per step, where it draws; it skips these logs."""
-    time, update = bar._format_time, bar.update
-    bar._format_time = lambda *args: time(*args) + said()
+    time, update, shown = bar._format_time, bar.update, ""
+
+    def with_more(*args: Any) -> str:
+        nonlocal shown
+        rest, text = bar._prev_total_width - len(shown), said()
+        # Terminals do not take back a line that has become two.
+        columns = shutil.get_terminal_size((10_000, 24)).columns
+        shown = text if not bar._dynamic_display or rest + len(text) < columns else ""
+        return time(*args) + shown
+
+    bar._format_time = with_more
 
     @functools.wraps(update)
     def updated(current: int, values: Any = None, finalize: bool | None = None) -> None:

@@ -7,6 +7,7 @@ own rows, which costs about as much as a step; so it is done for one step of man
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, final
 
@@ -68,7 +69,7 @@ class GradientNorms:
         Args:
             wait: Whether those count, too, that are not computed yet.
         """
-        ready = [one for one in self._found if wait or one[1].is_ready()]
+        ready = list(itertools.takewhile(lambda one: wait or one[1].is_ready(), self._found))
         del self._found[: len(ready)]
         return [(step, np.asarray(norms).tolist()) for step, norms in ready]
 

@@ -98,38 +98,20 @@ class LocalSteps:
             step: One step, which reads and writes the model's variables.
         """
 
+        # A copy, because an optimizer keeps something for each variable of one model.
+        outer = self.outer and type(self.outer).from_config(self.outer.get_config())
+
         def round_(*batches: Any) -> None:
             frame = current_frame()
             assert frame is not None and frame.replica is not None
             before = [_compat.read(variable) for variable in model.trainable_variables]
             with entered(replace(frame, sum_gradients=_own)):
                 _take(step, batches)
-            self._meet(model, before, frame.replica.group)
+            _meet(model, frame.replica.group)
+            if outer is not None:
+                _go_on(outer, model.trainable_variables, before)
 
         return round_
-
-    def _meet(self, model: Any, before: Sequence[Any], group: SyncGroup) -> None:
-        """Let all that replicas have come to alone be the mean of it, on all of them."""
-        floats, others = _apart(model)
-        # Of a replica without rows, statistics are NaN and must not spread.
-        shares = [
-            value * group.share if group.share else jnp.zeros_like(value)
-            for value in map(_compat.read, floats)
-        ]
-        # Numbers of steps, and seeds: one replica's, which may have left out what was not finite.
-        firsts = [
-            jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
-            for value in map(_compat.read, others)
-        ]
-        _compat.write_all(floats, group.all_reduce(ReduceOp.SUM, shares))
-        _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
-        if self.outer is None:
-            return
-        trained = model.trainable_variables
-        ways = [old - _compat.read(variable) for old, variable in zip(before, trained, strict=True)]
-        _compat.write_all(trained, before)
-        with gradients_reduced():
-            self.outer.apply(ways, trained)
 
 
 def local_steps(every: int, outer: Any, options: CommunicationOptions) -> LocalSteps | None:
@@ -156,6 +138,31 @@ def _own(
     """Gradients as a replica applies them alone: they were made to be summed over the group."""
     del optimizer, variables
     return [gradient * group.size for gradient in gradients]
+
+
+def _meet(model: Any, group: SyncGroup) -> None:
+    """Let all that replicas have come to alone be the mean of it, on all of them."""
+    floats, others = _apart(model)
+    # Of a replica without rows, statistics are NaN and must not spread.
+    shares = [
+        value * group.share if group.share else jnp.zeros_like(value)
+        for value in map(_compat.read, floats)
+    ]
+    # Numbers of steps, and seeds: one replica's, which may have left out what was not finite.
+    firsts = [
+        jnp.where(group.replica_id() == 0, value, jnp.zeros_like(value))
+        for value in map(_compat.read, others)
+    ]
+    _compat.write_all(floats, group.all_reduce(ReduceOp.SUM, shares))
+    _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
+
+
+def _go_on(outer: Any, variables: Sequence[Any], before: Sequence[Any]) -> None:
+    """From where a round began, go as far as an optimizer says, which gets the way to the mean."""
+    ways = [old - _compat.read(variable) for old, variable in zip(before, variables, strict=True)]
+    _compat.write_all(variables, before)
+    with gradients_reduced():
+        outer.apply(ways, variables)
 
 
 def _apart(model: Any) -> tuple[list[Any], list[Any]]:

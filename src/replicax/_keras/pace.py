@@ -6,10 +6,10 @@ pace_shown.py; what a strategy knows of its workers comes from `Members`.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter as clock
@@ -29,12 +29,14 @@ class Members:
         closures: How many closures each worker has run for parameter servers, and for how long.
         staleness: How many gradients were how many updates late.
         depths: How many closures were scheduled, and how many others had not ended then, in sum.
+        unfinished: How many closures have not ended now.
     """
 
     lateness: Sequence[float] = ()
     closures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     staleness: Mapping[int, int] = field(default_factory=dict)
     depths: tuple[int, int] = (0, 0)
+    unfinished: int = 0
 
 
 @final
@@ -142,19 +144,20 @@ class Pace:
 
     def take(self, iterator: Iterator[Any], wanted: int) -> list[Any]:
         """The next batches of an iterator: as many, or as are left; StopIteration for none."""
-        if self._start is None:
-            return [next(iterator), *itertools.islice(iterator, wanted - 1)]
         begin, others = clock(), self.others() if self.others else 0.0
-        batches = [next(iterator)]
-        if wanted > 1:
-            batches += itertools.islice(iterator, wanted - 1)
-        # While the devices still compute the step before, nothing is lost.
-        if self._log is None or self._log.is_ready():
+        batches = [next(iterator), *itertools.islice(iterator, wanted - 1)]
+        # While there is something else to compute, nothing is lost.
+        if self._start is not None and not self._is_busy():
             waited = clock() - begin
             if self.others:
                 waited = max(waited - (self.others() - others), 0.0)
             self._waited += waited
         return batches
+
+    def _is_busy(self) -> bool:
+        if self._log is not None:
+            return not self._log.is_ready()
+        return self.members().unfinished > 0
 
     def did(self, steps: int, rows: int, logs: Any = None) -> None:
         """Note steps that were handed to the devices, or have ended on a worker.
@@ -203,18 +206,18 @@ class Pace:
         return Figures() if self._start is None else between(self._start, self._end or self.count())
 
     def _end_later(self, log: Any) -> None:
-        log.block_until_ready()
+        with contextlib.suppress(Exception):  # of a step that failed, which the main thread meets
+            log.block_until_ready()
         self._end = self.count()
 
 
-_paces: weakref.WeakKeyDictionary[Any, Pace] = weakref.WeakKeyDictionary()
-
-
 def pace_of(model: Any) -> Pace:
-    """The pace of a model's training."""
-    if model not in _paces:
-        _paces[model] = Pace()
-    return _paces[model]
+    """The pace of a model's training; the model keeps it, because it may hold the model."""
+    pace = getattr(model, "_replicax_pace", None)
+    if pace is None:
+        pace = Pace()
+        object.__setattr__(model, "_replicax_pace", pace)
+    return pace
 
 
 def rows_of(batch: Any) -> int:

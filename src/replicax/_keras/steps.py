@@ -127,7 +127,7 @@ class Steps:
             if self._is_common:
                 self._agree(lent, batches)
         if self._pace.probe is not None:
-            self._look(lent, batches[0])
+            self._look(self._pace.probe, lent, batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(lent)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._eager:
@@ -146,14 +146,15 @@ class Steps:
             self._in_flight = logs if topology.may_deadlock else None
         kept = store.keep(new)
         self._state = kept
-        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        if self._kind == "train":
+            self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(kept)))
         return logs, kept
 
-    def _look(self, state: Any, batch: Any) -> None:
+    def _look(self, probe: Any, state: Any, batch: Any) -> None:
         """Let somebody look at what a step begins with; it keeps nothing of it."""
         jax.block_until_ready(self._in_flight)
-        found = self._pace.probe and self._pace.probe(state, batch)
+        found = probe(state, batch)
         if self._distribution.topology.may_deadlock:
             jax.block_until_ready(found)
 

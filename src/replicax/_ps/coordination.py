@@ -179,6 +179,7 @@ class Coordination:
             closures=self.dispatcher.work(),
             staleness=self._watch.staleness() if self._watch else {},
             depths=self.dispatcher.depths(),
+            unfinished=len(self.dispatcher),
         )
 
     def begin(self, limits: Limits) -> None:

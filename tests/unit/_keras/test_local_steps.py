@@ -25,9 +25,8 @@ def data(rows=ROWS):
     return (random.normal(size=(rows, n)).astype("float32") for n in (2, 1))
 
 
-def linear(optimizer=None, *more, **how):
-    strategy = rx.MultiWorkerMirroredStrategy(**how)
-    with strategy.scope():
+def linear(optimizer=None, *more, strategy=None, **how):
+    with (strategy or rx.MultiWorkerMirroredStrategy(**how)).scope():
         layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones"), *more]
         model = keras.Sequential([keras.Input((2,)), *layers])
         model.compile(optimizer or keras.optimizers.SGD(RATE), "mse")
@@ -81,11 +80,13 @@ def test_an_outer_optimizer_applies_the_way_that_they_came():
     np.testing.assert_allclose(model.get_weights()[0], by_hand(3, nesterov)[0], rtol=1e-4)
 
 
-def test_one_step_alone_is_a_step_together():
-    alone, together = linear(outer_optimizer=keras.optimizers.SGD(1.0)), linear()
-    for model in (alone, together):
+def test_one_step_alone_is_a_step_together_also_of_a_second_model():
+    strategy = rx.MultiWorkerMirroredStrategy(outer_optimizer=keras.optimizers.SGD(1.0))
+    alone, second, together = linear(strategy=strategy), linear(strategy=strategy), linear()
+    for model in (alone, second, together):
         fit(model)
     np.testing.assert_allclose(alone.get_weights()[0], together.get_weights()[0], rtol=1e-5)
+    np.testing.assert_array_equal(second.get_weights()[0], alone.get_weights()[0])
 
 
 def test_gradients_do_not_travel(monkeypatch):

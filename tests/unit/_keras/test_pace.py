@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras import pace
+from replicax._keras import _compat, pace
 from replicax._keras.pace import Count, Figures, Members, Pace, between, pace_of, rows_of
 
 from fitting import ROWS, TARGETS, dense_net, made
@@ -220,3 +220,23 @@ def test_steps_in_the_replica_view_count():
     model.fit(ROWS, TARGETS, batch_size=9, verbose=0)
     found = pace_of(model)
     assert (found.steps, found.count().rows) == (3, 18)
+
+
+def test_a_list_of_callbacks_may_have_no_model():
+    callbacks = keras.callbacks.CallbackList([keras.callbacks.Callback()], model=None)
+    callbacks.on_epoch_begin(0)
+    callbacks.on_epoch_end(0, {"loss": 1.0})
+
+
+@pytest.mark.parametrize(("columns", "shown"), [("60", False), ("200", True)])
+def test_a_line_that_would_be_two_is_not_made_longer(monkeypatch, columns, shown):
+    monkeypatch.setenv("COLUMNS", columns)
+    bar = keras.utils.Progbar(4)
+    bar._dynamic_display = True
+    _compat.add_to_bar(bar, lambda: " · 5,312 ex/s · input 3 %", ())
+    said = []
+    for _ in range(3):
+        bar._prev_total_width = 50 + (len(said[-1]) if said else 0)
+        said.append(bar._format_time(0.1, "step").partition(" · ")[2])
+        said[-1] = " · " + said[-1] if said[-1] else ""
+    assert [bool(each) for each in said] == [shown] * 3
