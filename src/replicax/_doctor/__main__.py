@@ -14,9 +14,7 @@ import replicax as rx
 from replicax._core.env import cores
 from replicax._doctor import _render
 from replicax._doctor._checks import WRONG, checked
-from replicax._doctor._examination import Script, examine
-from replicax._doctor._facts import gather
-from replicax.report import _progress
+from replicax._doctor._facts import Facts, gather
 
 _USAGE = "usage: python -m replicax._doctor OPTIONS; see replicax doctor --help"
 
@@ -40,13 +38,23 @@ def _doctor(options: dict[str, Any]) -> int:
     print(_render.checks_to_text(checks, only_faults=path is not None), flush=True)
     found = None
     if path is not None:
+        # Not before: what is missing in an installation must not keep it from being checked.
+        from replicax._doctor._examination import Script, examine
+        from replicax.report import _progress
+
         script = Script(path, options["args"], options["warm_up"], options["steps"])
+        replicas = options["replicas"] or _usual_replicas(facts)
         with _progress.for_stdout() as listener:
-            found = examine(script, options["replicas"], listener, workers=options["workers"])
+            found = examine(script, replicas, listener, workers=options["workers"])
         print(f"\n{_render.examination_to_text(found, cores(), facts.platform)}", flush=True)
     if options["json"]:
         Path(options["json"]).write_text(_render.to_json(checks, found), encoding="utf-8")
     return int(any(check.level == WRONG for check in checks))
+
+
+def _usual_replicas(facts: Facts) -> tuple[int, ...]:
+    """One and two, if there are two; a CPU can look like two devices."""
+    return (1, 2) if facts.platform == "cpu" or facts.devices > 1 else (1,)
 
 
 if __name__ == "__main__":

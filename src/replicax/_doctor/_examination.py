@@ -145,7 +145,10 @@ def examine(
             found.append(
                 _heard(listener, script.profile(number, rows / plain.rows)) if other else plain
             )
-    cluster = script.of_workers(workers) if workers else ()
+    cluster: tuple[Profile, ...] = ()
+    if workers:
+        cluster = script.of_workers(workers)
+        listener.advance()
     causes = findings(profiles[-1], cluster)
     first = advice(causes, profiles[-1])
     listener.end(first.cause)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import importlib.util
 import platform
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,18 +18,18 @@ from typing import final
 
 from packaging.requirements import Requirement
 
-from replicax._core.convolutions.library import library
 from replicax._core.env import (
     KERAS_BACKEND,
     compilation_cache_folder,
     cores,
     environment_for_child,
 )
-from replicax._core.host_devices import has_plugin
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 _SHARED_MEMORY = Path("/dev/shm")
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
+_ASK_JAX = "import jax; print(jax.default_backend(), jax.local_device_count())"
+_SECONDS = 120  # a TPU that another process has is waited for, and a large machine starts slowly
 
 
 @final
@@ -51,7 +53,6 @@ class Facts:
         threads: What `NPROC` says, by which XLA's pool has its size; None if nothing.
         loopback_error: Why two sockets of this machine cannot talk; empty if they can.
         shared_bytes: How much room processes have to share memory; None if nobody says.
-        memory_bytes: How much memory the machine has; None if nobody says.
         cache: The folder in which compiled programs are kept; None for nowhere.
         cache_error: Why it cannot be written to; empty if it can.
         onednn: Whether convolutions go to oneDNN.
@@ -72,7 +73,6 @@ class Facts:
     threads: int | None
     loopback_error: str
     shared_bytes: int | None
-    memory_bytes: int | None
     cache: str | None
     cache_error: str
     onednn: bool
@@ -83,9 +83,10 @@ PACKAGES = ("jax", "jaxlib", "keras", "numpy", "ray", "libtpu", "tensorboard", "
 
 
 def gather(environ: Mapping[str, str] | None = None) -> Facts:
-    """Look at this machine; JAX starts."""
+    """Look at this machine; JAX starts in another process, for it keeps the chips of a TPU."""
     own = environment_for_child({}, environ=environ)  # what a program finds that is started now
-    backend, devices, error = _devices()
+    backend, devices, error = _devices(own)
+    has_gpu_plugin, onednn = _drivers()
     cache = compilation_cache_folder(own)
     threads = own.get("NPROC", "")
     return Facts(
@@ -97,21 +98,22 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
         devices=devices,
         jax_error=error,
         gpus=len(list(_NVIDIA.iterdir())) if _NVIDIA.is_dir() else 0,
-        has_gpu_plugin=has_plugin("cuda"),
+        has_gpu_plugin=has_gpu_plugin,
         chips=chips_on_bus(),
         cores=cores(),
         threads=int(threads) if threads.isdecimal() else None,
         loopback_error=_loopback_error(),
         shared_bytes=_free(_SHARED_MEMORY),
-        memory_bytes=_memory(),
         cache=None if cache is None else str(cache),
         cache_error="" if cache is None else _write_error(cache),
-        onednn=library() is not None,
+        onednn=onednn,
         has_compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
     )
 
 
 def _version(package: str) -> str | None:
+    if importlib.util.find_spec(package) is None:
+        return None
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
@@ -128,13 +130,30 @@ def _wanted() -> dict[str, str]:
     return {**found, "python": python}
 
 
-def _devices() -> tuple[str, int, str]:
+def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
+    """What JAX computes on, on how many devices, and why it does not start."""
+    command = [sys.executable, "-c", _ASK_JAX]
     try:
-        import jax
+        ran = subprocess.run(
+            command, capture_output=True, text=True, env=dict(environ), timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", 0, str(error)
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
+        return "", 0, said[-1]
+    backend, count = ran.stdout.split()[-2:]
+    return backend, int(count), ""
 
-        return jax.default_backend(), jax.local_device_count(), ""
-    except Exception as error:  # whatever a driver or a broken installation throws
-        return "", 0, f"{type(error).__name__}: {error}".splitlines()[0]
+
+def _drivers() -> tuple[bool, bool]:
+    """Whether JAX has what drives GPUs, and whether convolutions go to oneDNN."""
+    try:
+        from replicax._core.convolutions.library import library
+        from replicax._core.host_devices import has_plugin
+    except ImportError:  # JAX is not installed, or broken; it is a fact of its own
+        return False, False
+    return has_plugin("cuda"), library() is not None
 
 
 def _loopback_error() -> str:
@@ -156,13 +175,6 @@ def _free(folder: Path) -> int | None:
     try:
         return shutil.disk_usage(folder).free
     except OSError:
-        return None
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
         return None
 
 

@@ -11,8 +11,3 @@ Read `_planning.py` first. What it puts together:
 `_wire.py`, `_roofline.py`, `_largest.py`   arithmetic
 `_scaling.py`      the same step on other numbers of chips; `_places.py`, `_alpha_beta.py`
 """
-
-from replicax._plan._planning import plan
-from replicax._plan._result import Plan, Row
-
-__all__ = ["Plan", "Row", "plan"]

@@ -78,6 +78,9 @@ class Recorder:
         folder: Where the trace goes; None for no trace.
         scale: Each batch gets so many times the rows that it has, on its way to the devices.
         on_step: Called at the begin of each step, with its number from 0.
+
+    Attributes:
+        begun: How many training steps have begun.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class Recorder:
         self.programs: dict[Any, ProgramUse] = {}
         self.compiled: list[float] = []
         self._scale, self._on_step = scale, on_step
-        self._count = 0
+        self.begun = 0
         self._open: tuple[str, int, Moment] | None = None
         self._annotation: Any = None
         self._is_tracing = self._is_over = False
@@ -110,6 +113,7 @@ class Recorder:
         finally:
             end()
             jax.monitoring.unregister_event_duration_listener(self._heard)
+            self._open = None  # where this step ended is not known; all that was planned has
             self._finish()
 
     def timed(self, part: str, fn: Callable[..., Any], *args: Any) -> Any:
@@ -132,12 +136,12 @@ class Recorder:
         if self._is_over or threading.current_thread() is not _MAIN:
             return
         self._close()
-        kind, number, plan = progress.latest(), self._count, self.plan
+        kind, number, plan = progress.latest(), self.begun, self.plan
         if kind not in NO_TRAINING:
             if number >= plan.total:
                 self._finish()
                 return
-            self._count += 1
+            self.begun += 1
             self._on_step(number)
             if number == plan.warm_up + plan.steps and self.folder is not None:
                 self._start_trace(self.folder)

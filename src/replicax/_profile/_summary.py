@@ -97,8 +97,8 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
     if not measured:
         raise UsageError(
             "A profile is made of steps that a strategy of Replicax runs, behind those of the "
-            f"warm-up. Received: {len(recorder.steps)} steps in {name}. A model that no strategy "
-            "owns is Keras' own, and cannot be seen. Train longer, or name `--replicas`."
+            f"warm-up. Received: {recorder.begun} training steps in {name}. A model that no "
+            "strategy owns is Keras' own, and cannot be seen. Train longer, or name `--replicas`."
         )
     traced = [step for step in whole if step.is_traced]
     # A program that runs for the first time takes longer, and is often another one.

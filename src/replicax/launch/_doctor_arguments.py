@@ -44,10 +44,9 @@ def add_doctor(commands: Any) -> None:
     parser.add_argument(
         "--replicas",
         type=chip_counts,
-        default=(1, 2),
         metavar="N,...",
         help="numbers of devices to train on; without an accelerator the CPU is made to look like "
-        "so many (default: 1,2)",
+        "so many (default: 1,2, or 1 on a machine with one accelerator)",
     )
     parser.add_argument(
         "--workers",
@@ -62,4 +61,5 @@ def add_doctor(commands: Any) -> None:
 
 def doctor_request(request: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
     """The options of the child, from those of `replicax doctor` and of the script."""
-    return {**request, "replicas": sorted(set(request["replicas"])), "args": list(arguments)}
+    replicas = sorted(set(request["replicas"] or ())) or None
+    return {**request, "replicas": replicas, "args": list(arguments)}

@@ -1,13 +1,45 @@
-"""What the strategies of this machine do: `compare` trains under each, `devices` looks at them."""
+"""What the strategies of this machine do: `compare` trains under each, `devices` looks at them.
+
+The names are loaded on first use: tables and progress bars need neither JAX nor Keras.
+"""
 
 from __future__ import annotations
 
-from replicax.report._compare import compare as compare
-from replicax.report._comparison import Comparison as Comparison
-from replicax.report._comparison import Epoch as Epoch
-from replicax.report._comparison import Interval as Interval
-from replicax.report._comparison import Measurement as Measurement
-from replicax.report._devices import DeviceReport as DeviceReport
-from replicax.report._devices import devices as devices
-from replicax.report._save import save as save
-from replicax.report._settings import Settings as Settings
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from replicax.report._compare import compare as compare
+    from replicax.report._comparison import Comparison as Comparison
+    from replicax.report._comparison import Epoch as Epoch
+    from replicax.report._comparison import Interval as Interval
+    from replicax.report._comparison import Measurement as Measurement
+    from replicax.report._devices import DeviceReport as DeviceReport
+    from replicax.report._devices import devices as devices
+    from replicax.report._save import save as save
+    from replicax.report._settings import Settings as Settings
+
+_HOME_OF = {
+    "compare": "_compare",
+    "Comparison": "_comparison",
+    "Epoch": "_comparison",
+    "Interval": "_comparison",
+    "Measurement": "_comparison",
+    "DeviceReport": "_devices",
+    "devices": "_devices",
+    "save": "_save",
+    "Settings": "_settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(
+            f"A public name of a report is one that `dir({__name__})` lists. Received: {name!r}. "
+            "It may be spelled otherwise. See docs/compare.md."
+        )
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME_OF)

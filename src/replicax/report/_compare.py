@@ -20,7 +20,7 @@ from replicax.report._comparison import (
 from replicax.report._machine import choose_devices, inspect_machine
 from replicax.report._measure import exact_products
 from replicax.report._progress import Silent
-from replicax.report._settings import ASYNCHRONOUS, BASELINE, MULTI_WORKER, OF_WORKERS, Settings
+from replicax.report._settings import ASYNCHRONOUS, BASELINE, MULTI_WORKER, Settings
 from replicax.report._workers import in_workers
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ def _prepare(
     """Load the data and draw the weights from which every strategy starts."""
     listener.begin("prepare", steps=1)
     for name in settings.strategies:
-        if name not in OF_WORKERS:
-            _strategies.make(name, devices)  # whatever is wrong with one should not be found last
+        _strategies.check(name, devices)  # whatever is wrong with one should not be found last
     listener.report("loading data")
     data = _data.load(settings)
     listener.report("warming up")

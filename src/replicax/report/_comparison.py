@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from replicax.report._settings import BASELINE
+from replicax.report._settings import BASELINE, OF_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,14 +188,25 @@ class Comparison:
         return tuple(m for m in self.measurements if m.weight_difference is None)
 
     @property
+    def on_cpu_alone(self) -> tuple[str, ...]:
+        """The strategies that computed on the CPU where the others had accelerators."""
+        names = (m.strategy for m in self.measurements if m.strategy in OF_WORKERS)
+        return () if self.machine.shares_cores else tuple(names)
+
+    @property
+    def judged(self) -> tuple[Measurement, ...]:
+        """Those of `synchronous` that computed on the kind of device that one device is."""
+        return tuple(m for m in self.synchronous if m.strategy not in self.on_cpu_alone)
+
+    @property
     def deviating(self) -> tuple[Measurement, ...]:
         """The strategies whose weights are not within `WEIGHT_LIMIT` of one device's."""
-        return tuple(m for m in self.synchronous if not _difference(m) <= WEIGHT_LIMIT)
+        return tuple(m for m in self.judged if not _difference(m) <= WEIGHT_LIMIT)
 
     @property
     def largest_difference(self) -> float:
-        """The largest `weight_difference` of all; not a number if one is not."""
-        return float(np.max([_difference(m) for m in self.synchronous]))
+        """The largest `weight_difference` of `judged`; not a number if one is not."""
+        return float(np.max([_difference(m) for m in self.judged]))
 
     def _ratio_of(self, round_seconds: Sequence[float]) -> Interval:
         pairs = zip(self.measurement(BASELINE).round_seconds, round_seconds, strict=True)

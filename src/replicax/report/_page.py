@@ -16,6 +16,7 @@ from replicax.report._headlines import EXAMPLES
 from replicax.report._render import (
     HEADERS,
     WORDS,
+    beside_accelerators,
     caption,
     counted,
     difference,
@@ -78,8 +79,7 @@ def headline(comparison: Comparison) -> str:
         which = "synchronous strategy" if comparison.asynchronous else "strategy"
         return f"Every {which} gives what one device gives."
     verb = "does" if wrong == 1 else "do"
-    all_ = counted(len(comparison.synchronous), "strategy").replace("strategys", "strategies")
-    return f"{wrong} of {all_} {verb} not give what one device gives."
+    return f"{wrong} of {len(comparison.judged)} strategies {verb} not give what one device gives."
 
 
 def _header(comparison: Comparison) -> str:
@@ -115,6 +115,8 @@ def _badge(comparison: Comparison, measurement: Measurement) -> str:
         return '<span class="badge plain">the reference</span>'
     if measurement.weight_difference is None:
         return '<span class="badge plain">asynchronous</span>'
+    if measurement.strategy in comparison.on_cpu_alone:
+        return '<span class="badge plain">on the CPU</span>'
     if measurement in comparison.deviating:
         return f'<span class="badge bad">✗ weights differ by {difference(measurement)}</span>'
     return '<span class="badge">✓ same weights</span>'
@@ -169,6 +171,8 @@ def _throughput(comparison: Comparison) -> str:
         if MULTI_WORKER in comparison.settings.strategies
         else ""
     )
+    if comparison.on_cpu_alone:
+        alone += f" {', '.join(comparison.on_cpu_alone)} {beside_accelerators(comparison)}."
     return _plot(
         _page_plots.throughput(comparison),
         f"Each point is one timed round of {comparison.examples_per_round:,} examples, the line "
@@ -241,6 +245,8 @@ def _judged(comparison: Comparison, measurement: Measurement) -> str:
         return "asynchronous: by accuracy"
     if measurement.strategy == BASELINE:
         return "the reference"
+    if measurement.strategy in comparison.on_cpu_alone:
+        return "on the CPU: not judged"
     return "✗ differs" if measurement in comparison.deviating else "✓ the same"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,9 @@ WORDS = 2  # the first columns hold words
 def to_text(comparison: Comparison) -> str:
     """The table with its caption, for a terminal."""
     table = _table.aligned(HEADERS, rows(comparison), left=WORDS)
-    return "\n\n".join([title(comparison), table, "\n".join(map(_wrapped, caption(comparison)))])
+    return "\n\n".join(
+        [title(comparison), table, "\n".join(map(_table.wrapped, caption(comparison)))]
+    )
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -194,11 +195,18 @@ def caption(comparison: Comparison) -> list[str]:
     }
     if MULTI_WORKER in comparison.settings.strategies:
         lines[MULTI_WORKER] = "timed after the others, not in turn: its processes are its own"
+    if comparison.on_cpu_alone:
+        lines[", ".join(comparison.on_cpu_alone)] = beside_accelerators(comparison)
     return [f"{name}: {meaning}" for name, meaning in lines.items()]
 
 
-def _wrapped(line: str) -> str:
-    return textwrap.fill(line, 100, subsequent_indent="  ")
+def beside_accelerators(comparison: Comparison) -> str:
+    """What to know of the strategies that computed on the CPU, where the others did not."""
+    kinds = dict.fromkeys(device.platform.upper() for device in comparison.machine.devices)
+    return (
+        f"computed on the CPU, the others on {' and '.join(kinds)}, which several processes cannot "
+        "share: neither speed nor weights can be compared with theirs"
+    )
 
 
 def _standard(value: Any) -> Any:

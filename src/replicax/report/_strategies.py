@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,7 +12,7 @@ import keras
 import replicax as rx
 from replicax.report._machine import device_name
 from replicax.report._places import places, places_of_servers
-from replicax.report._settings import LOCAL, PARAMETER_SERVER
+from replicax.report._settings import LOCAL, OF_WORKERS, PARAMETER_SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,6 +56,22 @@ def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
         lambda: rx.ParameterServerStrategy(num_workers=workers, num_ps=1),
         lambda _strategy, model, _rows: places_of_servers(model, workers or 1),
     )
+
+
+def check(name: str, devices: Sequence[jax.Device]) -> None:
+    """Find what is wrong with a strategy before any trains.
+
+    Raises:
+        replicax.errors.UsageError: If there is none of that name, or it needs what is not there.
+    """
+    if name not in OF_WORKERS:
+        make(name, devices)
+    elif name == PARAMETER_SERVER and importlib.util.find_spec("ray") is None:
+        raise rx.errors.UsageError(
+            "Parameter servers that are compared are started by Ray. Received: "
+            f"{name}, where Ray is not installed. It is an optional dependency. Run "
+            "`pip install 'replicax[ps]'`, or name the other strategies with `--strategies`."
+        )
 
 
 def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:

@@ -61,7 +61,6 @@ def found():
             "threads": None,
             "loopback_error": "",
             "shared_bytes": 2**33,
-            "memory_bytes": 2**35,
             "cache": "/cache",
             "cache_error": "",
             "onednn": False,

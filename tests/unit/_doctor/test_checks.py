@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
+from replicax._core.errors import UsageError
 from replicax._doctor import __main__ as command
-from replicax._doctor import _facts, _render
+from replicax._doctor import _examination, _facts, _render
 from replicax._doctor._checks import CHECKS, OK, WARN, WRONG, checked
 from replicax._doctor._facts import PACKAGES, gather
 
@@ -90,8 +94,10 @@ def test_the_table_has_what_mends_below_it(found):
 
 
 def test_this_machine():
-    facts = gather({"RX_COMPILATION_CACHE": "/proc/none", "NPROC": "8", "KERAS_BACKEND": "jax"})
-    assert (facts.platform, facts.devices, facts.threads, facts.backend) == ("cpu", 8, 8, "jax")
+    given = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "3", "RX_COMPILATION_CACHE": "/proc/no"}
+    facts = gather({**given, "NPROC": "8", "KERAS_BACKEND": "jax"})
+    # Three, and not the eight of this process: JAX has started in another one.
+    assert (facts.platform, facts.devices, facts.threads, facts.backend) == ("cpu", 3, 8, "jax")
     assert set(facts.versions) == set(PACKAGES)
     assert facts.loopback_error == ""
     assert facts.cache_error != ""
@@ -101,19 +107,69 @@ def test_what_cannot_be_had_is_a_fact_too(monkeypatch):
     def refused(*_args, **_options):
         raise OSError("refused")
 
-    def broken():
-        raise RuntimeError("no driver\nmore")
-
     def not_installed(_name):
         raise _facts.metadata.PackageNotFoundError
 
     monkeypatch.setattr(_facts.socket, "create_server", refused)
     monkeypatch.setattr(_facts.shutil, "disk_usage", refused)
-    monkeypatch.setattr("jax.default_backend", broken)
     monkeypatch.setattr(_facts.metadata, "requires", not_installed)
-    facts = gather({})
+    facts = gather({"JAX_PLATFORMS": "abacus"})
     assert (facts.loopback_error, facts.shared_bytes, facts.wanted) == ("refused", None, {})
-    assert (facts.platform, facts.devices, facts.jax_error) == ("", 0, "RuntimeError: no driver")
+    assert (facts.platform, facts.devices) == ("", 0)
+    assert "abacus" in facts.jax_error
+
+
+def test_jax_that_does_not_answer_is_a_fact_too(monkeypatch):
+    def late(command, *, timeout, **_options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(_facts.subprocess, "run", late)
+    facts = gather({})
+    assert (facts.platform, facts.devices) == ("", 0)
+    assert "timed out after 120 seconds" in facts.jax_error
+
+
+def test_an_installation_without_anything_is_checked():
+    missing = ["jax", "keras", "numpy", "matplotlib", "sklearn", "rich"]
+    program = f"""
+import sys
+sys.modules.update(dict.fromkeys({missing}))
+from replicax._doctor import __main__ as command, _facts
+_facts._devices = lambda environ: ("", 0, "no module")
+sys.exit(command.main([{options()[0]!r}]))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 1, ran.stderr
+    for name in ("JAX", "Keras", "NumPy"):
+        (line,) = (one for one in ran.stdout.splitlines() if f"wrong  {name}  " in one)
+        assert "not installed" in line
+
+
+@pytest.mark.parametrize(
+    ("facts", "replicas"),
+    [
+        ({"platform": "cpu", "devices": 1}, (1, 2)),
+        ({"devices": 4}, (1, 2)),
+        ({"devices": 1}, (1,)),
+    ],
+)
+def test_one_accelerator_is_one_replica(found, monkeypatch, facts, replicas):
+    tried = []
+
+    def examine(_script, numbers, _listener, *, workers):
+        tried.append(numbers)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(command, "gather", lambda: found(**facts))
+    monkeypatch.setattr(_examination, "examine", examine)
+    assert command.main(options(script="train.py", replicas=None, workers=None)) == 2
+    assert tried == [replicas]
 
 
 def options(**changes):

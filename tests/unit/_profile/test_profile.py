@@ -10,9 +10,10 @@ import jax
 import pytest
 
 import replicax as rx
+from replicax._core import progress
 from replicax._profile import _render
 from replicax._profile.__main__ import main
-from replicax._profile._recorder import Plan
+from replicax._profile._recorder import Plan, Recorder
 from replicax._profile._result import PARTS, Profile
 from replicax._profile._running import profile_script
 
@@ -153,9 +154,17 @@ def test_a_script_without_such_steps(script, capsys):
     assert "A profile is made of steps that a strategy of Replicax runs" in capsys.readouterr().err
 
 
+def test_a_step_whose_end_is_not_known_is_left_out():
+    recorder = Recorder(Plan(warm_up=1, steps=9, traced=0), None)
+    with recorder.recording():
+        for _ in range(3):
+            progress.begin_step("train step")
+    assert [step.number for step in recorder.steps] == [0, 1]
+
+
 def test_too_few_steps(script):
     plan = Plan(warm_up=50, steps=1, traced=0)
-    with pytest.raises(rx.errors.UsageError, match=r"behind those of the.*Received: 30 steps"):
+    with pytest.raises(rx.errors.UsageError, match=r"behind those of the.*Received: 30 training"):
         profile_script(script(LOOP), plan=plan, replicas=1)
 
 

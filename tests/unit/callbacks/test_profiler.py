@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 import json
+from types import SimpleNamespace
 
 import keras
 import pytest
 
 import replicax as rx
+from replicax.callbacks import _profiler
 
 from fitting import ROWS, TARGETS, dense_net, made
 
@@ -38,6 +40,35 @@ def test_nothing_is_measured_any_more_when_fit_has_failed(mirrored):
     with pytest.raises(KeyError, match="mine"):
         model.fit(ROWS, TARGETS, verbose=0, callbacks=callbacks)
     assert builtins.print is before
+
+
+def test_each_worker_has_a_folder(mirrored, tmp_path, monkeypatch):
+    second = SimpleNamespace(process_count=lambda: 2, process_index=lambda: 1)
+    monkeypatch.setattr(_profiler, "jax", second)
+    callback = rx.callbacks.Profiler(tmp_path, warm_up=1, steps=1, traced=1)
+    model = made(mirrored, dense_net)
+    model.fit(ROWS, TARGETS, batch_size=10, epochs=2, verbose=0, callbacks=[callback])
+    assert [one.name for one in tmp_path.iterdir()] == ["worker-1"]
+    folder = tmp_path / "worker-1"
+    assert {one.name for one in folder.iterdir()} == {"plugins", "profile.json", "profile.md"}
+
+
+def test_a_short_fit_keeps_its_history(mirrored, tmp_path):
+    callback = rx.callbacks.Profiler(tmp_path / "logs", warm_up=50, traced=0)
+    model = made(mirrored, dense_net)
+    with pytest.warns(UserWarning, match="No profile was made. A profile is made of steps"):
+        history = model.fit(ROWS, TARGETS, verbose=0, callbacks=[callback])
+    assert len(history.history["loss"]) == 1
+    assert callback.profile is None
+    assert not (tmp_path / "logs").exists()
+
+
+def test_parameter_servers_are_refused_before_they_train(mirrored, tmp_path, monkeypatch):
+    callback = rx.callbacks.Profiler(tmp_path)
+    callback.set_model(made(mirrored, dense_net))
+    monkeypatch.setattr(mirrored.extended.distribution, "make_steps", lambda *_: None)
+    with pytest.raises(rx.errors.UsageError, match="profiled are those of a synchronous strategy"):
+        callback.on_train_begin()
 
 
 def test_a_model_of_no_strategy_is_refused(tmp_path):

@@ -59,7 +59,7 @@ def test_the_doctor(started, monkeypatch):
     _cli.main(["doctor"])
     _cli.main(["doctor", "train.py", "--replicas", "4,1,2,2", "--", "a"])
     (module, options, environment), (_, scaled, _) = started
-    assert (module, options["script"], options["replicas"]) == ("replicax._doctor", None, [1, 2])
+    assert (module, options["script"], options["replicas"]) == ("replicax._doctor", None, None)
     assert environment["KERAS_BACKEND"] == "torch"  # it says what is wrong with that
     assert (scaled["script"], scaled["replicas"], scaled["args"]) == ("train.py", [1, 2, 4], ["a"])
 

@@ -169,6 +169,20 @@ def test_efficiency_of_accelerators_is_by_replica(sample):
     assert "made to look like several" not in text
 
 
+def test_workers_on_the_cpu_are_not_judged_by_an_accelerator(sample):
+    comparison = sample(difference=2e-3)
+    one, two = comparison.measurements
+    comparison = replace(comparison, measurements=(one, replace(two, strategy="multi_worker")))
+    assert len(comparison.deviating) == 1  # here the others compute on the CPU, too
+    gpus = tuple(replace(device, platform="gpu") for device in comparison.machine.devices)
+    comparison = replace(comparison, machine=replace(comparison.machine, devices=gpus))
+    assert comparison.deviating == ()
+    assert comparison.largest_difference == 0
+    text = Page(_page.to_html(comparison)).text
+    assert "multi_worker on the CPU: not judged" in text
+    assert text.count("computed on the CPU, the others on GPU") == 2  # by the table and the plot
+
+
 def test_places_are_drawn_as_they_were_found(page):
     assert "rows 0–31 CPU:0 replica 0 10 variables, 3.0 KiB" in page.text
     assert "rows 32–63 CPU:1 replica 1 10 variables, 3.0 KiB" in page.text

@@ -6,8 +6,15 @@ import shlex
 
 import pytest
 
+from replicax import report
 from replicax.launch import _cli
 from replicax.report import Settings
+
+
+def test_the_public_names_are_loaded_on_first_use():
+    assert [callable(getattr(report, name)) for name in dir(report)] == [True] * 9
+    with pytest.raises(AttributeError, match="A public name of a report is one that"):
+        report.compere  # noqa: B018
 
 
 def test_workers_add_their_strategies():

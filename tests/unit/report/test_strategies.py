@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import pytest
 
@@ -53,6 +55,14 @@ def test_the_expressions_are_true():
 def _names():
     words = ["get_strategy", "OneDeviceStrategy", "MirroredStrategy", "CentralStorageStrategy"]
     return {word: getattr(rx, word) for word in words}
+
+
+def test_without_ray_parameter_servers_are_refused_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        rx.errors.UsageError, match="Parameter servers that are compared are started"
+    ):
+        _strategies.check("parameter_server", jax.local_devices())
 
 
 def test_an_unknown_strategy_is_refused():
