@@ -26,9 +26,10 @@ compare: $(INSTALLED) ## train under every strategy and compare them; ARGS="--he
 docs: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
+# Not reordered: files with a few long tests would come last, and one core would wait for the other.
 test: $(INSTALLED) $(LOWEST_INSTALLED) ## check, then run every test; ARGS="-k name" chooses
 	scripts/check
-	$(TEST_ENV) $(VENV)/bin/pytest -n 2 --dist loadfile tests $(ARGS)
+	$(TEST_ENV) $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder tests $(ARGS)
 
 check: $(INSTALLED) ## format, lint and types; scripts/check --fix mends
 	scripts/check

@@ -24,7 +24,8 @@ def test_a_device_may_be_an_object_or_any():
         assert tf.constant(1).devices() == {jax.devices()[1]}
 
 
-def test_a_device_that_is_not_there_is_an_error():
+def test_a_device_that_is_not_there_is_an_error(monkeypatch):
+    monkeypatch.setattr(tf.config, "_soft_placement", [False])
     with pytest.raises(UnknownDevice, match="/GPU:7"):
         tf.device("/GPU:7")
 
