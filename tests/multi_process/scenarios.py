@@ -230,7 +230,7 @@ def watched(strategy):
 
     class Slow(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            time.sleep(0.4 * worker())
+            time.sleep(0.4 * worker())  # the others wait for the last worker, in every step
 
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), Speaking(), keras.layers.Dense(1)])

@@ -117,7 +117,7 @@ def test_who_is_waited_for_and_for_how_long(cluster, monkeypatch):
     for left in (3, 1):
         waits = two.submit(chief.exchange, "x", None)
         wait_until(lambda left=left: len(moments) == left)
-        time.sleep(0.05)
+        time.sleep(0.05)  # by so much the other one is late
         other.exchange("x", None)
         waits.result(30)
     assert chief.lateness() == [0.0, 4.0]

@@ -40,7 +40,7 @@ PLANTED = {
     "slow input": """
         def batches():
             while True:
-                time.sleep(0.1)
+                time.sleep(0.1)  # a batch that takes longer than its step, on any machine
                 yield x, y
         model.fit(batches(), steps_per_epoch=50, shuffle=False, verbose=0)
     """,
@@ -73,7 +73,7 @@ PLANTED = {
         def step(batch):
             return batch.sum()
         for batch in strategy.experimental_distribute_dataset(data):
-            time.sleep(0.1)
+            time.sleep(0.1)  # neither data nor devices
             strategy.run(step, args=(batch,))
     """,
 }
@@ -131,7 +131,7 @@ def test_a_worker_with_slow_data_is_named(tmp_path):
     import jax
     def batches():
         while True:
-            time.sleep(0.2 * jax.process_index())
+            time.sleep(0.2 * jax.process_index())  # only the second worker's data are slow
             yield x, y
     model.fit(batches(), steps_per_epoch=50, shuffle=False, verbose=0)
     """

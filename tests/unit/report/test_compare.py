@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import replicax as rx
 from replicax.report import Settings, _measure, compare
+
+from helpers import wait_until
 
 SMALL = ["--model", "mlp", "--examples", "64", "--epochs", "1", "--repeats", "1"]
 OF_WORKERS = ["--strategies", "one_device,multi_worker,parameter_server"]
@@ -150,15 +151,8 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
         ("worker 1", [32, 64]),
     ]
     assert workers[0]["variable_bytes"] == workers[1]["variable_bytes"] > 0
-    wait_until(lambda: processes_of(tmp_path) == [])
-
-
-def wait_until(is_so, seconds=60):
-    """Look again and again; Ray's processes end a moment after the one that started them."""
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert is_so()
+    # Ray's processes end a moment after the one that started them.
+    wait_until(lambda: processes_of(tmp_path) == [], 60)
 
 
 @pytest.mark.slow
