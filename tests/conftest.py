@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-import threading
 
 # Before JAX starts. NPROC sizes XLA:CPU's thread pool: a second belt against its dead-lock,
 # beside the engine's own rule of one step in flight.
@@ -37,6 +37,8 @@ import pytest
 import replicax as rx
 from replicax.testing import MATRIX
 
+from helpers import a_test_begins, begun_threads
+
 # JAX counts its devices now: a test that comes first and asks for another number changes nothing.
 jax.devices()
 
@@ -53,10 +55,14 @@ for _number, _usual in (
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind():
     environment = dict(os.environ)
-    threads = {thread for thread in threading.enumerate() if not thread.daemon}
+    a_test_begins()
     yield
     rx.experimental_set_strategy(None)
-    left = {thread for thread in threading.enumerate() if not thread.daemon} - threads
+    if left := [thread for thread in begun_threads() if not thread.daemon]:
+        gc.collect()  # some end with what they work for: callbacks of a `fit` that failed, readers
+        for thread in left:
+            thread.join(20)
+    left = [thread for thread in left if thread.is_alive()]
     assert not left, f"the test left threads running: {left}"
     names = (environment.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}
     changed = {name for name in names if environment.get(name) != os.environ.get(name)}

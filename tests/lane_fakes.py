@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import WorkerGone
 
+from helpers import begun_threads
+
 
 class FakeLane:
     """A lane whose tasks are functions of the lane; `recover` may be replaced."""
@@ -88,8 +90,8 @@ class FakeStrategy:
 
 
 def lane_threads():
-    """The threads of lanes that are alive."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("replicax-lane")]
+    """The threads of lanes of this test that are alive."""
+    return begun_threads("replicax-lane")
 
 
 def raised(call):

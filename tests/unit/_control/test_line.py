@@ -14,7 +14,7 @@ from replicax._control import Limits, Ticks, _ledger, open_channel
 from replicax._control._wire import Wire, encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 
-from helpers import wait_until
+from helpers import begun_threads, wait_until
 
 
 class Announcement:
@@ -295,7 +295,7 @@ def test_who_says_what_cannot_be_understood_is_lost(cluster):
     wait_until(lambda: two.lost[0])
     wire.close()
     # Its thread ends by an exception, which must not become that of the next test.
-    wait_until(lambda: all(each.name != "replicax-hub" for each in threading.enumerate()))
+    wait_until(lambda: not begun_threads("replicax-hub"))
     assert "worker 1 died: its connection closed" in str(two.lost[0][0])
 
 

@@ -12,7 +12,7 @@ from replicax._control import Limits
 from replicax._ps.pulse import Pulse
 from replicax._ps.wire import LinkLost
 
-from helpers import wait_until
+from helpers import begun_threads, wait_until
 
 
 class Cluster:
@@ -73,9 +73,7 @@ def pulse(cluster):
     pulse.start()
     yield pulse
     pulse.close()
-    wait_until(
-        lambda: not [t for t in threading.enumerate() if t.name.startswith("replicax-pulse")]
-    )
+    wait_until(lambda: not begun_threads("replicax-pulse"))
 
 
 def test_who_is_silent_is_ended_and_the_others_go_on(cluster, pulse, caplog):

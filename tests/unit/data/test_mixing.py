@@ -6,7 +6,6 @@ Where the comment says so, the values were recorded from tf.data 2.21.
 from __future__ import annotations
 
 import gc
-import threading
 from collections import Counter
 
 import jax
@@ -14,6 +13,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
+
+from helpers import begun_threads, wait_until
 
 Dataset = rx.data.Dataset
 UsageError = rx.errors.UsageError
@@ -147,17 +148,13 @@ def test_data_sets_of_one_function_are_shuffled_differently():
 
 
 def test_no_thread_is_left_of_data_sets_read_ahead():
-    def ahead():
-        return [t for t in threading.enumerate() if t.name == "replicax-ahead"]
-
-    before = len(ahead())
     ds = Dataset.range(4).interleave(lambda x: Dataset.range(50), num_parallel_calls=2)
     iterator = iter(ds)
     next(iterator)
-    assert len(ahead()) > before
+    assert begun_threads("replicax-ahead")
     del iterator
     gc.collect()
-    assert len(ahead()) == before
+    wait_until(lambda: not begun_threads("replicax-ahead"))
 
 
 @pytest.mark.parametrize("result", [[1, 2], None, np.zeros(2)])

@@ -18,6 +18,8 @@ import pytest
 from replicax._core.errors import UsageError
 from replicax._ps.wire import Link, LinkLost, Listener, RemoteError
 
+from helpers import begun_threads
+
 
 def arrays(seed=0):
     """Many buffers: empty, small, of all kinds, and one of 20 MB."""
@@ -287,8 +289,7 @@ def test_a_listener_that_closes_wakes_who_waits(serve, connect, way, stuck):
     thread.join(5)
     assert [type(error) for error in raised] == [LinkLost]
     assert "Received: a peer that hung up, at " in str(raised[0])
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith(("replicax-door", "replicax-session"))]
+    assert not begun_threads(("replicax-door", "replicax-session"))
 
 
 def test_a_handler_may_close_its_listener(serve, connect):
