@@ -194,7 +194,7 @@ def run_python(code, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

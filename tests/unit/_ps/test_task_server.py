@@ -170,7 +170,7 @@ def test_a_server_serves_until_the_coordinator_says_goodbye(program):
     """)
     assert cluster.member(WORKER, 0, timeout=60).incarnation == 0
     cluster.close()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "went on\n")
 
 
@@ -181,7 +181,7 @@ def test_a_program_that_is_any_task_serves_and_ends_where_it_is_a_member(program
     """)
     cluster.member(WORKER, 0, timeout=60)
     cluster.close()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "")
 
 
@@ -195,7 +195,7 @@ def test_sigterm_ends_a_server_in_order(program, tmp_path, monkeypatch):
     """)
     cluster.member(WORKER, 0, timeout=60)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (128 + signal.SIGTERM, "in order\n")
     assert list(tmp_path.glob("replicax-*")) == []  # where its Unix socket was
 
