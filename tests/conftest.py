@@ -29,12 +29,14 @@ from replicax.cluster_resolver._tpu_slice import chips_on_bus
 # libtpu is installed to compile with; no process of the tests shall look for a TPU with it.
 os.environ.update(without_idle_libtpu(os.environ, chips_on_bus()))
 
+import hypothesis
 import jax
 import keras
 import numpy as np
 import pytest
 
 import replicax as rx
+from replicax.launch._ports import free_ports
 from replicax.testing import MATRIX
 
 from helpers import a_test_begins, begun_threads
@@ -50,6 +52,18 @@ for _number, _usual in (
 ):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+
+# The same examples on every machine, however slow: a rare failure would be nobody's.
+hypothesis.settings.register_profile(
+    "same",
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +110,13 @@ USUAL = [name for name in MATRIX if name not in ("central_storage_2", "central_s
 def strategy(request):
     """Every strategy of the matrix; conformance tests take it."""
     return MATRIX[request.param]()
+
+
+@pytest.fixture
+def address():
+    """With a free port of this machine, which nobody else gets."""
+    with free_ports(1) as (port,):
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

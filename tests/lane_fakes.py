@@ -116,7 +116,7 @@ def in_thread(call):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
 
-    def result(seconds=10):
+    def result(seconds=60):
         thread.join(seconds)
         assert not thread.is_alive(), "it still waits"
         if outcome.error is not None:

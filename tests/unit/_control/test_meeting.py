@@ -12,14 +12,15 @@ import pytest
 from replicax._control import _meeting, meet
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError
+from replicax.launch._ports import free_ports
 
 OFFER = {"port": 7, "token": "x"}
 
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    with free_ports(1) as (port,):
+        yield port
 
 
 @pytest.fixture
