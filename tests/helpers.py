@@ -92,6 +92,12 @@ def open_files(*kinds):
     return found
 
 
+def is_waiting(thread):
+    """Whether a thread waits for another one, at an event or a condition."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
+
+
 def wait_until(holds, seconds=60):
     """Wait for what another thread or process does; the limit is for one that never does it."""
     end = time.monotonic() + seconds

@@ -69,7 +69,7 @@ def test_two_hosts_train_as_one(address):
         )
         for number in range(2)
     ]
-    said = [host.communicate(timeout=110) for host in hosts]
+    said = [host.communicate(timeout=280) for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], said
     expected = trained(rx.get_strategy())[0]
     for output, warnings in said:
