@@ -205,3 +205,14 @@ def run_python(code, **environment):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def uninstall(monkeypatch, package, *modules):
+    """Make a machine without a package, on which nobody has imported `modules`, which want it."""
+    of_package = [name for name in sys.modules if name.startswith(f"{package}.")]
+    for name in (package, *of_package):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module in modules:
+        parent, _, name = module.rpartition(".")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delattr(f"{parent}.{name}", raising=False)

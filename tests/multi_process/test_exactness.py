@@ -54,6 +54,8 @@ def test_a_custom_loop_gives_what_four_replicas_in_one_process_give(workers, fou
 def test_compressed_gradients_leave_all_workers_with_the_same_weights(workers):
     first, second = (found["compressed"] for found in workers)
     assert_trees_close(first, second, rtol=0, atol=0)  # bit for bit
+    # From a checkpoint, with what was left over on both workers.
+    assert_trees_close(first["went on"], first["went on again"], rtol=0, atol=0)
     plain = workers[0]["custom_loop"]
     assert first["loop"]["losses"] == pytest.approx(plain["losses"], rel=0.1)
     assert first["loop"]["losses"][0] == pytest.approx(plain["losses"][0])

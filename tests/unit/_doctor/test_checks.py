@@ -56,6 +56,13 @@ FAULTS = [
         "and gcc",
     ),
     ("TensorBoard", {"versions": {"xprof": None}}, WARN, "without xprof", "pip install xprof"),
+    (
+        "reports",
+        {"versions": {"scikit-learn": None}},
+        WARN,
+        "without scikit-learn: no `replicax compare`",
+        'pip install "replicax[report]"',
+    ),
 ]
 
 
