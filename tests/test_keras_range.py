@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 KERAS_FOLDER = Path(sys.prefix) / "keras-lowest"
 LOWEST = "3.12.0"
-SECONDS = 420
+SECONDS = 1500  # for what takes two minutes; the machine may be busy, or slow
 
 pytestmark = [
     pytest.mark.slow,

@@ -87,7 +87,7 @@ LAYERS = {
     "_doctor": {"_core", "_plan", "_profile", "cluster_resolver", "launch", "report", PUBLIC},
     "_verify": {*ENGINE, "_script", "strategies", "report", PUBLIC},
     "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
-    "_migrate": {"_core.errors", "_core.env", "tf._missing", PUBLIC},
+    "_migrate": {"_core.command", "_core.errors", "_core.env", "tf._missing", PUBLIC},
     "testing": {PUBLIC, "_core.events", "_core.env", "_core.starting"},
 }
 # Which modules may import a library. One that is not named here may be imported nowhere.

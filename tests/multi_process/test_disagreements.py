@@ -8,12 +8,12 @@ import replicax as rx
 
 from . import disagreements
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def workers():
-    return rx.launch.run(disagreements.in_worker, 2, devices_per_worker=1, timeout=150)
+    return rx.launch.run(disagreements.in_worker, 2, devices_per_worker=1, timeout=450)
 
 
 @pytest.mark.parametrize(

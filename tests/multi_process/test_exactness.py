@@ -11,7 +11,7 @@ import replicax as rx
 from . import scenarios
 from helpers import assert_trees_close
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 LINES = {"a": (0, 5), "b": (100, 3), "c": (200, 9), "d": (300, 2)}
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 def workers(folder):
     """What two workers with two devices each have found."""
     call = (folder, [scenario.__name__ for scenario in scenarios.SCENARIOS])
-    return rx.launch.run(scenarios.in_worker, 2, devices_per_worker=2, args=call, timeout=240)
+    return rx.launch.run(scenarios.in_worker, 2, devices_per_worker=2, args=call, timeout=550)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_workers_that_read_files_of_unequal_length_lose_no_row(workers):
 
 def test_four_workers(folder):
     call = (folder, ["custom_loop"])
-    found = rx.launch.run(scenarios.in_worker, 4, devices_per_worker=1, args=call, timeout=240)
+    found = rx.launch.run(scenarios.in_worker, 4, devices_per_worker=1, args=call, timeout=550)
     strategy = rx.MirroredStrategy(jax.devices()[:4])
     expected = scenarios.custom_loop(strategy)
     for worker in found:

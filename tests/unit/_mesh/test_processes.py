@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -100,10 +99,8 @@ options = rx.experimental.CommunicationOptions(timeout_seconds=float(seconds))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path, address):
     """Run some workers of a cluster; give for each its exit code and what it has said."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
     started = []
 
     def run(program, indices, size, *, seconds=60.0):
