@@ -26,6 +26,10 @@ def workers():
         ("weights", ["value of sequential/dense/kernel", "value of sequential/dense/bias"]),
         ("number_of_batches", ["number of batches", "worker 0 (", ": 1", ": 2"]),
         ("later_batch", ["divided by DATA", "batch (its checksum)"]),
+        ("rows_of_arrays", [" batches. ", "checksum "]),
+        ("shapes_of_arrays", [" batches. ", "float32[8, 2]", "float32[8, 3]"]),
+        ("kind_of_batches", [" kind of batches. ", "float32[None, 2]", "float32[None, 3]"]),
+        ("kind_of_values", [" kind of values. ", "float32[None, 2]", "float32[None, 3]"]),
     ],
 )
 def test_both_are_told_what_differs(workers, case, words):
