@@ -16,6 +16,15 @@ import keras
 import numpy as np
 import pytest
 
+# For processes that neither draw nor load data sets. Keras imports scikit-learn and matplotlib
+# where it finds them, which is a third of what it takes to start a process.
+TESTS = Path(__file__).parent
+LEAN = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(TESTS / "lean"), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    ).strip(os.pathsep)
+}
+
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
 few_strategies = pytest.mark.parametrize("strategy", FEW, indirect=True)

@@ -9,7 +9,7 @@ import pytest
 import replicax as rx
 
 from . import scenarios
-from helpers import assert_trees_close
+from helpers import LEAN, assert_trees_close
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -25,11 +25,17 @@ def folder(tmp_path_factory):
     return str(folder)
 
 
+def run(workers, devices, call):
+    return rx.launch.run(
+        scenarios.in_worker, workers, devices_per_worker=devices, args=call, timeout=550, env=LEAN
+    )
+
+
 @pytest.fixture(scope="module")
 def workers(folder):
     """What two workers with two devices each have found."""
     call = (folder, [scenario.__name__ for scenario in scenarios.SCENARIOS])
-    return rx.launch.run(scenarios.in_worker, 2, devices_per_worker=2, args=call, timeout=550)
+    return run(2, 2, call)
 
 
 @pytest.fixture
@@ -137,7 +143,7 @@ def test_workers_that_read_files_of_unequal_length_lose_no_row(workers):
 
 def test_four_workers(folder):
     call = (folder, ["custom_loop"])
-    found = rx.launch.run(scenarios.in_worker, 4, devices_per_worker=1, args=call, timeout=550)
+    found = run(4, 1, call)
     strategy = rx.MirroredStrategy(jax.devices()[:4])
     expected = scenarios.custom_loop(strategy)
     for worker in found:

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import replicax as rx
 from replicax._control import EXIT_CODE
 
-from helpers import wait_until
+from helpers import LEAN, wait_until
 from processes import running_with
 
 pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("faults.py")
-SOURCE = str(Path(rx.__file__).parents[1])
 HOST = socket.gethostname()
 SECONDS = 200  # for what takes a few, and the watchdog's four; the machine may be busy
 # JAX ends a worker whose chief has died. It may be faster than we are.
@@ -60,7 +58,7 @@ def end_of(tmp_path):
             [*launcher, str(PROGRAM), fault, str(culprit), *arguments],
             env={
                 **os.environ,
-                "PYTHONPATH": SOURCE,
+                **LEAN,
                 "RX_WATCHDOG_SECONDS": "4",
                 "JAX_NUM_CPU_DEVICES": "1",
                 "FAULTS": str(tmp_path),

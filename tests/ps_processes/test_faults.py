@@ -21,7 +21,7 @@ import pytest
 from replicax.launch._ports import free_ports
 
 from . import faults
-from helpers import wait_until
+from helpers import LEAN, wait_until
 from processes import running_with
 
 pytestmark = [
@@ -123,7 +123,7 @@ def run(tmp_path_factory, ports):
         "TF_CONFIG": json.dumps({"cluster": cluster}),
         "RX_CLUSTER_SECRET": secrets.token_hex(),
         "RX_WATCHDOG_SECONDS": str(WATCHDOG),
-        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONPATH": os.pathsep.join([LEAN["PYTHONPATH"], *sys.path]),
         "JAX_PLATFORMS": "cpu",
     }
     tasks = []
