@@ -82,9 +82,7 @@ def test_who_is_silent_is_ended_and_the_others_go_on(cluster, pulse, caplog):
     cluster.mute.add(("server", 1))
     wait_until(lambda: pulse.told)
     assert pulse.told == cluster.killed == [("server", 1)]
-    assert (
-        "parameter server 1 has not answered for 1 seconds: it is taken for dead" in caplog.text
-    )
+    assert "parameter server 1 has not answered for 1 seconds: it is taken for dead" in caplog.text
     count = cluster.pings.count(("server", 1))
     wait_until(lambda: cluster.pings.count(("server", 1)) > count + 2)  # and is asked again
     assert cluster.killed == [("server", 1)]
