@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import jax
 import keras
 import numpy as np
 import pytest
+
+# For processes that neither draw nor load data sets. Keras imports scikit-learn and matplotlib
+# where it finds them, which is a third of what it takes to start a process.
+TESTS = Path(__file__).parent
+LEAN = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(TESTS / "lean"), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    ).strip(os.pathsep)
+}
 
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
@@ -59,8 +70,45 @@ def batch_of(strategy, batch):
     return split
 
 
-def wait_until(holds, seconds=10):
-    """Wait for what another thread does."""
+def since_now(listed):
+    """A function that lists what has come since now: what was there before may go at any time."""
+    before = frozenset(listed())
+    return lambda: [each for each in listed() if each not in before]
+
+
+# Taken anew for each test: those before it may have left threads that have yet to end.
+_new_threads = since_now(threading.enumerate)
+
+
+def a_test_begins():
+    global _new_threads
+    _new_threads = since_now(threading.enumerate)
+
+
+def begun_threads(name=""):
+    """The threads that this test has begun and that still run, of names that begin so."""
+    return [thread for thread in _new_threads() if thread.name.startswith(name)]
+
+
+def open_files(*kinds):
+    """Numbers and targets of the files that this process has open, of targets that begin so."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile; that of the listing itself
+            target = os.readlink(link)
+            if target.startswith(kinds):
+                found.append((int(link.name), target))
+    return found
+
+
+def is_waiting(thread):
+    """Whether a thread waits for another one, at an event or a condition."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
+
+
+def wait_until(holds, seconds=60):
+    """Wait for what another thread or process does; the limit is for one that never does it."""
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         threading.Event().wait(0.005)
@@ -161,8 +209,19 @@ def run_python(code, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def uninstall(monkeypatch, package, *modules):
+    """Make a machine without a package, on which nobody has imported `modules`, which want it."""
+    of_package = [name for name in sys.modules if name.startswith(f"{package}.")]
+    for name in (package, *of_package):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module in modules:
+        parent, _, name = module.rpartition(".")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delattr(f"{parent}.{name}", raising=False)

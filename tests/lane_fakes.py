@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import WorkerGone
 
+from helpers import begun_threads, is_waiting, wait_until
+
 
 class FakeLane:
     """A lane whose tasks are functions of the lane; `recover` may be replaced."""
@@ -88,8 +90,8 @@ class FakeStrategy:
 
 
 def lane_threads():
-    """The threads of lanes that are alive."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("replicax-lane")]
+    """The threads of lanes of this test that are alive."""
+    return begun_threads("replicax-lane")
 
 
 def raised(call):
@@ -114,7 +116,7 @@ def in_thread(call):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
 
-    def result(seconds=10):
+    def result(seconds=60):
         thread.join(seconds)
         assert not thread.is_alive(), "it still waits"
         if outcome.error is not None:
@@ -125,6 +127,7 @@ def in_thread(call):
 
 
 def _waits(thread):
-    """Whether the thread has not ended a moment later."""
+    """Whether the thread comes to a place where it waits, and is there a moment later."""
+    wait_until(lambda: is_waiting(thread) or not thread.is_alive())
     thread.join(0.02)
     return thread.is_alive()

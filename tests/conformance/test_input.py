@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import threading
 
@@ -23,16 +22,6 @@ from helpers import wait_until
 def two(request):
     """Every strategy of two replicas."""
     return MATRIX[request.param]()
-
-
-@pytest.fixture
-def readers_end():
-    """Grain reads ahead in threads, which end soon after the last iterator is gone."""
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
 
 
 def chunks(rows, size):
@@ -225,7 +214,7 @@ def test_a_py_dataset_that_shuffles_between_epochs(mirrored):
     assert epoch(mirrored, dataset) == [[[7, 0], [1, 2]], [[3, 4], [5, 6]]]
 
 
-def test_grain_data_sets(two, readers_end):
+def test_grain_data_sets(two):
     batches = grain.MapDataset.range(5).batch(3)
     expected = [[[0, 1], [2]], [[3], [4]]]
     assert distributed(two, batches) == expected
@@ -478,7 +467,7 @@ def test_pipelines_of_different_lengths_end_together(mirrored):
     assert epoch(mirrored, dataset) == [[[0, 1], [0, 1]], [[2, 3], []]]
 
 
-def test_a_function_may_return_any_data_set(two, readers_end):
+def test_a_function_may_return_any_data_set(two):
     def dataset_fn(context):
         return grain.MapDataset.range(5).batch(context.get_per_replica_batch_size(4))
 

@@ -1,34 +1,21 @@
-"""`python -m replicax._doctor OPTIONS`, started by `replicax doctor`, which checks the options.
-
-OPTIONS is one JSON object.
-"""
+"""`python -m replicax._doctor OPTIONS`, started by `replicax doctor`, which checks the options."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import replicax as rx
+from replicax._core.command import answer
 from replicax._core.env import cores
 from replicax._doctor import _render
 from replicax._doctor._checks import WRONG, checked
 from replicax._doctor._facts import Facts, gather
 
-_USAGE = "usage: python -m replicax._doctor OPTIONS; see replicax doctor --help"
-
 
 def main(arguments: list[str]) -> int:
     """Look; return the exit code."""
-    if len(arguments) != 1:
-        print(_USAGE, file=sys.stderr)
-        return 2
-    try:
-        return _doctor(json.loads(arguments[0]))
-    except rx.errors.ReplicaxError as error:
-        print(f"replicax doctor: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, rx.errors.UsageError) else 1
+    return answer("doctor", _doctor, arguments)
 
 
 def _doctor(options: dict[str, Any]) -> int:

@@ -1,7 +1,4 @@
-"""`python -m replicax._migrate OPTIONS`, started by `replicax migrate`, which checks the options.
-
-OPTIONS is one JSON object.
-"""
+"""`python -m replicax._migrate OPTIONS`, started by `replicax migrate`, which checks them."""
 
 from __future__ import annotations
 
@@ -10,36 +7,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_USAGE = "usage: python -m replicax._migrate OPTIONS; see replicax migrate --help"
+from replicax._core.command import answer
+from replicax._core.errors import UsageError
 
 
 def main(arguments: list[str]) -> int:
     """Migrate; return the exit code."""
-    if len(arguments) != 1:
-        print(_USAGE, file=sys.stderr)
-        return 2
-    try:
-        import libcst as libcst
-    except ImportError:
-        print(
-            "replicax migrate: error: Programs are rewritten by LibCST. Received: no package "
-            "libcst. It keeps their formatting. Run `pip install 'replicax[migrate]'`.",
-            file=sys.stderr,
-        )
-        return 2
-    from replicax._core.errors import UsageError
-
-    try:
-        return _migrate(json.loads(arguments[0]))
-    except UsageError as error:
-        print(f"replicax migrate: error: {error}", file=sys.stderr)
-        return 2
+    return answer("migrate", _migrate, arguments)
 
 
 def _migrate(options: dict[str, Any]) -> int:
+    try:
+        import libcst as libcst
+    except ImportError:
+        raise UsageError(
+            "Programs are rewritten by LibCST. Received: no package libcst. It keeps their "
+            "formatting. Run `pip install 'replicax[migrate]'`."
+        ) from None
     from rich.console import Console
 
-    from replicax._core.errors import UsageError
     from replicax._migrate import _programs, _report
     from replicax._migrate._findings import look
 

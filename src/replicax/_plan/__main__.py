@@ -1,11 +1,7 @@
-"""`python -m replicax._plan OPTIONS`, started by `replicax plan`, which checks the options.
-
-OPTIONS is one JSON object.
-"""
+"""`python -m replicax._plan OPTIONS`, started by `replicax plan`, which checks the options."""
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from pathlib import Path
@@ -14,29 +10,24 @@ from typing import Any
 import keras
 
 import replicax as rx
+from replicax._core.command import answer
 from replicax._plan._load import load
 from replicax._plan._planning import plan_subject
+from replicax._plan._result import drawing
 from replicax._plan._targets import target
 from replicax.report import _progress
-
-_USAGE = "usage: python -m replicax._plan OPTIONS; see replicax plan --help"
 
 
 def main(arguments: list[str]) -> int:
     """Plan; return the exit code."""
-    if len(arguments) != 1:
-        print(_USAGE, file=sys.stderr)
-        return 2
-    try:
-        return _plan(json.loads(arguments[0]))
-    except rx.errors.ReplicaxError as error:
-        print(f"replicax plan: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, rx.errors.UsageError) else 1
+    return answer("plan", _plan, arguments)
 
 
 def _plan(options: dict[str, Any]) -> int:
     for name in ("json", "plot"):
         _check_writable(options[name])  # before minutes of work, not after
+    if options["plot"]:
+        drawing()
     for name in options["topologies"]:
         if not name.startswith(("cpu:", "gpu:")):  # these start JAX, which the script may set up
             target(name)  # whatever is wrong with one should not be found last

@@ -1,11 +1,7 @@
-"""`python -m replicax._profile OPTIONS`, started by `replicax profile`, which checks the options.
-
-OPTIONS is one JSON object.
-"""
+"""`python -m replicax._profile OPTIONS`, started by `replicax profile`, which checks them."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,29 +9,16 @@ from typing import Any
 
 import jax
 
-import replicax as rx
+from replicax._core.command import answer
 from replicax._profile import _render
 from replicax._profile._recorder import Plan
 from replicax._profile._running import profile_script
 from replicax.report import _progress
 
-_USAGE = "usage: python -m replicax._profile OPTIONS; see replicax profile --help"
-
 
 def main(arguments: list[str]) -> int:
     """Profile; return the exit code."""
-    if len(arguments) != 1:
-        print(_USAGE, file=sys.stderr)
-        return 2
-    try:
-        options = json.loads(arguments[0])
-        if options["log"]:
-            _write_to(options["log"])
-        _profile(options)
-    except rx.errors.ReplicaxError as error:
-        print(f"replicax profile: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, rx.errors.UsageError) else 1
-    return 0
+    return answer("profile", _profile, arguments)
 
 
 def _write_to(file: str) -> None:
@@ -45,7 +28,9 @@ def _write_to(file: str) -> None:
             os.dup2(log.fileno(), stream)
 
 
-def _profile(options: dict[str, Any]) -> None:
+def _profile(options: dict[str, Any]) -> int:
+    if options["log"]:
+        _write_to(options["log"])
     plan = Plan(options["warm_up"], options["steps"], options["traced"])
     folder = Path(options["output"]) if plan.traced else None
     with _progress.for_stdout() as listener:
@@ -68,6 +53,7 @@ def _profile(options: dict[str, Any]) -> None:
     if options["markdown"]:
         Path(options["markdown"]).write_text(_render.to_markdown(found), encoding="utf-8")
     print(f"\n{_render.to_text(found)}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":

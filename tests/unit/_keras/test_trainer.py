@@ -5,11 +5,9 @@ That they train as one device does is in conformance/test_fit.py.
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-import threading
 
 import keras
 import numpy as np
@@ -26,17 +24,6 @@ X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
 # What the weights become when they are 7: 7 − 0.01 · 2 · (21 − 1) for each of the steps.
 SEVEN = [[[7.0], [7.0]], [7.0]]
 STEP = 0.01 * 2 * 20
-
-
-@pytest.fixture(autouse=True)
-def callbacks_end():
-    """Keras calls callbacks in a thread, which lives as long as its list after a failure."""
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        if not thread.name.startswith("replicax-"):  # of servers that another test has left behind
-            thread.join(10)
 
 
 @pytest.fixture(params=KINDS)

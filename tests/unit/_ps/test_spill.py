@@ -11,6 +11,8 @@ from replicax._core.errors import UsageError
 from replicax._ps.row_store import Column, ResidentRows
 from replicax._ps.spill import SpilledRows
 
+from helpers import open_files
+
 COLUMNS = [Column((3,)), Column((), "int32"), Column((2, 2), "float64")]
 
 
@@ -66,22 +68,15 @@ def test_the_slots_of_another_optimizer_begin_at_zero(stores):
         assert store.read(0, np.arange(40)).all()
 
 
-def open_files(directory):
-    """The files of a directory that this process has open, also those without a name."""
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    targets = [os.readlink(link) for link in links if os.path.islink(link)]
-    return [target for target in targets if target.startswith(str(directory))]
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads Linux's list of open files")
 def test_the_files_have_no_names_and_are_closed(tmp_path):
     store = SpilledRows(Column((3,)), 40, 4, str(tmp_path))
     store.add_column(Column((2,)))
     store.write(0, np.arange(40), np.ones((40, 3)))
-    assert open_files(tmp_path)
+    assert open_files(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     store.close()
-    assert open_files(tmp_path) == []
+    assert open_files(str(tmp_path)) == []
 
 
 def test_some_row_must_be_in_memory():

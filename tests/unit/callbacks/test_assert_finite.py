@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-
 import keras
 import numpy as np
 import pytest
@@ -12,17 +9,6 @@ import pytest
 import replicax as rx
 
 X, Y = np.ones((12, 2), "float32"), np.ones((12, 1), "float32")
-
-
-@pytest.fixture(autouse=True)
-def callbacks_end():
-    """Keras calls callbacks in a thread, which lives as long as its list after a failure."""
-    before = set(threading.enumerate())
-    yield
-    gc.collect()
-    for thread in set(threading.enumerate()) - before:
-        if not thread.name.startswith("replicax-"):  # of servers that another test has left behind
-            thread.join(10)
 
 
 def net(rate=0.1):

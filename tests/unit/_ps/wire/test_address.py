@@ -18,6 +18,8 @@ from replicax._ps.wire._address import host_id, of_tcp, parse, reachable
 from replicax._ps.wire._door import Door
 from replicax._ps.wire._listener import Listener
 
+from helpers import open_files, since_now
+
 
 def path_of(address):
     return Path("/" + address.removeprefix("unix://").partition("/")[2])
@@ -125,22 +127,14 @@ def test_a_listener_may_have_an_address_of_version_six(serve, connect):
 
 
 def test_forked_children_close_every_socket_of_this_package(serve, connect):
-    def sockets():
-        links = {}
-        for number in os.listdir("/proc/self/fd"):
-            try:
-                links[int(number)] = os.readlink(f"/proc/self/fd/{number}")
-            except OSError:
-                continue
-        return {number for number, link in links.items() if link.startswith("socket:")}
-
-    before = sockets()
+    sockets = since_now(lambda: open_files("socket:"))
     addresses = serve()
     link = connect(addresses)
     link.call("x")
     ours = {sock.fileno() for sock in list(_sockets._ours)}
-    assert len(sockets() - before) == 6
-    assert sockets() - before <= ours
+    begun = {number for number, _ in sockets()}
+    assert len(begun) == 6
+    assert begun <= ours
 
 
 def test_a_child_that_closes_a_socket_leaves_the_object_without_it(monkeypatch):

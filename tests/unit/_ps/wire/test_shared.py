@@ -14,28 +14,37 @@ import pytest
 from replicax._ps.wire._channel import Channel
 from replicax._ps.wire._frames import NOTHING, REQUEST, Garbled, first_bytes, lay_out
 
+from helpers import open_files, since_now
+
 MB = 1 << 20
 COUNT = 16_384  # numbers of eight bytes
 
 
-def mappings():
-    """How many pieces of shared memory this process has in its address space."""
-    return Path("/proc/self/maps").read_text().count("memfd:replicax")
-
-
-def files():
-    return len(os.listdir("/proc/self/fd"))
+def in_address_space():
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if "memfd:replicax" in line]
 
 
 @pytest.fixture
-def ends():
+def mappings():
+    """The pieces of shared memory that this test has in its address space."""
+    return since_now(in_address_space)
+
+
+@pytest.fixture
+def files():
+    """What this test has open of what a channel opens."""
+    return since_now(lambda: open_files("socket:", "/memfd:"))
+
+
+@pytest.fixture
+def ends(mappings, files):
     """Two channels that share memory."""
-    before = mappings(), files()
     pair = [Channel(sock, 1 << 34, shared=True) for sock in socket.socketpair()]
     yield pair
     for channel in pair:
         channel.close()
-    assert (mappings(), files()) == before
+    assert (mappings(), files()) == ([], [])
 
 
 def send(source, target, *buffers):
@@ -59,17 +68,17 @@ def test_large_buffers_do_not_go_through_the_socket(ends):
     assert here.prepare(REQUEST, "x", {}, [np.zeros(100)]).size > 800
 
 
-def test_memory_is_written_again_when_the_other_end_has_said_that_it_is_unused(ends):
+def test_memory_is_written_again_when_the_other_end_has_said_that_it_is_unused(ends, mappings):
     here, there = ends
     for n in range(20):
         (buffer,) = send(here, there, np.full(COUNT, float(n)))
         assert value(buffer) == n
         del buffer
         send(there, here)
-    assert mappings() == 2  # of one segment, both ends are in this process
+    assert len(mappings()) == 2  # of one segment, both ends are in this process
 
 
-def test_memory_that_is_in_use_is_not_written_again(ends):
+def test_memory_that_is_in_use_is_not_written_again(ends, mappings):
     here, there = ends
     kept = []
     for n in range(10):
@@ -78,10 +87,10 @@ def test_memory_that_is_in_use_is_not_written_again(ends):
         kept.append(np.frombuffer(buffer).reshape(2, -1)[1:])
         send(there, here)
     assert [value(array) for array in kept] == list(range(10))
-    assert mappings() == 2 * 4  # the rest came through the socket
+    assert len(mappings()) == 2 * 4  # the rest came through the socket
 
 
-def test_what_is_kept_for_long_is_left_to_who_keeps_it(ends):
+def test_what_is_kept_for_long_is_left_to_who_keeps_it(ends, mappings):
     here, there = ends
     kept = [send(here, there, np.full(COUNT, float(n)))[0] for n in range(4)]
     for n in range(100):
@@ -90,18 +99,18 @@ def test_what_is_kept_for_long_is_left_to_who_keeps_it(ends):
         del buffer
         send(there, here)
     send(here, there, np.zeros(COUNT))
-    assert mappings() == 4 + 2  # those four there; and one at both ends, again and again
+    assert len(mappings()) == 4 + 2  # those four there; and one at both ends, again and again
     assert [value(buffer) for buffer in kept] == [0, 1, 2, 3]
 
 
-def test_growing_messages_replace_the_memory_of_small_ones(ends):
+def test_growing_messages_replace_the_memory_of_small_ones(ends, mappings):
     here, there = ends
     for n in range(1, 12):
         (buffer,) = send(here, there, np.full(n * COUNT, float(n)))
         assert value(buffer) == n
         del buffer
         send(there, here)
-    assert mappings() <= 2 * 4
+    assert len(mappings()) <= 2 * 4
 
 
 def test_messages_too_large_to_keep_memory_for_go_through_the_socket(ends, monkeypatch):
@@ -127,15 +136,14 @@ def say(sock, segment, *files, new=1, count=8):
 
 
 @pytest.fixture
-def attack():
+def attack(files):
     """A channel that shares memory, and the bare socket of its other end."""
-    before = files()
     mine, its = socket.socketpair()
     channel = Channel(its, 1 << 30, shared=True)
     yield mine, channel
     mine.close()
     channel.close()
-    assert files() == before
+    assert files() == []
 
 
 def memory(size, seals=fcntl.F_SEAL_SHRINK):
