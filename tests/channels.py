@@ -26,7 +26,7 @@ class _Hall:
         with self.changed:
             self.values[name][index] = value
             self.changed.notify_all()
-            if not self.changed.wait_for(lambda: len(self.values[name]) == self.size, timeout=20):
+            if not self.changed.wait_for(lambda: len(self.values[name]) == self.size, timeout=60):
                 raise TimeoutError(f"worker {index} waits at {name}")
             # Copies, as if they had travelled.
             return [copy.deepcopy(self.values[name][worker]) for worker in range(self.size)]

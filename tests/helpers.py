@@ -16,6 +16,15 @@ import keras
 import numpy as np
 import pytest
 
+# For processes that neither draw nor load data sets. Keras imports scikit-learn and matplotlib
+# where it finds them, which is a third of what it takes to start a process.
+TESTS = Path(__file__).parent
+LEAN = {
+    "PYTHONPATH": os.pathsep.join(
+        [str(TESTS / "lean"), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    ).strip(os.pathsep)
+}
+
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
 few_strategies = pytest.mark.parametrize("strategy", FEW, indirect=True)
@@ -90,6 +99,12 @@ def open_files(*kinds):
             if target.startswith(kinds):
                 found.append((int(link.name), target))
     return found
+
+
+def is_waiting(thread):
+    """Whether a thread waits for another one, at an event or a condition."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code is threading.Condition.wait.__code__
 
 
 def wait_until(holds, seconds=60):
@@ -194,8 +209,19 @@ def run_python(code, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+def uninstall(monkeypatch, package, *modules):
+    """Make a machine without a package, on which nobody has imported `modules`, which want it."""
+    of_package = [name for name in sys.modules if name.startswith(f"{package}.")]
+    for name in (package, *of_package):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module in modules:
+        parent, _, name = module.rpartition(".")
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.delattr(f"{parent}.{name}", raising=False)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from replicax._ps.dispatch import Dispatcher
 from replicax._ps.lanes import WorkerGone
 
-from helpers import begun_threads
+from helpers import begun_threads, is_waiting, wait_until
 
 
 class FakeLane:
@@ -116,7 +116,7 @@ def in_thread(call):
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
 
-    def result(seconds=10):
+    def result(seconds=60):
         thread.join(seconds)
         assert not thread.is_alive(), "it still waits"
         if outcome.error is not None:
@@ -127,6 +127,7 @@ def in_thread(call):
 
 
 def _waits(thread):
-    """Whether the thread has not ended a moment later."""
+    """Whether the thread comes to a place where it waits, and is there a moment later."""
+    wait_until(lambda: is_waiting(thread) or not thread.is_alive())
     thread.join(0.02)
     return thread.is_alive()

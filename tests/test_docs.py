@@ -145,7 +145,7 @@ def run(tmp_path_factory):
     output = tmp_path_factory.mktemp("docs") / "output"
 
     def run_one(*command):
-        code = zygote.run(*command, output=output, timeout=100)
+        code = zygote.run(*command, output=output, timeout=250)
         printed = output.read_text(errors="replace")
         if code:
             pytest.fail(f"exit code {code}\n{printed[-10000:]}", pytrace=False)

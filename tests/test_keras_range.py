@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 KERAS_FOLDER = Path(sys.prefix) / "keras-lowest"
 LOWEST = "3.12.0"
-SECONDS = 420
+SECONDS = 1500  # for what takes two minutes; the machine may be busy, or slow
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,8 +50,9 @@ def test_the_folder_holds_the_lowest_supported_keras():
 @pytest.mark.parametrize(
     "chosen",
     [
-        ["tests/unit/_keras", "-k", "not central_storage"],  # which differs by its store alone
-        ["tests/conformance/test_fit.py", "-k", "core"],
+        # The others differ from mirrored replicas by their stores alone.
+        ["tests/unit/_keras", "-k", "not central_storage and not [one_device"],
+        ["tests/conformance/test_fit.py", "-k", "core and (mirrored or central_storage_4)"],
     ],
     ids=["capture", "fit"],
 )

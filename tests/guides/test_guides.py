@@ -58,7 +58,7 @@ def ran(start):
 
 def figures_of(process, output):
     """What a program has found, or a failure with its last lines."""
-    code = process.wait(120)
+    code = process.wait(250)
     text = output.read_text(errors="replace")
     found = [line for line in text.splitlines() if line.startswith("FIGURES ")]
     if code or not found:

@@ -14,7 +14,7 @@ def in_worker():
     strategy = rx.MultiWorkerMirroredStrategy()
     me = jax.process_index()
     found = {}
-    for case in (wiring, key, argument, later_argument, weights, number_of_batches, later_batch):
+    for case in CASES:
         try:
             case(strategy, me)
             found[case.__name__] = ""
@@ -71,9 +71,56 @@ def later_batch(strategy, me):
         strategy.reduce("SUM", batch, axis=0)
 
 
-def compiled(strategy):
+def rows_of_arrays(strategy, me):
+    rows = np.ones((400, 2), "float32") * (1 + me)
+    compiled(strategy).fit(rows, np.ones((400, 1), "float32"), batch_size=8, verbose=0)
+
+
+def shapes_of_arrays(strategy, me):
+    rows = np.ones((400, 2 + me), "float32")
+    compiled(strategy, None).fit(rows, np.ones((400, 1), "float32"), batch_size=8, verbose=0)
+
+
+def kind_of_batches(strategy, me):
+    def batches(context):
+        return (np.ones((2, 3 if step == 3 and me else 2), "float32") for step in range(5))
+
+    for batch in strategy.distribute_datasets_from_function(batches):
+        strategy.run(total, (batch,))
+
+
+def kind_of_values(strategy, me):
+    for step in range(5):
+        value = strategy.experimental_distribute_values_from_function(
+            lambda context, step=step: np.ones((2, 3 if step == 3 and me else 2), "float32")
+        )
+        strategy.run(total, (value,))
+
+
+CASES = (
+    wiring,
+    key,
+    argument,
+    later_argument,
+    weights,
+    number_of_batches,
+    later_batch,
+    rows_of_arrays,
+    shapes_of_arrays,
+    kind_of_batches,
+    kind_of_values,
+)
+
+
+def total(x):
+    return x.sum()
+
+
+def compiled(strategy, features=2):
+    """A model; one without a number of features is built for its first batch."""
+    layers = [keras.Input((features,))] if features else []
     with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     return model
 

@@ -176,7 +176,14 @@ def compressed(strategy):
     x, y = images(16)
     model = conv_net(small)
     history = model.fit(x, y, batch_size=8, epochs=2, verbose=0).history
-    return {"loop": custom_loop(small), "history": history, "weights": weights(model)}
+    found = {"loop": custom_loop(small), "history": history, "weights": weights(model)}
+    checkpoint = rx.train.Checkpoint(model=model)
+    path = checkpoint.write(f"{tempfile.mkdtemp()}/here")
+    for name in ("went on", "went on again"):
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        found[name] = weights(model)
+        checkpoint.read(path)
+    return found
 
 
 def collectives(strategy):

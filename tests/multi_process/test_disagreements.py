@@ -7,13 +7,15 @@ import pytest
 import replicax as rx
 
 from . import disagreements
+from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def workers():
-    return rx.launch.run(disagreements.in_worker, 2, devices_per_worker=1, timeout=150)
+    function = disagreements.in_worker
+    return rx.launch.run(function, 2, devices_per_worker=1, timeout=450, env=LEAN)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,10 @@ def workers():
         ("weights", ["value of sequential/dense/kernel", "value of sequential/dense/bias"]),
         ("number_of_batches", ["number of batches", "worker 0 (", ": 1", ": 2"]),
         ("later_batch", ["divided by DATA", "batch (its checksum)"]),
+        ("rows_of_arrays", ["same batches. ", "checksum "]),
+        ("shapes_of_arrays", ["same batches. ", "float32[8, 2]", "float32[8, 3]"]),
+        ("kind_of_batches", ["kind of batches", "float32[None, 2]", "float32[None, 3]"]),
+        ("kind_of_values", ["kind of values", "float32[None, 2]", "float32[None, 3]"]),
     ],
 )
 def test_both_are_told_what_differs(workers, case, words):

@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 
-import replicax as rx
 from replicax._control import EXIT_CODE
 
-from helpers import wait_until
+from helpers import LEAN, wait_until
 from processes import running_with
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("faults.py")
-SOURCE = str(Path(rx.__file__).parents[1])
 HOST = socket.gethostname()
-SECONDS = 90  # for what takes a few, and the watchdog's four; the machine may be busy
+SECONDS = 200  # for what takes a few, and the watchdog's four; the machine may be busy
 # JAX ends a worker whose chief has died. It may be faster than we are.
 OF_JAX = "Terminating process because the JAX distributed service detected fatal errors"
 # The code of who ends by its own error; JAX may abort a process that leaves its cluster.
@@ -60,7 +58,7 @@ def end_of(tmp_path):
             [*launcher, str(PROGRAM), fault, str(culprit), *arguments],
             env={
                 **os.environ,
-                "PYTHONPATH": SOURCE,
+                **LEAN,
                 "RX_WATCHDOG_SECONDS": "4",
                 "JAX_NUM_CPU_DEVICES": "1",
                 "FAULTS": str(tmp_path),
@@ -108,7 +106,6 @@ def assert_lost(ended, worker, culprit, how):
 @pytest.mark.parametrize(
     ("fault", "culprit", "how"),
     [
-        ("kill", 1, "died: its connection closed without a farewell"),
         ("kill in a loop", 1, "died: its connection closed without a farewell"),
         ("stop", 1, "fell silent: nothing was heard of it for 4 s"),
         ("stop", 0, "fell silent: nothing was heard of it for 4 s"),
@@ -122,7 +119,8 @@ def test_one_is_killed_or_stopped(end_of, fault, culprit, how):
 def test_two_of_three_say_who_is_lost(end_of):
     ended = end_of("kill", 1, workers=3)
     for worker in (0, 2):
-        assert_lost(ended, worker, 1, "died: its connection closed")
+        said = assert_lost(ended, worker, 1, "died: its connection closed without a farewell")
+        assert "Its Python stack:\n" in said
 
 
 def test_the_chief_is_killed(end_of):
@@ -165,21 +163,13 @@ def test_one_ends_early(end_of):
     assert "this worker has ended while others needed it, so they end, too" in ended.said(1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "what", "facts"),
-    [
-        ("program", "train step", ["operation ", "dot_general", "max "]),
-        ("shapes", "batches", ["float32[8, 2]", "float32[8, 3]"]),
-        ("data", "batches", ["checksum "]),
-        ("batch", "kind of batches", ["float32[None, 2]", "float32[None, 3]"]),
-        ("values", "kind of values", ["float32[None, 2]", "float32[None, 3]"]),
-    ],
-)
-def test_workers_that_differ_say_in_what(end_of, fault, what, facts):
-    ended = end_of(fault, 1)
+def test_workers_that_differ_say_in_what(end_of):
+    ended = end_of("program", 1)
     assert ended.code in (*OF_AN_ERROR, EXIT_CODE)
-    for worker in (0, 1):  # by its own error, or as the reason why another one failed
+    rule = "WorkersDiffer: All workers must have the same train step. Received: "
+    for worker in (0, 1):  # by its own error, or as the reason why the other one failed
         said = ended.said(worker)
-        assert said.count(f"WorkersDiffer: All workers must have the same {what}. Received: ") >= 1
-        assert all(fact in said for fact in [*facts, "worker 0", "worker 1"]), said[-3000:]
+        assert said.count(rule) >= 1
+        facts = ["operation ", "dot_general", "max ", "worker 0", "worker 1"]
+        assert all(fact in said for fact in facts), said[-3000:]
         assert said.count("replicax: WorkerLost: ") <= 1

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from . import restarts
+from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,8 @@ def run(tmp_path_factory):
         size = ["--workers", str(workers), "--devices-per-worker", str(devices)]
         program = [restarts.__file__, what, str(folder)]
         command = [sys.executable, "-m", "replicax.launch", "run", *size, *options, *program]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        env = {**os.environ, **LEAN}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=550)
         assert done.returncode == 0, done.stdout + done.stderr
 
         def found(name, of=range(workers)):

@@ -11,7 +11,6 @@ import os
 import queue
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,17 +18,19 @@ from pathlib import Path
 
 import pytest
 
+from replicax.launch._ports import free_ports
+
 from . import faults
-from helpers import wait_until
+from helpers import LEAN, wait_until
 from processes import running_with
 
 pytestmark = [
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(500),
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes"),
 ]
 
-SECONDS = 90.0  # for the next thing that the chief says
+SECONDS = 200.0  # for the next thing that the chief says
 WATCHDOG = 4.0
 
 
@@ -99,13 +100,22 @@ class Chief(Task):
         self.process.stdin.close()
 
 
+JOBS = {"chief": 1, "worker": 2, "ps": 2}
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def ports():
+    with free_ports(sum(JOBS.values())) as ports:
+        yield ports
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, ports):
     """What was said in a run with all faults."""
     folder = tmp_path_factory.mktemp("faults")
-    jobs = {"chief": 1, "worker": 2, "ps": 2}
-    ports = free_ports(sum(jobs.values()))
-    cluster = {job: [f"localhost:{ports.pop()}" for _ in range(n)] for job, n in jobs.items()}
+    cluster = {
+        job: [f"localhost:{ports.pop()}" for _ in range(count)] for job, count in JOBS.items()
+    }
     marker = f"REPLICAX_TEST={secrets.token_hex(8)}"
     environment = {
         **{k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"},
@@ -113,7 +123,7 @@ def run(tmp_path_factory):
         "TF_CONFIG": json.dumps({"cluster": cluster}),
         "RX_CLUSTER_SECRET": secrets.token_hex(),
         "RX_WATCHDOG_SECONDS": str(WATCHDOG),
-        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONPATH": os.pathsep.join([LEAN["PYTHONPATH"], *sys.path]),
         "JAX_PLATFORMS": "cpu",
     }
     tasks = []
@@ -163,14 +173,6 @@ def first_life(chief, members):
     chief.signal(kill)
     chief.wait()
     return said
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,22 @@ def cnn():
 
 
 def resnet():
-    return keras.applications.ResNet50(weights=None, input_shape=(32, 32, 3), classes=10)
+    """Bottlenecks as those of ResNet-50, one that halves the image and one that does not."""
+    layers = keras.layers
+
+    def normed(x, filters, size, strides=1):
+        return layers.BatchNormalization()(layers.Conv2D(filters, size, strides, "same")(x))
+
+    def bottleneck(x, shortcut, strides):
+        x = keras.ops.relu(normed(x, 64, 1, strides))
+        x = keras.ops.relu(normed(x, 64, 3))
+        return keras.ops.relu(normed(x, 256, 1) + shortcut)
+
+    image = keras.Input((32, 32, 3))
+    x = keras.ops.relu(normed(image, 64, 7, 2))
+    x = bottleneck(x, normed(x, 256, 1, 2), 2)
+    x = layers.GlobalAveragePooling2D()(bottleneck(x, x, 1))
+    return keras.Model(image, layers.Dense(10, activation="softmax")(x))
 
 
 def transformer():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +50,7 @@ def trained(strategy):
 
 
 @pytest.mark.slow
-def test_two_hosts_train_as_one():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+def test_two_hosts_train_as_one(address):
     environ = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(
@@ -72,7 +69,7 @@ def test_two_hosts_train_as_one():
         )
         for number in range(2)
     ]
-    said = [host.communicate(timeout=110) for host in hosts]
+    said = [host.communicate(timeout=280) for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], said
     expected = trained(rx.get_strategy())[0]
     for output, warnings in said:

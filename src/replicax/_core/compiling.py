@@ -13,7 +13,7 @@ from typing import Any, final
 import jax
 from jax.extend.backend import get_compile_options
 
-from replicax._core import pooling
+from replicax._core import attention, pooling
 from replicax._core.convolutions import rule as convolutions
 from replicax._core.cpu_tuning import is_on
 from replicax._core.env import cores, processes_here
@@ -58,6 +58,8 @@ def compiled(
 
 def prepare(platform: str) -> None:
     """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
+    if platform == "cpu" and is_on("attention"):
+        attention.install()
     if platform == "cpu" and is_on("pooling"):
         pooling.install()
     if platform == "cpu" and is_on("convolutions"):

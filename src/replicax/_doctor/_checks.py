@@ -172,6 +172,17 @@ def check_tensorboard(facts: Facts) -> Check:
     return Check("TensorBoard", WARN, found, f"pip install {' '.join(missing)}")
 
 
+def check_report(facts: Facts) -> Check:
+    """`import keras` imports both, where they are installed: a second or more of each start."""
+    parts = ("matplotlib", "scikit-learn")
+    missing = [name for name in parts if facts.versions[name] is None]
+    if not missing:
+        found = ", ".join(f"{name} {facts.versions[name]}" for name in parts)
+        return Check("reports", OK, f"{found}; `import keras` imports them")
+    found = f"without {' and '.join(missing)}: no `replicax compare`, or no pictures"
+    return Check("reports", WARN, found, 'pip install "replicax[report]"')
+
+
 CHECKS: Sequence[Callable[[Facts], Check]] = (
     check_python,
     check_replicax,
@@ -189,6 +200,7 @@ CHECKS: Sequence[Callable[[Facts], Check]] = (
     check_threads,
     check_onednn,
     check_tensorboard,
+    check_report,
 )
 
 

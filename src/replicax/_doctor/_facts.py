@@ -79,7 +79,11 @@ class Facts:
     has_compiler: bool
 
 
-PACKAGES = ("jax", "jaxlib", "keras", "numpy", "ray", "libtpu", "tensorboard", "xprof")
+PACKAGES = (
+    *("jax", "jaxlib", "keras", "numpy", "ray", "libtpu", "tensorboard", "xprof"),
+    *("matplotlib", "scikit-learn"),
+)
+_MODULES = {"scikit-learn": "sklearn"}
 
 
 def gather(environ: Mapping[str, str] | None = None) -> Facts:
@@ -112,7 +116,7 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
 
 
 def _version(package: str) -> str | None:
-    if importlib.util.find_spec(package) is None:
+    if importlib.util.find_spec(_MODULES.get(package, package)) is None:
         return None
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)

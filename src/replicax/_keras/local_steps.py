@@ -9,8 +9,9 @@ One program takes the steps and ends with the meeting, so variables are always e
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -42,6 +43,8 @@ class LocalSteps:
 
     every: int
     outer: Any = None
+    # Of each optimizer of a model: an optimizer keeps something for each variable of one model.
+    _copies: Any = field(default_factory=weakref.WeakKeyDictionary, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
@@ -90,6 +93,12 @@ class LocalSteps:
         if found:
             yield found
 
+    def outer_beside(self, optimizer: Any) -> Any:
+        """The outer optimizer of the model that an optimizer trains; None if there is none."""
+        if self.outer is not None and optimizer not in self._copies:
+            self._copies[optimizer] = type(self.outer).from_config(self.outer.get_config())
+        return self._copies.get(optimizer)
+
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
         """A function of a replica's batches: its steps, and the meeting.
 
@@ -97,9 +106,7 @@ class LocalSteps:
             model: The Keras model.
             step: One step, which reads and writes the model's variables.
         """
-
-        # A copy, because an optimizer keeps something for each variable of one model.
-        outer = self.outer and type(self.outer).from_config(self.outer.get_config())
+        outer = self.outer_beside(model.optimizer)
 
         def round_(*batches: Any) -> None:
             frame = current_frame()
@@ -112,6 +119,13 @@ class LocalSteps:
                 _go_on(outer, model.trainable_variables, before)
 
         return round_
+
+
+def outer_optimizer_of(model: Any) -> Any:
+    """What applies the mean way of a model's replicas; None if they go the whole of it."""
+    strategy, optimizer = _compat.strategy_of(model), getattr(model, "optimizer", None)
+    local = strategy and strategy.extended.distribution.local_steps
+    return local.outer_beside(optimizer) if local and optimizer else None
 
 
 def local_steps(every: int, outer: Any, options: CommunicationOptions) -> LocalSteps | None:

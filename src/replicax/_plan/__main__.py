@@ -13,6 +13,7 @@ import replicax as rx
 from replicax._core.command import answer
 from replicax._plan._load import load
 from replicax._plan._planning import plan_subject
+from replicax._plan._result import drawing
 from replicax._plan._targets import target
 from replicax.report import _progress
 
@@ -25,6 +26,8 @@ def main(arguments: list[str]) -> int:
 def _plan(options: dict[str, Any]) -> int:
     for name in ("json", "plot"):
         _check_writable(options[name])  # before minutes of work, not after
+    if options["plot"]:
+        drawing()
     for name in options["topologies"]:
         if not name.startswith(("cpu:", "gpu:")):  # these start JAX, which the script may set up
             target(name)  # whatever is wrong with one should not be found last

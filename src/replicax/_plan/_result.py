@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from replicax._core.extras import needs
+
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from replicax._plan._chips import Chip
     from replicax._plan._collectives import Collective
     from replicax._plan._largest import Largest
@@ -59,6 +63,17 @@ class Row:
     compile_seconds: float
 
 
+def drawing() -> ModuleType:
+    """The module that draws.
+
+    Raises:
+        replicax.errors.UsageError: If matplotlib is missing.
+    """
+    with needs("A plan is drawn by the package matplotlib", extra="report"):
+        from replicax._plan import _plots
+    return _plots
+
+
 @final
 @dataclass(frozen=True)
 class Plan:
@@ -96,7 +111,8 @@ class Plan:
 
         Args:
             path: The file to write, such as `plan.png`.
-        """
-        from replicax._plan import _plots
 
-        _plots.draw_memory(self, Path(path))
+        Raises:
+            replicax.errors.UsageError: If matplotlib is missing.
+        """
+        drawing().draw_memory(self, Path(path))

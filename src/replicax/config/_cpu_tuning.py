@@ -10,6 +10,7 @@ from replicax._core.cpu_tuning import choose_parts, parts_on
 def cpu_tuning(
     enabled: bool | None = None,
     *,
+    attention: bool | None = None,
     convolutions: bool | None = None,
     fusions: bool | None = None,
     memory: bool | None = None,
@@ -27,6 +28,7 @@ def cpu_tuning(
 
     Args:
         enabled: Switches all parts on or off; None leaves those that are not named as they are.
+        attention: Attention without copies of its weights, one for each pair of positions.
         convolutions: Faster kernels for convolutions, where they are installed.
         fusions: Options of XLA: which library computes what.
         memory: The C library keeps memory for the next step instead of giving it back, unless
@@ -44,6 +46,7 @@ def cpu_tuning(
         CpuTuning('pooling')
     """
     named = {
+        "attention": attention,
         "convolutions": convolutions,
         "fusions": fusions,
         "memory": memory,

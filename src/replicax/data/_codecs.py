@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import CorruptRecord
-from replicax.data._formats.format import needs
+from replicax.data._formats.format import needs_package
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -24,7 +24,7 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
         CorruptRecord: If the bytes are no image.
         UsageError: If Pillow is missing.
     """
-    with needs("pillow", extra="data"):
+    with needs_package("pillow", extra="data"):
         from PIL import Image
     try:
         image: Any = Image.open(io.BytesIO(contents))
@@ -49,7 +49,7 @@ def _own_mode(image: Any) -> str:
 
 def encode(image: np.ndarray, kind: str, **options: Any) -> bytes:
     """The bytes of an image; `kind` is `jpeg` or `png`."""
-    with needs("pillow", extra="data"):
+    with needs_package("pillow", extra="data"):
         from PIL import Image
     pixels = np.asarray(image, np.uint8)
     out = io.BytesIO()

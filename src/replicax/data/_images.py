@@ -10,7 +10,7 @@ import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._dataset import Dataset
-from replicax.data._formats.format import needs, open_bytes
+from replicax.data._formats.format import needs_package, open_bytes
 from replicax.data._image_files import FORMATS, ImageFiles, check_split, image_files
 from replicax.data._options import AUTOTUNE
 from replicax.data._resize import METHODS, resize
@@ -153,7 +153,7 @@ def decoded(path: str, mode: str) -> np.ndarray:
         UsageError: If the file cannot be opened, or Pillow is missing.
         CorruptRecord: If it is no image, or a damaged one.
     """
-    with needs("pillow", extra="data"):
+    with needs_package("pillow", extra="data"):
         from PIL import Image
     with open_bytes(path) as file:
         try:

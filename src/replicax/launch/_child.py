@@ -61,8 +61,8 @@ def _stop(child: subprocess.Popen[bytes], grace: float) -> None:
     """End the child if it still runs, first politely; a second Ctrl-C means now."""
     if child.poll() is not None:
         return
-    child.terminate()
     try:
+        child.terminate()
         child.wait(grace)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         child.kill()

@@ -168,6 +168,7 @@ class Terminal:
         except OSError:  # the reader has gone
             self._broken = True
             self._waiting.clear()
+            self._size = 0  # nobody is waited for: what the workers still print is read and dropped
             return
         self._size -= written
         if written < len(data):

@@ -36,7 +36,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _compare(options: dict[str, Any]) -> int:
-    folder = _save.make_folder(options.pop("output"))  # before minutes of work, not after
+    # What may be missing is found before minutes of work, not after.
+    folder = _save.make_folder(options.pop("output"))
+    _save.drawing()
     show = options.pop("open", False)
     settings = report.Settings(**options)
     with _progress.for_stdout() as listener:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 import replicax as rx
+from replicax._core.extras import needs
 from replicax.report._cifar import read_cifar10
 from replicax.report._headlines import as_numbers, headlines, vocabulary
 
@@ -44,7 +45,8 @@ def load(settings: Settings) -> Dataset:
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
 
     Raises:
-        replicax.errors.UsageError: If there is no such data set, or its files are wrong.
+        replicax.errors.UsageError: If there is no such data set, its files are wrong, or the
+            package that it comes with is missing.
         replicax.errors.ReplicaxError: If it cannot be downloaded.
     """
     if settings.dataset not in _LOADERS:
@@ -73,7 +75,8 @@ def load(settings: Settings) -> Dataset:
 
 def _digits(settings: Settings) -> Dataset:
     """The 1797 digits of scikit-learn."""
-    from sklearn.datasets import load_digits  # slow to import, and only needed here
+    with needs("The digits come with the package scikit-learn", extra="report"):
+        from sklearn.datasets import load_digits  # slow to import, and only needed here
 
     images, classes = load_digits(return_X_y=True)
     order = np.random.default_rng(settings.seed).permutation(len(images))

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import replicax as rx
-from replicax.report import _page, _plots, _render
+from replicax._core.extras import needs
+from replicax.report import _render
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from replicax.report._comparison import Comparison
 
 
@@ -26,8 +29,9 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
         The files.
 
     Raises:
-        replicax.errors.UsageError: If the folder cannot be made.
+        replicax.errors.UsageError: If the folder cannot be made, or matplotlib is missing.
     """
+    _page, _plots = drawing()
     place = make_folder(folder)
     page, markdown, raw = place / PAGE, place / "compare.md", place / "compare.json"
     accuracy, throughput = place / "accuracy.png", place / "throughput.png"
@@ -37,6 +41,17 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
     _plots.draw_accuracy(comparison, accuracy)
     _plots.draw_throughput(comparison, throughput)
     return page, markdown, raw, accuracy, throughput
+
+
+def drawing() -> tuple[ModuleType, ModuleType]:
+    """The modules that make the page and the pictures.
+
+    Raises:
+        replicax.errors.UsageError: If matplotlib is missing.
+    """
+    with needs("A comparison is drawn by the package matplotlib", extra="report"):
+        from replicax.report import _page, _plots
+    return _page, _plots
 
 
 def make_folder(folder: str | Path) -> Path:

@@ -1,4 +1,7 @@
-"""The strategies: each file chooses a topology, a store and a reducer, and nothing else."""
+"""The strategies: each file chooses a topology, a store and a reducer, and nothing else.
+
+`ParameterServerStrategy` is in its file only: with it comes the whole of the second engine.
+"""
 
 from replicax.strategies._base import Strategy as Strategy
 from replicax.strategies._central_storage import CentralStorageStrategy as CentralStorageStrategy
@@ -17,7 +20,4 @@ from replicax.strategies._multi_worker_mirrored import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
 )
 from replicax.strategies._one_device import OneDeviceStrategy as OneDeviceStrategy
-from replicax.strategies._parameter_server import (
-    ParameterServerStrategy as ParameterServerStrategy,
-)
 from replicax.strategies._tpu import TPUStrategy as TPUStrategy

@@ -12,7 +12,6 @@ from replicax._core.options import InputOptions, RunOptions
 from replicax._core.progress import Step, tell
 from replicax._core.reduce import ReduceOp
 from replicax._input.context import InputContext, ValueContext
-from replicax._input.distribute import distribute_dataset, distribute_from_function
 from replicax._keras.distribution import installed
 from replicax._keras.hooks import install_hooks
 from replicax.strategies._extended import StrategyExtended
@@ -214,6 +213,9 @@ class Strategy:
         Raises:
             UsageError: If nothing can be iterated, or the options ask for PER_REPLICA.
         """
+        # Imported by those who use it: the pipelines come with it, a tenth of a second.
+        from replicax._input.distribute import distribute_dataset
+
         return distribute_dataset(dataset, self._runtime, options or InputOptions())
 
     def distribute_datasets_from_function(
@@ -230,6 +232,8 @@ class Strategy:
         Returns:
             An iterable of nests of `PerReplica`, to be passed to `run`.
         """
+        from replicax._input.distribute import distribute_from_function
+
         return distribute_from_function(dataset_fn, self._runtime, options or InputOptions())
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function

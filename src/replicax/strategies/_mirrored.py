@@ -7,7 +7,9 @@ from typing import final
 
 import jax
 
+from replicax._core.compression import Compression, compression_of
 from replicax._core.cross_device_ops import CrossDeviceOps
+from replicax._core.errors import UsageError
 from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.store import DeviceStore, replicated, zero
@@ -35,9 +37,13 @@ class MirroredStrategy(Strategy):
             the devices instead of copied (ZeRO-1). The result is the same.
         shard_parameters: Whether all large variables are divided (ZeRO-3); a step gathers those
             of the model. Also divides what optimizers keep.
+        compression: How the gradients that an optimizer gets are made smaller on their way between
+            devices: "bf16", "int8", "top_k", or an object of `rx.experimental.compression`. None
+            sends what there is. See docs/communication.md.
 
     Raises:
         UnknownDevice: If a device does not exist or is named twice.
+        UsageError: If there is no such compression, or `cross_device_ops` are given, too.
 
     Example:
         >>> import replicax as rx
@@ -53,9 +59,17 @@ class MirroredStrategy(Strategy):
         *,
         shard_optimizer: bool = False,
         shard_parameters: bool = False,
+        compression: Compression | str | None = None,
     ) -> None:
+        if compression is not None and cross_device_ops is not None:
+            raise UsageError(
+                "Gradients are summed in one way. Received: "
+                f"compression={compression!r} and {cross_device_ops!r}. What is compressed is not "
+                "combined by cross-device operations. Leave one of them out."
+            )
         topology = Topology.local(devices)
         divides = shard_optimizer or shard_parameters
         placement = zero(topology, parameters=shard_parameters) if divides else replicated(topology)
         store = DeviceStore(placement, topology)
-        super().__init__(Runtime(topology, store, cross_device_ops or CrossDeviceOps()))
+        reducer, small = cross_device_ops or CrossDeviceOps(), compression_of(compression)
+        super().__init__(Runtime(topology, store, reducer, compression=small))

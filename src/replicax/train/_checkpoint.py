@@ -12,16 +12,22 @@ from replicax._control import current
 from replicax.train import _files
 from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
+    LeftOvers,
+    Part,
     Stateful,
-    Variables,
     assign,
     build_optimizers,
     parts_of,
-    rows_of,
-    to_host,
+    values_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import plan_of, seen_alike, set_states, stored_content
+from replicax.train._restoring import (
+    plan_of,
+    restore_left_overs,
+    seen_alike,
+    set_states,
+    stored_content,
+)
 from replicax.train._status import LoadStatus
 from replicax.train._together import together
 from replicax.train._waiting import Waiting
@@ -223,12 +229,13 @@ class Checkpoint:
         for variable, key in plan:
             assign(variable, arrays, key)
         waiting = [Waiting(part, entries, arrays) for part, entries in later]
+        restore_left_overs(parts, body["parts"], arrays)
         together(channel, "restored", partial(set_states, channel, parts, body["parts"]))
         if counted:
             self._count = body["save_counter"]
         return LoadStatus(sorted(set(body["parts"]) - {part.name for part in parts}), waiting)
 
-    def _parts(self) -> list[Variables | Stateful]:
+    def _parts(self) -> list[Part]:
         parts = [*parts_of(self._objects), *self._tracked]
         build_optimizers(parts)
         return parts
@@ -239,15 +246,18 @@ class Checkpoint:
         arrays: dict[str, np.ndarray] = {}
         body: dict[str, Any] = {}
         for part in parts:
-            if isinstance(part, Variables):
-                body[part.name] = {"variables": [], "workers": None}
-                for index, variable in enumerate(part.variables if channel.is_chief else ()):
-                    key = f"{part.name}:{index}"
-                    value = arrays[key] = to_host(variable, copy=copy)
-                    behind = rows_of(variable).items()
-                    arrays.update({f"{key}/{name}": array for name, array in behind})
-                    about = {"shape": list(value.shape), "dtype": value.dtype.name}
-                    body[part.name]["variables"].append({"path": variable.path, **about})
+            if isinstance(part, Stateful) or (isinstance(part, LeftOvers) and part.owner.is_empty):
+                continue
+            body[part.name] = {"variables": [], "workers": None}
+            # What is left over has rows on all workers, and all take part.
+            is_here = channel.is_chief or isinstance(part, LeftOvers)
+            found = values_of(part, copy=copy) if is_here else ()
+            for index, (path, value, behind) in enumerate(found):
+                key = f"{part.name}:{index}"
+                arrays[key] = value
+                arrays.update({f"{key}/{name}": array for name, array in behind.items()})
+                about = {"shape": list(value.shape), "dtype": value.dtype.name}
+                body[part.name]["variables"].append({"path": path, **about})
         states = [part for part in parts if isinstance(part, Stateful)]
         own = together(
             self.channel, "states", lambda: [encoded(part.owner.get_state()) for part in states]

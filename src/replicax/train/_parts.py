@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax._keras.compressed import LeftOver, left_over_by
+from replicax._keras.local_steps import outer_optimizer_of
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,12 @@ class Variables:
     Args:
         name: Its name in the checkpoint.
         owner: The model, layer, optimizer, metric or generator of seeds.
+        optional: Whether a checkpoint without it may be restored.
     """
 
     name: str
     owner: Any
+    optional: bool = False
 
     @property
     def variables(self) -> list[Any]:
@@ -44,6 +47,19 @@ def _is_generator(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
+class LeftOvers:
+    """What is left over of compressed gradients: nothing, before a step made it.
+
+    Args:
+        name: Its name in the checkpoint.
+        owner: That of one optimizer.
+    """
+
+    name: str
+    owner: LeftOver
+
+
+@dataclass(frozen=True)
 class Stateful:
     """What has `get_state` and `set_state`.
 
@@ -58,15 +74,28 @@ class Stateful:
     optional: bool = False
 
 
-def parts_of(objects: dict[str, Any]) -> list[Variables | Stateful]:
-    """The parts of nested objects by name; a compiled model brings its optimizer."""
-    parts = [part for name, value in objects.items() for part in _parts(name, value)]
+Part = Variables | LeftOvers | Stateful
+
+
+def parts_of(objects: dict[str, Any]) -> list[Part]:
+    """The parts of nested objects by name; a compiled model brings its optimizer.
+
+    And an optimizer what it keeps between the replicas of its strategy.
+    """
+    parts: list[Part] = [part for name, value in objects.items() for part in _parts(name, value)]
     given = {id(part.owner) for part in parts}
     for part in list(parts):
         optimizer = getattr(part.owner, "optimizer", None)
         is_model = isinstance(part.owner, _compat.Trainer)
         if is_model and isinstance(optimizer, _compat.BaseOptimizer) and id(optimizer) not in given:
             parts.append(Variables(f"{part.name}.optimizer", optimizer))
+        outer = outer_optimizer_of(part.owner) if is_model else None
+        if outer is not None:
+            parts.append(Variables(f"{part.name}.outer_optimizer", outer, optional=True))
+    for part in list(parts):
+        if isinstance(part.owner, _compat.BaseOptimizer):
+            inner = getattr(part.owner, "inner_optimizer", part.owner)  # of one that scales losses
+            parts.append(LeftOvers(f"{part.name}.left_over", left_over_by(inner)))
     return parts
 
 
@@ -93,19 +122,39 @@ def _parts(name: str, value: Any) -> Iterator[Variables | Stateful]:
         )
 
 
-def build_optimizers(parts: Sequence[Variables | Stateful]) -> None:
+def build_optimizers(parts: Sequence[Part]) -> None:
     """Make the slots of optimizers whose model is built, so that they can be saved and restored."""
     models = [part.owner for part in parts if isinstance(part.owner, _compat.Trainer)]
     for part in parts:
         optimizer = part.owner
         if not isinstance(optimizer, _compat.BaseOptimizer) or optimizer.built:
             continue
-        own = [model for model in models if getattr(model, "optimizer", None) is optimizer]
+        own = [
+            model
+            for model in models
+            if getattr(model, "optimizer", None) is optimizer
+            or outer_optimizer_of(model) is optimizer
+        ]
         candidates: list[Any] = own or models
         if len(candidates) == 1 and candidates[0].built:
             strategy = _compat.strategy_of(candidates[0])
             with strategy.scope() if strategy else contextlib.nullcontext():
                 optimizer.build(candidates[0].trainable_variables)
+
+
+def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str, np.ndarray, Any]]:
+    """Path, value, and what stands behind it, of each variable of a part.
+
+    Args:
+        part: The part.
+        copy: Whether the next step may run before the values are written.
+    """
+    if isinstance(part, LeftOvers):
+        for path, value in part.owner.values().items():
+            yield path, value, {}
+    else:
+        for variable in part.variables:
+            yield variable.path, to_host(variable, copy=copy), rows_of(variable)
 
 
 def to_host(variable: Any, *, copy: bool) -> np.ndarray:
@@ -160,7 +209,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
     there = _unique([entry["path"] for entry in saved])
     if set(here) == set(there):
         found = [there.index(path) for path in here]
-    elif [_uncounted(path) for path in here] == [_uncounted(path) for path in there]:
+    elif [_compat.uncounted(path) for path in here] == [_compat.uncounted(path) for path in there]:
         found = list(range(len(here)))
     else:
         raise UsageError(
@@ -193,10 +242,6 @@ def _unique(paths: Sequence[str]) -> list[str]:
         seen[path] = seen.get(path, 0) + 1
         unique.append(path if seen[path] == 1 else f"{path}#{seen[path]}")
     return unique
-
-
-def _uncounted(path: str) -> str:
-    return re.sub(r"_\d+(?=[_/#]|$)", "", path)
 
 
 def _difference(name: str, here: Sequence[str], there: Sequence[str]) -> str:

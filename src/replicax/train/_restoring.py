@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
 from replicax._input.iterator import DistributedIterator
 from replicax.train import _files
-from replicax.train._parts import Stateful, Variables, matched
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, matched
 from replicax.train._plain import decoded
 from replicax.train._waiting import is_to_wait
 
@@ -35,7 +35,7 @@ def stored_content(
 
 
 def plan_of(
-    parts: Sequence[Variables | Stateful], saved: dict[str, Any], path: str
+    parts: Sequence[Part], saved: dict[str, Any], path: str
 ) -> tuple[list[tuple[Any, str]], list[tuple[Variables, Any]]]:
     """Which variable gets which array, and what waits until it is built.
 
@@ -43,7 +43,11 @@ def plan_of(
     """
     plan, later = [], []
     for part in parts:
-        if part.name not in saved and not (isinstance(part, Stateful) and part.optional):
+        if isinstance(part, LeftOvers):
+            continue
+        if part.name not in saved:
+            if part.optional:
+                continue
             raise UsageError(
                 "A checkpoint holds all that is restored from it. Received: "
                 f"{path!r} with {sorted(saved)}, without {part.name!r}. It would stay as it was "
@@ -63,9 +67,18 @@ def plan_of(
     return plan, later
 
 
-def set_states(
-    channel: Channel, parts: Sequence[Variables | Stateful], saved: dict[str, Any]
+def restore_left_overs(
+    parts: Sequence[Part], saved: dict[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
+    """Give what is left over of gradients the saved values; without them it begins with zeros."""
+    for part in parts:
+        if isinstance(part, LeftOvers):
+            entries = saved.get(part.name, {}).get("variables", ())
+            values = {one["path"]: arrays[f"{part.name}:{n}"] for n, one in enumerate(entries)}
+            part.owner.restore(values)
+
+
+def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -> None:
     """Give what has a state its own, or that of all workers."""
     for part in parts:
         if not isinstance(part, Stateful) or part.name not in saved:

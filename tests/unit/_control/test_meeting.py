@@ -12,14 +12,15 @@ import pytest
 from replicax._control import _meeting, meet
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError
+from replicax.launch._ports import free_ports
 
 OFFER = {"port": 7, "token": "x"}
 
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    with free_ports(1) as (port,):
+        yield port
 
 
 @pytest.fixture
@@ -66,8 +67,10 @@ def test_the_port_is_free_afterwards(come, port):
 
 
 def test_all_say_who_is_missing(come, port):
-    chief, other = come(0, 4, seconds=2.0), come(1, 4)
-    with pytest.raises(ClusterError, match=f"nothing from workers 2 and 3 in 2 s at port {port}"):
+    chief, other = come(0, 4, seconds=5.0), come(1, 4)
+    with pytest.raises(
+        ClusterError, match=rf"nothing from workers 2 and 3 in \d+ s at port {port}"
+    ):
         chief.result(40)
     with pytest.raises(ClusterError, match="from workers 2 and 3; this is worker 1. Nobody can be"):
         other.result(40)
@@ -120,16 +123,15 @@ def test_strangers_are_hung_up_on(come, port, said):
     assert results(chief, come(1, 2)) == [OFFER] * 2
 
 
-def test_who_says_nothing_keeps_nobody_waiting(come, port):
+def test_who_says_nothing_keeps_nobody_waiting(come, port, monkeypatch):
+    monkeypatch.setattr(_meeting, "_PATIENCE", 500.0)
     chief = come(0, 2)
-    began = time.monotonic()
     with connected(port), connected(port):
         assert results(chief, come(1, 2)) == [OFFER] * 2
-    assert time.monotonic() - began < _meeting._PATIENCE
 
 
 def test_the_chief_must_be_reached(come, port):
-    with pytest.raises(ClusterError, match=f"at 127.0.0.1:{port} for . s. It may not run, its"):
+    with pytest.raises(ClusterError, match=rf"at 127.0.0.1:{port} for \d+ s. It may not run, its"):
         come(1, 2, seconds=0.3).result(40)
 
 

@@ -116,7 +116,7 @@ def test_a_normal_end_is_no_failure(cluster):
 @pytest.mark.parametrize("culprit", [0, 1])
 def test_one_is_killed(cluster, culprit):
     # The chief tells where it is once a second.
-    cluster.start("time.sleep(1.5)\nPath(f'late{index}').touch()\nload_data()", size=3)
+    cluster.start("time.sleep(4)\nPath(f'late{index}').touch()\nload_data()", size=3)
     wait_until(lambda: len(list(cluster.folder.glob("late*"))) == 3, SECONDS)
     cluster.processes[culprit].kill()
     for index in {0, 1, 2} - {culprit}:
@@ -143,7 +143,7 @@ def test_a_child_does_not_speak_for_its_parent(cluster):
 
 @pytest.mark.parametrize("culprit", [0, 1])
 def test_one_is_stopped(cluster, culprit):
-    cluster.start("load_data()", silence=2.0)
+    cluster.start("load_data()", silence=4.0)
     cluster.processes[culprit].send_signal(signal.SIGSTOP)
     other = 1 - culprit
     assert_lost(cluster.end(other), f"worker {culprit} fell silent: nothing was heard of it")
@@ -210,7 +210,7 @@ def test_one_is_interrupted(cluster):
 
 
 def test_one_sleeps_while_the_other_waits(cluster):
-    cluster.start("if index == 1: load_data()\nstep()", silence=2.0)
+    cluster.start("if index == 1: load_data()\nstep()", silence=4.0)
     for index in range(2):
         code, said = cluster.end(index)
         assert_lost((code, said), "Received: worker 1 stands still")

@@ -11,6 +11,8 @@ import pytest
 from replicax._control._sample import Sampler, _stack
 from replicax._core.progress import dispatched
 
+from helpers import is_waiting, wait_until
+
 
 @pytest.fixture
 def look_twice(monkeypatch):
@@ -25,12 +27,12 @@ def look_twice(monkeypatch):
         sampler, found, looked = Sampler(), [], threading.Event()
 
         def run():
+            wait_until(lambda: is_waiting(threading.main_thread()))  # below
+            threading.Event().wait(0.05)
             found.extend(sampler.look(2.0, each) for each in calls)
             looked.set()
 
-        start = threading.Event()
-        threading.Thread(target=lambda: start.wait() and run(), daemon=True).start()
-        threading.Timer(0.05, start.set).start()  # when the main thread waits below
+        threading.Thread(target=run, daemon=True).start()
         looked.wait()
         monkeypatch.undo()
         return found

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
@@ -311,7 +311,7 @@ def scalar_program(program, x, y):
 
 # 8 times 10 programs, each ten compiled together: compiling is what takes the time.
 @pytest.mark.timeout(300)
-@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8)
 @given(
     st.lists(PROGRAM, min_size=10, max_size=10),
     st.sampled_from([(3,), (2, 3)]),

@@ -56,6 +56,13 @@ FAULTS = [
         "and gcc",
     ),
     ("TensorBoard", {"versions": {"xprof": None}}, WARN, "without xprof", "pip install xprof"),
+    (
+        "reports",
+        {"versions": {"scikit-learn": None}},
+        WARN,
+        "without scikit-learn: no `replicax compare`",
+        'pip install "replicax[report]"',
+    ),
 ]
 
 
@@ -143,7 +150,7 @@ sys.exit(command.main([{options()[0]!r}]))
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert ran.returncode == 1, ran.stderr
     for name in ("JAX", "Keras", "NumPy"):

@@ -176,9 +176,9 @@ class Worker(Target):
 
     def exchange(self, name, value):
         self._told[self.topology.process_index] = value
-        self._meeting.wait(10)
+        self._meeting.wait(60)
         found = [self._told[worker] for worker in range(self._meeting.parties)]
-        self._meeting.wait(10)
+        self._meeting.wait(60)
         return found
 
 
@@ -190,7 +190,7 @@ def on_workers(count, distribute):
             pool.submit(lambda n=n: list(distribute(Worker(n, count, meeting))))
             for n in range(count)
         ]
-        return [future.result(20) for future in futures]
+        return [future.result(60) for future in futures]
 
 
 def test_workers_with_data_sets_of_their_own_end_in_step():

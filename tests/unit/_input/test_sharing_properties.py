@@ -6,7 +6,7 @@ import pickle
 import warnings
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax._input.policy import plan_shards
@@ -15,10 +15,6 @@ from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.files import FileRecords
 from replicax.data.experimental import SHARD_HINT
-
-# The same examples on every machine: a rare failure would be nobody's.
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60)
-settings.load_profile("fixed")
 
 EPOCH = (2,)
 

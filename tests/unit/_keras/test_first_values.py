@@ -42,7 +42,7 @@ def test_what_is_drawn_for_many_shapes_at_once_is_what_keras_draws():
         env={**os.environ, "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.stdout.split() == ["same"], done.stderr
 

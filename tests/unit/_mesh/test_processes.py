@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -100,10 +99,8 @@ options = rx.experimental.CommunicationOptions(timeout_seconds=float(seconds))
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def cluster(tmp_path, address):
     """Run some workers of a cluster; give for each its exit code and what it has said."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
     started = []
 
     def run(program, indices, size, *, seconds=60.0):
@@ -134,7 +131,7 @@ def cluster(tmp_path):
 
 
 def test_all_say_which_worker_never_started(cluster):
-    ended = cluster("rx.MultiWorkerMirroredStrategy(resolver, options)", [0, 1], 3, seconds=2)
+    ended = cluster("rx.MultiWorkerMirroredStrategy(resolver, options)", [0, 1], 3, seconds=6)
     for (code, said), whose in zip(ended, ("this is the chief", "this is worker 1"), strict=True):
         assert code == 1
         assert "ClusterError: All workers of a cluster must start." in said

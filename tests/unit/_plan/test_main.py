@@ -10,6 +10,8 @@ import pytest
 
 from replicax._plan.__main__ import main
 
+from helpers import uninstall
+
 OPTIONS = {
     "args": [],
     "topologies": ["cpu:2"],
@@ -46,6 +48,14 @@ def script(tmp_path):
         "model.compile('sgd', 'mse')\n"
     )
     return str(path)
+
+
+def test_a_picture_needs_matplotlib(run, script, tmp_path, monkeypatch):
+    uninstall(monkeypatch, "matplotlib", "replicax._plan._plots")
+    code, out, err = run(target=script, plot=str(tmp_path / "plan.png"))
+    assert (code, out) == (2, "")  # before anything was planned
+    assert "A plan is drawn by the package matplotlib. Received: " in err
+    assert "Run `pip install 'replicax[report]'`." in err
 
 
 def test_a_plan_is_printed_and_written(run, script, tmp_path):

@@ -54,7 +54,7 @@ def test_a_member_is_waited_for_until_it_is_newer():
     roster.publish(member(0))
     timer = threading.Timer(0.05, roster.publish, [member(1)])
     timer.start()
-    assert roster.wait(WORKER, 0, after=0, timeout=10) == member(1)
+    assert roster.wait(WORKER, 0, after=0, timeout=60) == member(1)
     timer.join()
 
 

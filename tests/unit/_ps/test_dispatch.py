@@ -145,11 +145,10 @@ def test_the_threads_end_with_the_strategy():
         lane.until(threading.Event())
 
     value = coordination.dispatcher.submit(task)
-    assert begun.wait(10)
+    assert begun.wait(60)
     gone = weakref.ref(coordination)
     del coordination
-    gc.collect()
-    assert gone() is None
+    wait_until(lambda: gc.collect() >= 0 and gone() is None)
     assert isinstance(raised(value.fetch), CancelledError)
     wait_until(lambda: not lane_threads())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from replicax._ps.contact import Presence, ask_about, beginning_of
 from replicax._ps.given_cluster import GivenCluster
 from replicax._ps.wire import Refused
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
+from replicax.launch._ports import free_ports
 
 import tiny_member
 from helpers import wait_until
@@ -27,12 +27,10 @@ SECRET = b"thirty-two bytes, as all others."
 
 @pytest.fixture
 def spec():
-    """One ps and one worker, on ports that were free a moment ago."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ps, worker = (f"127.0.0.1:{one.getsockname()[1]}" for one in held)
-    for one in held:
-        one.close()
-    return ClusterSpec({"ps": [ps], "worker": [worker], "chief": ["127.0.0.1:1"]})
+    """One ps and one worker, on free ports."""
+    with free_ports(2) as ports:
+        ps, worker = (f"127.0.0.1:{port}" for port in ports)
+        yield ClusterSpec({"ps": [ps], "worker": [worker], "chief": ["127.0.0.1:1"]})
 
 
 @pytest.fixture
@@ -210,7 +208,7 @@ def test_what_others_ask_is_not_answered_by_presence():
 
 def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, monkeypatch):
     never = threading.Event()
-    monkeypatch.setattr(Presence, "answer", lambda *_: never.wait(20) and {})
+    monkeypatch.setattr(Presence, "answer", lambda *_: never.wait(60) and {})
     start(WORKER)
     with pytest.raises(rx.errors.ClusterError, match="a connection that was closed"):
         ask_about(spec.task_address("worker", 0), SECRET, timeout=0.2)

@@ -168,7 +168,7 @@ def test_a_long_closure_is_waited_for_when_another_fails(cluster):
     cluster.begin(FakeLane(0), FakeLane(1))
     value = cluster.schedule(long)
     cluster.schedule(bad)
-    assert long.begun.wait(10)
+    assert long.begun.wait(60)
     bad.end.set()
     joining = in_thread(cluster.queue.wait)
     assert joining.waits()
@@ -204,14 +204,14 @@ def test_one_lane_gets_the_worker_back_while_its_sibling_waits(cluster):
 
     def recover():
         recovering.append(threading.current_thread().name)
-        assert back.wait(10)
+        assert back.wait(60)
 
     both, first = threading.Barrier(2), [True, True]
 
     def task(lane):
         if first:
             first.pop()
-            both.wait(10)
+            both.wait(60)
             raise WorkerGone(lane.worker)
         return lane.worker
 
@@ -226,9 +226,9 @@ def test_one_lane_gets_the_worker_back_while_its_sibling_waits(cluster):
 
 def test_the_other_workers_go_on_while_one_is_got_back(cluster):
     dead, back = threading.Event(), threading.Event()
-    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(10))))
+    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(60))))
     value = cluster.schedule(dies(1))
-    assert dead.wait(10)
+    assert dead.wait(60)
     mine = cluster.schedule(worker_of, tag=0)
     cluster.lanes.add([FakeLane(1)])
     assert value.fetch() == 1
@@ -242,14 +242,14 @@ def test_an_idle_sibling_of_a_dead_worker_takes_nothing_for_it(cluster):
 
     def recover():
         dead.set()
-        assert back.wait(10)
+        assert back.wait(60)
 
     def second(lane):
         seen.append(back.is_set())
 
     cluster.begin(FakeLane(0, recover), FakeLane(0, recover))
     cluster.schedule(dies(1))
-    assert dead.wait(10)
+    assert dead.wait(60)
     value = cluster.schedule(second)
     assert not cluster.queue.wait(timeout=0.02)
     back.set()
@@ -348,7 +348,7 @@ def test_one_lane_restores_a_server_while_the_others_wait(cluster):
 
     def restore(server):
         restoring.append(server)
-        assert up.wait(10)
+        assert up.wait(60)
         broken.clear()
 
     def task(lane):
@@ -433,7 +433,7 @@ def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
     bad = Held(lambda lane: 1 / 0)
     cluster.begin(FakeLane(0), FakeLane(1))
     cluster.schedule(bad)
-    assert bad.begun.wait(10)
+    assert bad.begun.wait(60)
     value = cluster.schedule(worker_of)
     wait_until(lambda: not cluster.queue.has_more(0))
     bad.end.set()
@@ -446,9 +446,9 @@ def test_who_waits_at_the_gate_is_cancelled_when_another_fails(cluster):
 def test_a_worker_that_died_leaves_the_gate(cluster):
     cluster.gate = StalenessGate(0)
     dead, back = threading.Event(), threading.Event()
-    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(10))))
+    cluster.begin(FakeLane(0, recover=lambda: (dead.set(), back.wait(60))))
     value = cluster.schedule(dies(1))
-    assert dead.wait(10)
+    assert dead.wait(60)
     cluster.lanes.add([FakeLane(1)])
     assert value.fetch() == 1
     back.set()
@@ -458,7 +458,7 @@ def test_workers_join_while_others_run(cluster):
     held = Held()
     cluster.begin(FakeLane(0))
     cluster.schedule(held)
-    assert held.begun.wait(10)
+    assert held.begun.wait(60)
     value = cluster.schedule(worker_of)
     cluster.lanes.add([FakeLane(1)])
     assert value.fetch() == 1
@@ -470,7 +470,7 @@ def test_closing_ends_what_runs_and_who_waits(cluster):
     lanes = [FakeLane(0), FakeLane(0), FakeLane(1)]
     cluster.begin(*lanes)
     value = cluster.schedule(held)
-    assert held.begun.wait(10)
+    assert held.begun.wait(60)
     cluster.lanes.close()
     assert lane_threads() == []
     assert all(lane.closed.is_set() for lane in lanes)
@@ -497,8 +497,8 @@ def test_closing_says_which_threads_it_could_not_end(cluster, caplog):
     end = threading.Event()
     cluster.begin(FakeLane(3))
     begun = threading.Event()
-    cluster.schedule(lambda lane: (begun.set(), end.wait(10)))
-    assert begun.wait(10)
+    cluster.schedule(lambda lane: (begun.set(), end.wait(60)))
+    assert begun.wait(60)
     cluster.lanes.close(timeout=0.01)
     assert "still wait for workers or servers: replicax-lane-3-0." in caplog.text
     end.set()

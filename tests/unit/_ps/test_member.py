@@ -13,7 +13,7 @@ from replicax._ps.contact import Presence
 from replicax._ps.member import Post, WrongRun
 from replicax._ps.wire import Message
 
-from helpers import wait_until
+from helpers import begun_threads, wait_until
 
 
 class State:
@@ -84,12 +84,13 @@ def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, cap
 
 
 def test_a_coordinator_that_comes_back_in_time_finds_its_state():
-    post = Post(Presence("server", 0), State, kept=0.3)
+    post = Post(Presence("server", 0), State, kept=60)
     first = configured(post)
     state = post.state
     first.state.clear()
+    (farewell,) = begun_threads("Thread-")
     second = configured(post)
-    threading.Event().wait(0.5)
+    wait_until(lambda: not farewell.is_alive())
     assert post.state is state
     post.close()
     second.state.clear()  # nothing is left to be given up

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
+from glob import glob
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from helpers import wait_until
 from processes import is_running, running_with
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(500),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes"),
 ]
 
@@ -105,12 +107,9 @@ def listeners():
 
 
 def inodes_of(session):
-    for process in processes_of(session):
-        for entry in Path(f"/proc/{process}/fd").iterdir():
-            try:
-                target = os.readlink(entry)
-            except OSError:
-                continue
+    for link in (link for pid in processes_of(session) for link in glob(f"/proc/{pid}/fd/*")):
+        with suppress(OSError):  # closed meanwhile
+            target = os.readlink(link)
             if target.startswith("socket:["):
                 yield target[8:-1]
 
@@ -153,7 +152,9 @@ def address_of(cluster):
 
 
 def command_of(process):
-    return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    with suppress(OSError):  # ended meanwhile
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return ""
 
 
 @pytest.fixture
@@ -232,5 +233,5 @@ def test_a_program_that_is_killed_leaves_nothing_not_even_what_stands_still(tmp_
         assert Path(os.fsdecode(folder)).is_dir()
         assert len(running_with(f"DIR={tmp_path}")) > 5
         driver.kill()
-    wait_until(lambda: not running_with(f"DIR={tmp_path}"), seconds=15)
+    wait_until(lambda: not running_with(f"DIR={tmp_path}"))
     wait_until(lambda: not Path(os.fsdecode(folder)).exists())

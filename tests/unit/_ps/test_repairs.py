@@ -22,10 +22,10 @@ def test_others_wait_for_the_one_who_mends(repairs):
     def work():
         calls.append(1)
         begun.set()
-        assert end.wait(10)
+        assert end.wait(60)
 
     mending = in_thread(lambda: repairs.mend("server", 0, work))
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert repairs.is_underway("server")
     others = [
         in_thread(lambda: repairs.mend("server", 0, work)),
@@ -54,11 +54,11 @@ def test_who_cannot_mend_gets_the_error_and_the_others_go_on(repairs):
 
     def work():
         begun.set()
-        assert end.wait(10)
+        assert end.wait(60)
         raise OSError("broken")
 
     mending = in_thread(lambda: repairs.mend("server", 0, work))
-    assert begun.wait(10)
+    assert begun.wait(60)
     other = in_thread(lambda: repairs.mend("server", 0, work))
     assert other.waits()
     end.set()

@@ -67,7 +67,7 @@ slices = st.builds(slice, bounds, bounds, st.none() | st.sampled_from([-9, -3, -
 columns = st.sampled_from([(), (0,), (-1,), (slice(1, None),), (..., 1), (None,)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 8), slices | st.integers(-8, 7), columns, st.booleans())
 def test_every_index_means_what_it_means_in_numpy(shards, row, column, new_axis):
     index = (None,) * new_axis + (row, *column)
@@ -153,7 +153,7 @@ def test_rows_that_are_scattered_reach_their_shard():
     assert shards[2].tolist() == [[11, 12]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.data())
 def test_every_id_is_asked_for_once_and_in_order(rows, data):
     offsets = shard_offsets(shard_rows(rows, data.draw(st.integers(1, rows))))

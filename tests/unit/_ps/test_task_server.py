@@ -18,6 +18,7 @@ from replicax._ps.cluster import WORKER
 from replicax._ps.given_cluster import GivenCluster
 from replicax._ps.task_server import Server, interface_of, serve_this_task_if_member
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
+from replicax.launch._ports import free_ports
 
 from helpers import wait_until
 
@@ -102,16 +103,14 @@ def test_a_name_that_does_not_lead_here_means_all_interfaces():
     assert interface_of("no such host.invalid") == ""
 
 
-def free_addresses(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-    for one in held:
-        one.close()
-    return addresses
+@pytest.fixture
+def addresses():
+    with free_ports(3) as ports:
+        yield [f"127.0.0.1:{port}" for port in ports]
 
 
-def test_one_process_may_have_all_servers_of_a_cluster():
-    ps, *workers = free_addresses(3)
+def test_one_process_may_have_all_servers_of_a_cluster(addresses):
+    ps, *workers = addresses
     spec = ClusterSpec({"ps": [ps], "worker": workers})
     for job, index in (("ps", 0), ("worker", 0), ("worker", 1)):
         Server(spec, job, index)
@@ -127,9 +126,9 @@ def is_free(address):
 
 
 @pytest.fixture
-def program(tmp_path):
+def program(tmp_path, addresses):
     """Run a program as a task of a cluster of one worker; end it."""
-    (address,) = free_addresses(1)
+    address, *_ = addresses
     jobs = {"worker": [address], "ps": ["127.0.0.1:1"]}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
     cluster = GivenCluster(ClusterSpec(jobs), SECRET.encode())
@@ -170,7 +169,7 @@ def test_a_server_serves_until_the_coordinator_says_goodbye(program):
     """)
     assert cluster.member(WORKER, 0, timeout=60).incarnation == 0
     cluster.close()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "went on\n")
 
 
@@ -181,7 +180,7 @@ def test_a_program_that_is_any_task_serves_and_ends_where_it_is_a_member(program
     """)
     cluster.member(WORKER, 0, timeout=60)
     cluster.close()
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (0, "")
 
 
@@ -195,7 +194,7 @@ def test_sigterm_ends_a_server_in_order(program, tmp_path, monkeypatch):
     """)
     cluster.member(WORKER, 0, timeout=60)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (128 + signal.SIGTERM, "in order\n")
     assert list(tmp_path.glob("replicax-*")) == []  # where its Unix socket was
 

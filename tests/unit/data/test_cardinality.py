@@ -106,7 +106,7 @@ def fits(spec, element):
     return all(fits(s, part) for s, part in zip(specs, parts, strict=True))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", SAID)
 @pytest.mark.parametrize("way", [lambda ds: ds, lambda ds: ds.map(lambda x: x)])
 def test_as_many_elements_as_said_of_the_shape_that_was_said(name, way):
@@ -165,7 +165,7 @@ def test_shapes_of_batches(ds, shape):
     assert all(fits(made.element_spec, batch) for batch in made)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", SAID)
 def test_of_nothing_comes_nothing_or_what_was_added(name):
     """Also where it is not known before it is read."""

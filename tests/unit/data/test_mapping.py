@@ -188,7 +188,7 @@ def test_what_map_says_of_order_outweighs_the_options():
 
 
 def test_as_many_calls_run_at_a_time_as_asked_for():
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
     ds = Dataset.range(9).map(lambda x: together.wait() * 0 + x, 3)
     assert numbers(ds) == list(range(9))
 
@@ -237,7 +237,7 @@ def test_one_slow_call_does_not_make_a_function_slow():
 def test_the_number_of_threads_of_autotune_is_an_option():
     options = rx.data.Options()
     options.threading.private_threadpool_size = 3
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
 
     def slow(x):
         time.sleep(0.001)

@@ -238,7 +238,7 @@ def chosen(sources, choices, stop):
     return numbers(Dataset.choose_from_datasets(sources, choices, stop_on_empty_dataset=stop))
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("choices", [Dataset.from_tensor_slices, Dataset.from_source])
 def test_elements_are_chosen_by_number(choices):  # as tf.data
     sources = [Dataset.range(2), Dataset.range(10, 13), Dataset.range(20, 21)]
@@ -247,7 +247,7 @@ def test_elements_are_chosen_by_number(choices):  # as tf.data
     assert chosen(sources, wanted, False) == [0, 10, 20, 1, 11, 12]
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_choosing_ends_with_the_last_data_set():  # as tf.data
     endless = Dataset.range(2).repeat()
     assert chosen([Dataset.range(2), Dataset.range(10, 13)], endless, False) == [0, 10, 1, 11, 12]

@@ -163,7 +163,7 @@ def test_repeats_of_repeats(way):
     assert numbers(way(Dataset.range(2)).repeat(0)) == []
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("count", [None, 3])
 def test_what_is_empty_repeats_nothing(count):
     assert numbers(Dataset.range(0).repeat(count)) == []
@@ -304,7 +304,7 @@ def test_rows_of_arrays_that_are_not_contiguous(rows):
     assert sorted(batch.tolist()) == rows.tolist()
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_a_shuffle_of_what_has_no_end_begins():
     ds = Dataset.range(5).repeat().shuffle(20, seed=0)
     assert len(numbers(ds.take(100))) == 100

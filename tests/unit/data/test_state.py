@@ -92,15 +92,11 @@ def pipelines(names, depth=4):
     return st.builds(Pipeline, st.sampled_from(sorted(SOURCES)), st.integers(0, 12), steps)
 
 
-def examples(count):
-    return settings(max_examples=count, deadline=None, derandomize=True, database=None)
-
-
 def epoch(ds):
     return [int(x) for x in ds]
 
 
-@examples(150)
+@settings(max_examples=150)
 @given(pipelines(ALL), st.integers(0, 40))
 def test_a_saved_position_gives_the_rest_and_then_the_next_epoch(pipeline, position):
     original = pipeline()
@@ -119,7 +115,7 @@ def test_a_saved_position_gives_the_rest_and_then_the_next_epoch(pipeline, posit
     assert epoch(again) == second
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(ALL), st.integers(0, 20))
 def test_a_position_in_the_second_epoch_is_found_again(pipeline, position):
     original = pipeline()
@@ -135,7 +131,7 @@ def test_a_position_in_the_second_epoch_is_found_again(pipeline, position):
     assert (len(taken), epoch(iterator), epoch(again)) == (len(taken), rest, third)
 
 
-@examples(150)
+@settings(max_examples=150)
 @given(pipelines(ALL))
 def test_row_numbers_and_elements_take_the_same_way(pipeline):
     rows, elements = pipeline(), pipeline(lambda ds: ds.map(lambda x: x))
@@ -143,7 +139,7 @@ def test_row_numbers_and_elements_take_the_same_way(pipeline):
         assert epoch(rows) == epoch(elements)
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(ALL), st.integers(1, 9))
 def test_elements_do_not_depend_on_how_many_are_read_at_a_time(pipeline, count):
     ds = pipeline()
@@ -153,7 +149,7 @@ def test_elements_do_not_depend_on_how_many_are_read_at_a_time(pipeline, count):
     assert [int(x) for x in found] == epoch(ds)
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(ALL), st.integers(1, 9))
 def test_batches_are_the_elements_in_groups(pipeline, count):
     rows = epoch(pipeline())
@@ -161,13 +157,13 @@ def test_batches_are_the_elements_in_groups(pipeline, count):
     assert batches == [rows[start : start + count] for start in range(0, len(rows), count)]
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(ALL), st.integers(0, 20))
 def test_skipping_is_reading(pipeline, count):
     assert epoch(pipeline().skip(count)) == epoch(pipeline())[count:]
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(PERMUTING))
 def test_no_element_is_lost_or_repeated_by_what_orders_them(pipeline):
     ds = pipeline()
@@ -175,14 +171,14 @@ def test_no_element_is_lost_or_repeated_by_what_orders_them(pipeline):
         assert sorted(epoch(ds)) == list(range(pipeline.size))
 
 
-@examples(60)
+@settings(max_examples=60)
 @given(pipelines(ALL, depth=3), st.integers(1, 4))
 def test_shards_divide_the_elements(pipeline, shards):
     parts = [epoch(pipeline().shard(shards, index)) for index in range(shards)]
     assert Counter(sum(parts, [])) == Counter(epoch(pipeline()))
 
 
-@examples(100)
+@settings(max_examples=100)
 @given(pipelines(ALL))
 def test_cardinality_is_the_number_of_elements_or_unknown(pipeline):
     ds = pipeline()

@@ -189,7 +189,7 @@ Dataset.range(9).map(slow).save("a")
 
 
 def test_a_killed_save_leaves_no_data_set_and_the_next_one_cleans_up(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, timeout=200, check=False)
     assert done.returncode == -9
     assert len(os.listdir(tmp_path)) == 1
     with pytest.raises(rx.errors.UsageError, match="reads a folder that `save` wrote"):

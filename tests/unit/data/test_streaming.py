@@ -22,7 +22,7 @@ def run_benchmark(*arguments):
         [sys.executable, str(BENCHMARK), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

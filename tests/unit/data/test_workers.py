@@ -299,7 +299,7 @@ def test_workers_end_when_their_reader_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(ORPHANS)
     done = subprocess.run(
-        [sys.executable, program], stdout=subprocess.PIPE, timeout=60, check=False, text=True
+        [sys.executable, program], stdout=subprocess.PIPE, timeout=200, check=False, text=True
     )
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 2

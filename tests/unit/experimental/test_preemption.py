@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -77,10 +78,10 @@ PROGRAM = """
 def test_as_in_tensorflow_the_step_after_the_signal_runs_and_is_saved(tmp_path):
     # SIGTERM after step 3: step 4 runs, is saved, exit 42; then run 5, and 20.0 at the end.
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
-    first = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    first = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert first.returncode == 42, first.stderr
     assert first.stdout.split("\n")[:-1] == ["restored 0 0.0", "run 1", "run 2", "run 3", "run 4"]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert second.returncode == 0, second.stderr
     assert second.stdout.split("\n")[:-1] == ["restored 4 16.0", "run 5", "final 20.0"]
 
@@ -99,9 +100,9 @@ def test_a_grace_period_saves_twice(tmp_path):
     training = Training(tmp_path, grace_period=1)
     terminate()
     training.step()
-    begin, saves = time.monotonic(), []
+    saves = []
     with pytest.raises(Training.Exited):
-        while time.monotonic() < begin + 5:
+        while True:
             training.step()
             saves += [name for name in os.listdir(tmp_path) if name not in saves]
             time.sleep(0.01)
@@ -161,7 +162,7 @@ def test_all_workers_save_after_the_same_step(tmp_path, monkeypatch):
         watcher = told.is_set if index == 1 else lambda: False
         training = Training(tmp_path, termination_watcher_fn=watcher)
         try:
-            for step in range(100):
+            for step in itertools.count():
                 if index == 1 and step == 5:
                     told.set()
                 time.sleep(0.002)

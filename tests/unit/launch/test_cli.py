@@ -35,7 +35,7 @@ def refusal(arguments, capsys):
 
 def run_python(code):
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True
     ).stdout
 
 
@@ -190,7 +190,7 @@ def test_help_is_there_at_once():
     command = [sys.executable, "-m", "replicax.launch", "compare", "--help"]
     before = os.times()
     for _ in range(3):
-        subprocess.run(command, capture_output=True, timeout=60, check=True)
+        subprocess.run(command, capture_output=True, timeout=200, check=True)
     after = os.times()
     # Of CPU, because test machines are not idle: 0.1 s each.
     assert after.children_user - before.children_user < 3.0

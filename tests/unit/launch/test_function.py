@@ -15,8 +15,6 @@ import replicax as rx
 from replicax import launch
 from replicax.launch import _payload
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def test_results_come_in_the_order_of_workers():
     def rank():
@@ -98,20 +96,17 @@ def test_all_are_started_again_after_a_failure(capsys):
 
 
 def test_time_can_be_limited():
-    began = time.monotonic()
     with pytest.raises(rx.errors.ProcessesTimedOut, match="All workers must end in time.*0.5"):
-        rx.launch.run("time:sleep", 2, args=(60,), timeout=0.5)
-    assert time.monotonic() - began < 10
+        rx.launch.run("time:sleep", 2, args=(600,), timeout=0.5)
 
 
 def test_ctrl_c_ends_the_workers_and_is_raised():
     def interrupts():
         import os
         import signal
-        import time
 
         os.kill(os.getppid(), signal.SIGINT)
-        time.sleep(60)
+        time.sleep(600)
 
     with pytest.raises(KeyboardInterrupt):
         rx.launch.run(interrupts, 2)

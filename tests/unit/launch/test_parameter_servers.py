@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 import sys
 
-import pytest
-
 from replicax.cluster_resolver import ClusterSpec, Task
 from replicax.launch import _inside, _run
 from replicax.launch._cli import main
 from replicax.launch._plan import Program, Surroundings, plan_parameter_servers
-
-pytestmark = pytest.mark.timeout(90)
 
 TRAIN = Program("train.py")
 SPEC = ClusterSpec({"chief": ["a:1"], "worker": ["a:2", "a:3"], "ps": ["a:4"]})
@@ -53,7 +49,7 @@ def environments(**options):
 
 def outcome(process):
     """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=80)
+    out, err = process.communicate(timeout=200)
     return process.returncode, out.splitlines(), err.splitlines()
 
 
@@ -139,7 +135,7 @@ cluster.close()
 
 
 def test_a_member_that_fails_too_often_ends_all(launch, script):
-    fails = "if me == 'ps 0': print(os.environ['RX_RESTART']); sys.exit(3)\ntime.sleep(60)"
+    fails = "if me == 'ps 0': print(os.environ['RX_RESTART']); sys.exit(3)\ntime.sleep(600)"
     options = ("--ps", "1", "--max-restarts", "1", "--grace", "0.2")
     code, out, err = outcome(launch(*options, script(ANY + fails)))
     assert code == 3
@@ -152,7 +148,7 @@ def test_a_chief_that_fails_ends_all_and_all_are_started_again(launch, script):
     path = script(
         ANY
         + """
-if me != "chief 0": time.sleep(60)
+if me != "chief 0": time.sleep(600)
 print(os.environ["RX_RESTART"])
 sys.exit(5 if os.environ["RX_RESTART"] == "0" else 0)
 """

@@ -16,22 +16,20 @@ import pytest
 import replicax as rx
 from replicax.launch import _run
 from replicax.launch._cli import main
-from replicax.launch._rules import Outcome
+from replicax.launch._rules import Grace, Outcome
 
 from helpers import run_python, wait_until
 from processes import is_running, running_with, wait_for_pids
 
-pytestmark = pytest.mark.timeout(60)
-
 SOURCE = str(Path(rx.__file__).parents[1])
 REPLICAX = [sys.executable, "-m", "replicax.launch"]
 HERE = "import os, pathlib; pathlib.Path(os.environ['DIR'], f'pid-{os.getpid()}').touch()\n"
-SLEEP = "import time; time.sleep(60)\n"
+SLEEP = "import time; time.sleep(600)\n"
 
 
 def outcome(process):
     """Wait for it; give its exit code, the lines it printed, and those of errors."""
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     return process.returncode, out.splitlines(), err.splitlines()
 
 
@@ -122,7 +120,7 @@ def test_ctrl_c_in_a_terminal_reaches_each_worker_once(launch, script, tmp_path)
         time.sleep(0.3)
         print(len(heard))
     """)
-    process = launch("--workers", "2", path)
+    process = launch("--workers", "2", "--grace", "60", path)
     wait_for_pids(tmp_path, 2)
     os.killpg(process.pid, signal.SIGINT)
     code, out, _ = outcome(process)
@@ -141,7 +139,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(launch, script, tmp_path):
     workers = wait_for_pids(tmp_path, 4)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not any(map(is_running, workers)), seconds=5)
+    wait_until(lambda: not any(map(is_running, workers)))
 
 
 def test_a_launcher_that_is_killed_while_it_starts_leaves_nothing(launch, script, tmp_path):
@@ -179,7 +177,7 @@ def test_a_reader_that_goes_away_ends_all(launch, script):
     process.stdout.readline()
     process.stdout.close()
     process.stdout = None
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGPIPE
 
 
@@ -188,8 +186,8 @@ def test_prefixes_are_coloured_in_a_terminal(launch, script, plain):
     ours, theirs = pty.openpty()
     environ = {"TERM": "xterm", "NO_COLOR": "1" if plain else ""}
     process = launch("--workers", "1", script("print('a')"), stdout=theirs, environ=environ)
-    _, err = process.communicate(timeout=30)
-    assert select.select([ours], [], [], 5)[0]
+    _, err = process.communicate(timeout=100)
+    assert select.select([ours], [], [], 60)[0]
     shown = os.read(ours, 1000)
     os.close(ours)
     os.close(theirs)
@@ -281,12 +279,12 @@ def test_chaos_at_a_time_comes_once(launch, script):
 STEPS = """
 import json, os, signal, sys, time
 from replicax._core import progress
-signal.signal(signal.SIGTERM, lambda number, frame: print("heard SIGTERM"))
+for number in (signal.SIGTERM, signal.SIGCONT):
+    signal.signal(number, lambda number, frame: print("heard", signal.Signals(number).name))
 me, restart = json.loads(os.environ["TF_CONFIG"])["task"]["index"], os.environ["RX_RESTART"]
 for _ in range(4):
-    began = time.monotonic()
     step = progress.begin_step("test")
-    print(f"restart {restart}, step {step}" + ", late" * (time.monotonic() - began > 0.8))
+    print(f"restart {restart}, step {step}")
 """
 
 
@@ -311,14 +309,20 @@ def test_chaos_at_a_step_is_for_the_worker_it_names(launch, script):
     faults = "stop:worker1@step2:1s,preempt@step4"
     code, out, err = outcome(launch("--workers", "2", "--chaos", faults, script(STEPS)))
     assert code == 0
-    steps = [f"restart 0, step {step}" for step in (1, 2, 3)]
-    assert [line[11:] for line in out if line.startswith("[worker 0]")] == [
-        *steps,
-        "heard SIGTERM",
-        "restart 0, step 4",
-    ]
-    assert [line[11:] for line in out if "late" in line] == ["restart 0, step 2, late"]
-    assert out.count("[worker 1] heard SIGTERM") == 1
+    steps = [f"restart 0, step {step}" for step in (1, 2, 3, 4)]
+    heard = (
+        [*steps[:3], "heard SIGTERM", steps[3]],
+        [
+            steps[0],
+            "heard SIGCONT",
+            *steps[1:3],
+            "heard SIGTERM",
+            steps[3],
+        ],
+    )
+    for index, expected in enumerate(heard):
+        own = f"[worker {index}] "
+        assert [line.removeprefix(own) for line in out if line.startswith(own)] == expected
     assert sorted(line.partition("chaos: ")[2] for line in err) == [
         "end of stop:worker1@step2:1s",
         "preempt@step4",
@@ -335,7 +339,7 @@ def test_a_described_cluster_is_joined(launch, script):
     path = script("import os, sys; print(os.environ['TF_CONFIG'], sys.stdin.read())")
     config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
     process = launch(path, environ={"TF_CONFIG": config}, stdin=subprocess.PIPE)
-    out, err = process.communicate("typed", timeout=30)
+    out, err = process.communicate("typed", timeout=100)
     assert process.returncode == 0
     assert out == f"{config} typed\n"
     assert err == "replicax: joining the cluster that TFConfig describes, as worker 1\n"
@@ -422,12 +426,15 @@ def test_help_loads_nothing_that_it_does_not_need():
 
 
 def test_help_is_there_at_once():
-    before = os.times()
-    for _ in range(3):
-        subprocess.run([*REPLICAX, "run", "--help"], capture_output=True, timeout=60, check=True)
-    after = os.times()
-    # Of CPU, because test machines are not idle: 0.1 s each.
-    assert after.children_user - before.children_user < 3.0
+    def seconds_of_cpu():  # because test machines are not idle: 0.1 s
+        quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        arguments = [*REPLICAX, "run", "--help"]
+        child = os.posix_spawn(sys.executable, arguments, os.environ, file_actions=quiet)
+        _, status, usage = os.wait4(child, 0)
+        assert status == 0
+        return usage.ru_utime
+
+    assert min(seconds_of_cpu() for _ in range(3)) < 1.0
 
 
 def test_a_grace_can_be_given(launch, script, tmp_path):
@@ -437,7 +444,7 @@ def test_a_grace_can_be_given(launch, script, tmp_path):
     began = time.monotonic()
     process.terminate()
     assert outcome(process)[0] == 143
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < Grace().after_sigterm
 
 
 def test_workers_compute_together(launch, script):

@@ -129,6 +129,16 @@ def test_a_reader_that_has_gone_is_noticed(pipes):
     assert terminal.blocked_on() is None
 
 
+def test_a_reader_that_has_gone_keeps_nobody_waiting(pipes):
+    terminal, out, _ = pipes
+    terminal.write(OUT, bytes(2 << 20))
+    assert terminal.is_full()
+    os.close(out)
+    terminal.push()
+    assert terminal.is_broken()
+    assert not terminal.is_full()
+
+
 def test_a_flush_writes_all(pipes):
     terminal, out, _ = pipes
     terminal.write(OUT, b"1\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -32,6 +34,16 @@ def test_digits_are_all_there_once():
     both = np.concatenate([data.train_inputs, data.test_inputs]).reshape(-1, 64)
     original = load_digits().data.astype(np.float32) / 16
     assert np.array_equal(np.unique(both, axis=0), np.unique(original, axis=0))
+
+
+def test_digits_need_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(
+        rx.errors.UsageError,
+        match=r"The digits come with the package scikit-learn\. Received: .*sklearn.* extra of "
+        r"Replicax\. Run `pip install 'replicax\[report\]'`",
+    ):
+        _data.load(Settings())
 
 
 def test_digits_keep_their_classes():

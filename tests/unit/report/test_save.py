@@ -9,6 +9,10 @@ import pytest
 import replicax as rx
 from replicax.report import save
 
+from helpers import uninstall
+
+PICTURES = ("_page", "_page_plots", "_plots")
+
 
 def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
     files = save(sample(), tmp_path / "a" / "b")
@@ -20,6 +24,17 @@ def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
         "throughput.png",
     }
     assert all(file.stat().st_size > 0 for file in files)
+
+
+def test_pictures_need_matplotlib(tmp_path, sample, monkeypatch):
+    uninstall(monkeypatch, "matplotlib", *(f"replicax.report.{m}" for m in PICTURES))
+    with pytest.raises(
+        rx.errors.UsageError,
+        match=r"A comparison is drawn by the package matplotlib\. Received: .*matplotlib.* extra "
+        r"of Replicax\. Run `pip install 'replicax\[report\]'`",
+    ):
+        save(sample(), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_older_files_are_replaced(tmp_path, sample):

@@ -119,6 +119,23 @@ def test_what_is_left_over_waits_while_other_variables_train():
     assert (a.value.tolist(), b.value.tolist()) == ([-12, -8], [0, -8])
 
 
+@pytest.mark.parametrize("divided", [{}, {"shard_optimizer": True}, {"shard_parameters": True}])
+@pytest.mark.parametrize("compression", ["bf16", "int8", "top_k"])
+def test_mirrored_variables_train_as_those_of_workers_do(compression, divided):
+    (x, y), how = data(96), {"batch_size": 32, "epochs": 2, "shuffle": False, "verbose": 0}
+    ours = classifier(rx.MirroredStrategy(compression=compression, **divided))
+    found = ours.fit(x, y, **how).history
+    theirs = classifier(strategy_with(compression))
+    assert found == theirs.fit(x, y, **how).history
+    for mine, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_gradients_are_summed_in_one_way():
+    with pytest.raises(UsageError, match=r"Gradients are summed in one way\. Received: .*'int8'"):
+        rx.MirroredStrategy(cross_device_ops=rx.CrossDeviceOps(), compression="int8")
+
+
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": False}])
 def test_fit_is_compiled(how):
     with strategy_with("bf16").scope():

@@ -19,7 +19,7 @@ def run(code):
         env={**environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 

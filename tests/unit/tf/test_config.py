@@ -56,15 +56,13 @@ def test_a_cluster_can_be_joined_after_devices_were_listed():
     assert (
         run_python(
             """
-            import socket
             import jax
             import replicax.tf as tf
+            from replicax.launch._ports import free_ports
             tf.config.list_physical_devices(), tf.config.list_logical_devices()
             tf.test.is_gpu_available(), tf.test.gpu_device_name()
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
+            with free_ports(1) as (port,):
+                jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
             print("joined")
             """
         )

@@ -14,10 +14,10 @@ import replicax.tf as tf
 
 IMPORT = """
 import sys, time
-start = time.perf_counter()
+start = time.process_time()
 import replicax.tf as tf
 from replicax.tf import distribute, keras
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 heavy = {"jax", "jaxlib", "keras", "tensorflow", "numpy"} & set(sys.modules)
 print(seconds, *sorted(heavy))
 """
@@ -44,7 +44,7 @@ def printed(program):
 
 def test_the_import_is_quick_and_loads_neither_jax_nor_keras():
     seconds, *heavy = min((printed(IMPORT) for _ in range(3)), key=lambda found: float(found[0]))
-    assert float(seconds) < 2.0  # generous: test machines are not idle
+    assert float(seconds) < 2.0  # of CPU: test machines are not idle
     assert not heavy
 
 

@@ -6,13 +6,16 @@ same for every compression; in a compressed file, going there costs reading up t
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zlib
-from collections.abc import Generator, Iterator
-from typing import Any, BinaryIO, Protocol, final
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 
 from replicax._core.errors import CorruptRecord, UsageError
+from replicax._core.extras import needs
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 # What zlib calls each container. None: the bytes as they are.
 WINDOW_BITS = {None: None, "": None, "GZIP": 31, "ZLIB": 15}
@@ -78,20 +81,9 @@ def window_bits_of(compression: str | None) -> int | None:
     return WINDOW_BITS[compression]
 
 
-@contextlib.contextmanager
-def needs(package: str, *, extra: str) -> Iterator[None]:
-    """Say which extra to install if the imports of this block fail.
-
-    Raises:
-        UsageError: If a module is missing.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"This file format is read and written by the package {package}. Received: {error}. "
-            f"It is an optional dependency. Run `pip install 'replicax[{extra}]'`."
-        ) from error
+def needs_package(package: str, *, extra: str) -> AbstractContextManager[None]:
+    """Say which extra to install if the imports of this block fail, of what reads the format."""
+    return needs(f"This file format is read and written by the package {package}", extra=extra)
 
 
 @final

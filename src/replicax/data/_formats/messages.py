@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from replicax.data._formats.format import needs
+from replicax.data._formats.format import needs_package
 
 
 @functools.cache
 def messages() -> tuple[Any, Any]:
     """The class of an example's messages, and the error of bytes that are none."""
-    with needs("protobuf", extra="data"):
+    with needs_package("protobuf", extra="data"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf.message import DecodeError
     file = descriptor_pb2.FileDescriptorProto(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.format import needs, open_bytes
+from replicax.data._formats.format import needs_package, open_bytes
 
 # Row groups before this place, and rows of the next one.
 RowPosition = tuple[int, int]
@@ -68,7 +68,7 @@ class ParquetFormat:
 
     def _blocks(self, path: str, start: RowPosition) -> Generator[tuple[int, int, Any], None, None]:
         """Yield (row group, first row, record batch)."""
-        with needs("pyarrow", extra="parquet"):
+        with needs_package("pyarrow", extra="parquet"):
             import pyarrow
             import pyarrow.parquet
         open_bytes(path).close()  # for its message

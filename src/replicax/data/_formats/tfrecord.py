@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, final
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.format import needs, open_bytes, window_bits_of
+from replicax.data._formats.format import needs_package, open_bytes, window_bits_of
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
@@ -169,7 +169,7 @@ class TFRecordWriter:
 
 
 def _crc32c() -> Callable[[bytes], int]:
-    with needs("google-crc32c", extra="data"):
+    with needs_package("google-crc32c", extra="data"):
         import google_crc32c
     return google_crc32c.value
 

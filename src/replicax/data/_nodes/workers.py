@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError, WorkerDied
+from replicax._core.extras import needs
 from replicax.data._node import Cursor, Node, OneByOne, Path
 from replicax.data._nodes.cache import Cache
 from replicax.data._nodes.select import Selection
@@ -121,13 +122,8 @@ class WorkersCursor(OneByOne, Cursor):
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
     def _started(self) -> Crew:
-        try:
+        with needs("Worker processes are run by the package grain", extra="data"):
             from replicax.data._crew import Crew
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"Worker processes are run by the package grain. Received: {error}. It is an "
-                "optional dependency. Run `pip install 'replicax[data]'`."
-            ) from error
         node = in_this_process(self._node.input)
         job = Job(node, self._path, self._offset, self._taken, tuple(self._notes))
         crew = Crew(job, self._node.buffer_size)

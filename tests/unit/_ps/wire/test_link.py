@@ -18,7 +18,7 @@ import pytest
 from replicax._core.errors import UsageError
 from replicax._ps.wire import Link, LinkLost, Listener, RemoteError
 
-from helpers import begun_threads
+from helpers import begun_threads, wait_until
 
 
 def arrays(seed=0):
@@ -128,7 +128,7 @@ def test_links_are_served_at_the_same_time(serve, connect, way):
     meet = threading.Barrier(4)
 
     def handle(session, message):
-        meet.wait(20)  # nobody passes unless all four are here
+        meet.wait(60)  # nobody passes unless all four are here
         return {"who": session.hello["who"]}, message.buffers
 
     addresses = serve(handle, shared=way == "shared")
@@ -241,7 +241,7 @@ class Stuck:
 
     def __call__(self, session, message):
         self.entered.set()
-        self.released.wait(20)
+        self.released.wait(60)
         return {}, []
 
 
@@ -270,9 +270,9 @@ def call_in_thread(link):
 def test_closing_a_link_wakes_who_waits(serve, connect, way, stuck):
     link = connect(serve(stuck), way)
     raised, thread = call_in_thread(link)
-    assert stuck.entered.wait(20)
+    assert stuck.entered.wait(60)
     link.close()
-    thread.join(5)
+    thread.join(60)
     assert [type(error) for error in raised] == [LinkLost]
     assert "until the answer is there. Received: a connection that was closed" in str(raised[0])
     with pytest.raises(LinkLost, match="Received: a connection that is closed, at "):
@@ -283,13 +283,14 @@ def test_closing_a_link_wakes_who_waits(serve, connect, way, stuck):
 def test_a_listener_that_closes_wakes_who_waits(serve, connect, way, stuck):
     link = connect(serve(stuck), way)
     raised, thread = call_in_thread(link)
-    assert stuck.entered.wait(20)
-    threading.Timer(0.05, stuck.released.set).start()
+    assert stuck.entered.wait(60)
+    # Its handler comes back when the caller has heard.
+    threading.Thread(target=lambda: (thread.join(60), stuck.released.set())).start()
     serve.listener.close()
-    thread.join(5)
+    thread.join(60)
     assert [type(error) for error in raised] == [LinkLost]
     assert "Received: a peer that hung up, at " in str(raised[0])
-    assert not begun_threads(("replicax-door", "replicax-session"))
+    wait_until(lambda: not begun_threads(("replicax-door", "replicax-session")))
 
 
 def test_a_handler_may_close_its_listener(serve, connect):
@@ -303,11 +304,11 @@ import sys, time
 from replicax._ps.wire import Listener
 def handle(session, message):
     if message.op == "wait":
-        time.sleep(60)
+        time.sleep(600)
     return {}, message.buffers
 listener = Listener(bytes(range(32)), handle)
 print(*listener.start(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -334,7 +335,7 @@ def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
         time.sleep(0.1)
         process.kill()
         for raised, thread in waiting:
-            thread.join(5)
+            thread.join(60)
             assert [type(error) for error in raised] == [LinkLost]
         # What was received stays.
         assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), sent)
