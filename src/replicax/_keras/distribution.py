@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
@@ -28,6 +29,7 @@ from replicax._core.placement import (
     place_rows,
     to_host,
 )
+from replicax._core.products import with_products_turned
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.timing import COPY, INPUT, timed, timed_each
@@ -129,9 +131,10 @@ class StoreDistribution(_compat.Distribution):
         return jax.tree.map(one, batch) if replicas > 1 else batch
 
     def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """A step of a compiled program, whose sums over rows travel together if that pays."""
+        """A step of a compiled program, whose sums over rows travel as it pays."""
         if self.add_up is None:
-            return step
+            turns = self.topology.num_replicas > 1 and self.topology.platform == "cpu"
+            return with_products_turned(step) if turns and is_on("products") else step
         return with_sums_together(step, self.topology.mesh, self.add_up)
 
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
