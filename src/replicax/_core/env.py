@@ -207,8 +207,7 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
     if not names <= set(CPU_TUNING_PARTS):
         raise UsageError(
             f"{RX_CPU_TUNING} is 0, 1, or names of parts of the tuning with commas between them. "
-            f"Received: {text!r}. Each part can be switched off alone. "
-            f"The parts are {', '.join(CPU_TUNING_PARTS)}."
+            f"Received: {text!r}. Each can be switched alone: {', '.join(CPU_TUNING_PARTS)}."
         )
     return names
 

@@ -134,14 +134,12 @@ class StoreDistribution(_compat.Distribution):
     def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """A step of a compiled program, whose sums over rows travel as it pays."""
         topology = self.topology
-        several = topology.num_replicas > 1
+        mesh = topology.mesh if topology.num_replicas > 1 else None
         if self.add_up is not None:
             step = with_sums_together(step, topology.mesh, self.add_up)
-        elif several and topology.platform == "cpu" and is_on("products"):
+        elif mesh is not None and topology.platform == "cpu" and is_on("products"):
             step = with_products_turned(step)
-        if topology.model_parallel > 1:
-            return step
-        return with_rows(step, topology.mesh if several else None)
+        return step if topology.model_parallel > 1 else with_rows(step, mesh)
 
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.
