@@ -128,6 +128,16 @@ def test_importing_is_quick_and_imports_neither_jax_nor_keras():
     assert float(elapsed) < 2.0  # of CPU: test machines are not idle
 
 
+def test_a_program_that_trains_on_arrays_imports_neither_pipelines_nor_servers():
+    program = """
+        import sys
+        import replicax as rx
+        rx.MirroredStrategy()
+        print(*{"replicax.data", "replicax._ps"} & set(sys.modules))
+    """
+    assert run_python(program) == "\n"
+
+
 def test_importing_chooses_the_jax_backend():
     program = "import os, replicax; print(os.environ['KERAS_BACKEND'])"
     assert run_python(f"import os; del os.environ['KERAS_BACKEND']; {program}") == "jax\n"

@@ -23,7 +23,11 @@ SECONDS_TO_ANSWER = 300
 SECONDS_TO_END = 15
 TICKS = os.sysconf("SC_CLK_TCK")
 # What describes clusters or devices is for each side to say.
-LEFT_OUT = ("TF_CONFIG", "NPROC", "JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "RX_JOIN")
+LEFT_OUT = (
+    *("TF_CONFIG", "NPROC", "JAX_NUM_CPU_DEVICES", "KERAS_BACKEND", "RX_JOIN"),
+    # A program that was started before has its byte code; that of packages pip has made.
+    "PYTHONDONTWRITEBYTECODE",
+)
 
 
 class SideFailed(Exception):
@@ -168,7 +172,7 @@ class Processes:
 
 
 def inherited() -> dict[str, str]:
-    """The environment, without what describes clusters or devices."""
+    """The environment, without what describes clusters or devices, and with byte code kept."""
     return {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
 
 

@@ -78,7 +78,7 @@ def test_a_server_that_dies_comes_back_from_its_snapshot_and_says_what_was_lost(
     assert program.values() == [30.0, 35.0]
     (recovery,) = program.coordinator.recoveries
     assert (recovery.server, recovery.lost_updates, recovery.source) == (0, 5, "snapshot")
-    assert 0 < recovery.seconds < 30
+    assert recovery.seconds > 0
     assert "Parameter server 0 had died and is back from its snapshot after" in caplog.text
     assert "5 update(s) were lost" in caplog.text
     # It dies again; what was lost before is not counted again.
@@ -197,7 +197,7 @@ def test_a_closure_whose_worker_dies_between_two_servers_counts_once_on_each(sta
 
 def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
     caplog.set_level(logging.WARNING)
-    monkeypatch.setenv("RX_WATCHDOG_SECONDS", "0.5")
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", "2")
     program = start()
     program.schedule(1)
     program.coordinator.join()
@@ -205,7 +205,7 @@ def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
     stopped = program.member("worker", 0)
 
     def stands_still(answer, session, message):
-        over.wait(30)
+        over.wait(100)
         return answer(session, message)
 
     program.intercept("worker", 0, stands_still)
@@ -214,7 +214,7 @@ def test_a_worker_that_stands_still_is_replaced(start, caplog, monkeypatch):
     wait_until(lambda: program.member("worker", 0) is not stopped)
     over.set()
     assert program.values() == [11.0, 11.0]
-    assert "The worker 0 has not answered for 0.5 seconds" in caplog.text
+    assert "The worker 0 has not answered for 2 seconds" in caplog.text
 
 
 def test_another_run_goes_on_from_the_snapshots_of_the_first(start, tmp_path, caplog):

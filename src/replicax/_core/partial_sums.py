@@ -97,7 +97,7 @@ class _Known:
 
     def _compute(self, operation: _Operation) -> None:
         rows = [self._rows[key] for key in operation.operands]
-        results = _bound(operation.equation, self._read(operation))
+        results = bound(operation.equation, self._read(operation))
         self.values.update(zip(operation.results, results, strict=True))
         axes = axes_of_results(operation.equation, rows)
         self._rows.update(zip(operation.results, axes, strict=True))
@@ -125,7 +125,7 @@ class _Known:
                     else jnp.where(lax.axis_index(AXIS) == 0, value, jnp.zeros_like(value))
                     for value, axis in zip(values, axes, strict=True)
                 ]
-                found += _bound(operation.equation, own)
+                found += bound(operation.equation, own)
             return self._add_up(found)
 
         specs = [[_spec(axis) for axis in axes] for _, axes in sums]
@@ -179,7 +179,8 @@ def _called(equation: Any) -> Any:
     return inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
 
 
-def _bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an operation of a program."""
     params = equation.primitive.get_bind_params(equation.params)
     results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]

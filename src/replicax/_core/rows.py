@@ -36,11 +36,29 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
         dims = params["dimension_numbers"]
         pairs = [(dims.lhs_spec[1], dims.rhs_spec[1])]
     elif name == "scatter-add":
+        if pays_to_gather(equation, 1):  # each replica adds all rows: table_gradients.py
+            return None
         return _scattered(params["dimension_numbers"], rows, equation.invars[2].aval.ndim)
     else:
         return None
     both = [pair for pair in pairs if rows[0] == pair[0] or rows[1] == pair[1]]
     return list(both[0]) if both else None
+
+
+def pays_to_gather(scatter: Any, replicas: int) -> bool:
+    """Whether to exchange the rows that are added to a table costs less than to exchange tables.
+
+    Args:
+        scatter: The operation that adds them.
+        replicas: How many have as many rows each.
+    """
+    table, indices, updates = (atom.aval for atom in scatter.invars)
+    dims = scatter.params["dimension_numbers"]
+    are_rows = updates.ndim > 0 and 0 not in dims.update_window_dims
+    if not are_rows or dims.operand_batching_dims or indices.shape[0] != updates.shape[0]:
+        return False
+    # Every replica adds the rows of all, which takes longer than to add up whole tables.
+    return 2 * replicas * updates.size <= table.size
 
 
 def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:

@@ -30,6 +30,7 @@ from replicax._core.placement import (
 )
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
+from replicax._core.table_gradients import with_rows
 from replicax._core.timing import COPY, INPUT, timed, timed_each
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
@@ -130,9 +131,12 @@ class StoreDistribution(_compat.Distribution):
 
     def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """A step of a compiled program, whose sums over rows travel together if that pays."""
-        if self.add_up is None:
+        topology = self.topology
+        if topology.model_parallel > 1:
             return step
-        return with_sums_together(step, self.topology.mesh, self.add_up)
+        if self.add_up is not None:
+            step = with_sums_together(step, topology.mesh, self.add_up)
+        return with_rows(step, topology.mesh if topology.num_replicas > 1 else None)
 
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.

@@ -12,10 +12,11 @@ from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
+from replicax._core.table_gradients import evaluate_by_rows
 from replicax._core.timing import COMPUTE, timed
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
-from replicax._keras.capture import Captured, Static, capture, evaluate
+from replicax._keras.capture import Captured, Static, capture
 from replicax._keras.feeding import Elements, HostLoop, is_data
 from replicax._keras.program_state import ProgramState
 
@@ -67,7 +68,8 @@ class FunctionProgram:
             agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
-            results = evaluate(captured.jaxpr, *state.in_order(written, others), *leaves)
+            values = state.in_order(written, others)
+            results = evaluate_by_rows(captured.jaxpr, *values, *leaves)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         self._compiled = compiled(

@@ -123,9 +123,9 @@ class LocalSteps:
 
 def outer_optimizer_of(model: Any) -> Any:
     """What applies the mean way of a model's replicas; None if they go the whole of it."""
-    strategy = _compat.strategy_of(model)
+    strategy, optimizer = _compat.strategy_of(model), getattr(model, "optimizer", None)
     local = strategy and strategy.extended.distribution.local_steps
-    return local.outer_beside(model.optimizer) if local else None
+    return local.outer_beside(optimizer) if local and optimizer else None
 
 
 def local_steps(every: int, outer: Any, options: CommunicationOptions) -> LocalSteps | None:

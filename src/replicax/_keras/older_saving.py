@@ -16,7 +16,6 @@ import keras
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat, exporting
-from replicax.data._spec import ArraySpec
 
 logger = logging.getLogger("replicax")
 
@@ -75,6 +74,8 @@ def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
 
 def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
     """What the model is called with, the first axis of any size; None if that is not known."""
+    from replicax.data._spec import ArraySpec  # with it come all pipelines
+
     try:
         specs = _compat.call_specs(self)
     except ValueError:

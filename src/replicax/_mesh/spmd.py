@@ -129,7 +129,8 @@ def _build_spmd(
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
-        outputs, news = settled(captured, how, group, state, leaves)
+        alike = 1 if several else replicas
+        outputs, news = settled(captured, how, group, state, leaves, replicas=alike)
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]

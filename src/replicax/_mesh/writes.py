@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.aggregation import Settlement, decide, settle
+from replicax._core.table_gradients import evaluate_by_rows
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, evaluate
+from replicax._keras.capture import Captured
 from replicax._mesh.dependence import NOTHING, VARIES, dependence
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def settled(
     group: SyncGroup,
     state: Sequence[Any],
     leaves: Sequence[Any],
+    *,
+    replicas: int = 1,
 ) -> tuple[list[Any], list[Any]]:
     """Run a captured function inside a program, and settle its writes.
 
@@ -66,11 +69,12 @@ def settled(
         group: The replicas.
         state: The values of its variables.
         leaves: Its arrays.
+        replicas: How many of them exchange rows of tables, since all run this program.
 
     Returns:
         The output arrays and the new values of the written variables.
     """
-    results = evaluate(captured.jaxpr, *state, *leaves)
+    results = evaluate_by_rows(captured.jaxpr, *state, *leaves, replicas=replicas)
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
     return outputs, settle(how, news, olds, group)

@@ -89,7 +89,7 @@ def parts_of(objects: dict[str, Any]) -> list[Part]:
         is_model = isinstance(part.owner, _compat.Trainer)
         if is_model and isinstance(optimizer, _compat.BaseOptimizer) and id(optimizer) not in given:
             parts.append(Variables(f"{part.name}.optimizer", optimizer))
-        outer = outer_optimizer_of(part.owner) if is_model and optimizer else None
+        outer = outer_optimizer_of(part.owner) if is_model else None
         if outer is not None:
             parts.append(Variables(f"{part.name}.outer_optimizer", outer, optional=True))
     for part in list(parts):
@@ -133,7 +133,7 @@ def build_optimizers(parts: Sequence[Part]) -> None:
             model
             for model in models
             if getattr(model, "optimizer", None) is optimizer
-            or (model.compiled and outer_optimizer_of(model) is optimizer)
+            or outer_optimizer_of(model) is optimizer
         ]
         candidates: list[Any] = own or models
         if len(candidates) == 1 and candidates[0].built:

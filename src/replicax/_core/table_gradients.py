@@ -1,0 +1,252 @@
+"""Gradients of tables, kept as the rows that they have until somebody needs the whole.
+
+The gradient of an embedding is zero but for the rows that a batch looked up. JAX writes all of
+it: zeros as large as the table, the rows added to them, then an optimizer that reads table and
+gradient and writes the table. Here the rows stay rows through what is linear, and a table that
+they are added to or subtracted from gets them where they belong. Replicas exchange the rows, not
+the tables. The sums are the same; where a row occurs more than once, they are rounded in another
+order.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from replicax._core.packing import packed
+from replicax._core.partial_sums import bound
+from replicax._core.rows import pays_to_gather
+from replicax._core.topology import AXIS
+
+_CALLS = ("jit", "pjit", "closed_call", "core_call")  # none that has derivatives of its own
+_SCALED = {"mul": operator.mul, "div": operator.truediv}
+_ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
+
+
+@dataclass
+class _Rows:
+    """A sum of rows, each added to zeros where its index says.
+
+    Args:
+        scatter: The operation that makes the whole of it.
+        zeros: What the rows are added to.
+        indices: Where each row belongs.
+        updates: The rows.
+        whole: All of it, once that was asked for.
+    """
+
+    scatter: Any
+    zeros: Any
+    indices: Any
+    updates: Any
+    whole: Any = None
+
+    def added_to(self, table: Any, sign: Callable[[Any], Any] = operator.pos) -> Any:
+        return bound(self.scatter, [table, self.indices, sign(self.updates)])[0]
+
+
+def has_tables(jaxpr: Any) -> bool:
+    """Whether a program, or one inside it, adds rows where indices say."""
+    return any(
+        equation.primitive is lax.scatter_add_p
+        or any(map(has_tables, jax.extend.core.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )
+
+
+def evaluate_by_rows(closed: Any, *args: Any, replicas: int = 1) -> list[Any]:
+    """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
+
+    Args:
+        closed: The program of one replica.
+        args: Its inputs.
+        replicas: Over how many its sums are taken, if all have programs of the same shapes.
+
+    Returns:
+        Its outputs.
+    """
+    if not has_tables(closed.jaxpr):
+        return jax.extend.core.jaxpr_as_fun(closed)(*args)
+    return _Evaluation(replicas).outputs(closed, args)
+
+
+def with_rows(step: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+    """A step of the global view that keeps the gradients of tables as rows.
+
+    Args:
+        step: Called inside a compiled program.
+        mesh: The replicas, over which the rows are divided; None for one.
+    """
+
+    def stepped(*args: Any) -> Any:
+        closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
+        if closed.effects or not has_tables(closed.jaxpr):
+            return step(*args)
+        replicas = 1 if mesh is None else mesh.shape[AXIS]
+        found = _Evaluation(replicas, mesh).outputs(closed, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+
+    return stepped
+
+
+@final
+class _Evaluation:
+    """Runs a program, operation by operation.
+
+    Args:
+        replicas: How many divide the rows.
+        mesh: Theirs, in the global view, where a sum over rows needs no operation of its own;
+            None in the view of one replica.
+    """
+
+    def __init__(self, replicas: int, mesh: Mesh | None = None) -> None:
+        self._replicas, self._mesh = replicas, mesh
+        self._apart: list[_Rows] = []  # what needs the rows of other replicas, too
+
+    def outputs(self, closed: Any, args: Sequence[Any]) -> list[Any]:
+        return [self._dense(value) for value in self._run(closed.jaxpr, closed.consts, args)]
+
+    def _run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """The results, some of which may be rows."""
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+        spread: dict[Any, Any] = {}  # what is one number everywhere
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jax.extend.core.Literal) else known[atom]
+
+        def number(atom: Any) -> Any:
+            """The number that an operand is everywhere; None if there is none."""
+            if isinstance(atom, jax.extend.core.Literal) or not atom.aval.shape:
+                return read(atom)
+            return spread.get(atom)
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            numbers = [number(atom) for atom in equation.invars]
+            results = self._rows(equation, operands, numbers)
+            if results is None:
+                results = bound(equation, [self._dense(value) for value in operands])
+            if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
+                spread[equation.outvars[0]] = numbers[0]
+            known.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _rows(self, equation: Any, operands: list[Any], numbers: Sequence[Any]) -> list[Any] | None:
+        """The results of an operation that makes rows, or leaves them rows, or adds them up."""
+        name = equation.primitive.name
+        if name in _CALLS and has_tables(equation.params["jaxpr"].jaxpr):
+            inner = equation.params["jaxpr"]
+            return self._run(inner.jaxpr, inner.consts, operands)
+        if equation.primitive is lax.scatter_add_p:
+            is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
+            return [self._noted(equation, *operands)] if is_zero else None
+        if not any(isinstance(operand, _Rows) for operand in operands):
+            return None
+        first, second = operands[0], operands[-1]
+        if name == "neg":
+            return [self._changed(first, operator.neg)]
+        if name in _SCALED:
+            return self._scaled(_SCALED[name], operands, numbers)
+        if name in _ADDED and not isinstance(first, _Rows):
+            return self._added(first, second, _ADDED[name])
+        if name in ("add", "add_any") and not isinstance(second, _Rows):
+            return self._added(second, first, operator.pos)
+        if name == "psum" and self._sums_over_all(equation):
+            return self._summed(equation, operands)
+        return None
+
+    def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
+        rows = _Rows(scatter, zeros, indices, updates)
+        if self._mesh is not None:
+            if not pays_to_gather(scatter, 1) or len(updates) % self._replicas:
+                return rows.added_to(zeros)
+            self._apart.append(rows)
+        return rows
+
+    def _changed(self, rows: _Rows, how: Callable[[Any], Any]) -> _Rows:
+        self._gather()
+        return _Rows(rows.scatter, rows.zeros, rows.indices, how(rows.updates))
+
+    def _scaled(
+        self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
+    ) -> list[Any] | None:
+        first, second = operands
+        if isinstance(first, _Rows) and numbers[1] is not None:
+            return [self._changed(first, lambda updates: how(updates, numbers[1]))]
+        if numbers[0] is not None and how is operator.mul:
+            return [self._changed(second, lambda updates: how(updates, numbers[0]))]
+        return None
+
+    def _added(self, table: Any, rows: _Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
+        self._gather()
+        return [rows.added_to(table, sign)] if jnp.shape(table) == rows.zeros.shape else None
+
+    def _dense(self, value: Any) -> Any:
+        if not isinstance(value, _Rows):
+            return value
+        self._gather()
+        if value.whole is None:
+            value.whole = value.added_to(value.zeros)
+        return value.whole
+
+    def _gather(self) -> None:
+        """Bring the rows of all replicas together: as soon as some are needed, those of all tables.
+
+        Gradients come before updates, so that this is one exchange.
+        """
+        apart, self._apart = self._apart, []
+        if not apart:
+            return
+        exchange = _gathered
+        if self._mesh is not None:
+            split, whole = PartitionSpec(AXIS), PartitionSpec()
+            exchange = jax.shard_map(
+                _gathered, mesh=self._mesh, in_specs=(split,), out_specs=whole, check_vma=False
+            )
+        everyones = exchange([(rows.indices, rows.updates) for rows in apart])
+        for rows, (indices, updates) in zip(apart, everyones, strict=True):
+            rows.indices, rows.updates = indices, updates
+            # What one replica has sorted, or once only, is neither sorted nor once now.
+            params = {**rows.scatter.params, "indices_are_sorted": False, "unique_indices": False}
+            rows.scatter = rows.scatter.replace(params=params)
+
+    def _sums_over_all(self, equation: Any) -> bool:
+        params = equation.params
+        plain = params["axes"] == (AXIS,) and params.get("axis_index_groups") is None
+        return plain and self._mesh is None and self._replicas > 1
+
+    def _summed(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
+        """The sum over the replicas: of rows, those of all replicas."""
+        results = []
+        for value in operands:
+            if isinstance(value, _Rows) and pays_to_gather(value.scatter, self._replicas):
+                everyones = replace(value, whole=None)
+                self._apart.append(everyones)
+                results.append(everyones)
+            else:
+                results.append(lax.psum(self._dense(value), AXIS))
+        return results
+
+
+def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Inside a map over the replicas: the same with the rows of all, in the order of replicas."""
+    arrays = jax.tree.leaves(apart)
+    found: dict[int, Any] = {}
+    for dtype in sorted({str(array.dtype) for array in arrays}):
+        places = [i for i, array in enumerate(arrays) if str(array.dtype) == dtype]
+        everyones = lax.all_gather(packed([arrays[i] for i in places]), AXIS)
+        offset = 0
+        for i in places:
+            shape, size = arrays[i].shape, arrays[i].size
+            part = everyones[:, offset : offset + size]
+            found[i] = part.reshape(-1, *shape[1:])
+            offset += size
+    return jax.tree.unflatten(jax.tree.structure(apart), [found[i] for i in range(len(arrays))])

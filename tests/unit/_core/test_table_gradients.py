@@ -1,0 +1,193 @@
+"""Gradients of tables as rows: the numbers of whole gradients, without whole gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from replicax._core.table_gradients import evaluate_by_rows, with_rows
+from replicax._core.topology import AXIS, Topology
+
+SIZE, WIDTH, ROWS = 100, 3, 8
+TABLE = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype("float32")
+# 7 twice, also on one replica; 99 is the last; 200 has no row: nothing is added.
+IDS = np.array([7, 0, 7, 99, 3, 7, 200, 50], "int32")
+SCALES = np.arange(1, ROWS + 1, dtype="float32")
+
+
+def gradient(table, ids, scales):
+    """By hand: 2 · scale for each occurrence of an id."""
+
+    def loss(table):
+        return 2 * (jnp.take(table, ids, axis=0, fill_value=0.0) * scales[:, None]).sum()
+
+    return jax.grad(loss)(table)
+
+
+def whole_gradient():
+    found = np.zeros_like(TABLE)
+    for number, scale in zip(IDS, SCALES, strict=True):
+        if number < SIZE:
+            found[number] += 2 * scale
+    return found
+
+
+def sgd(table, ids, scales):
+    return table - gradient(table, ids, scales) * 0.5
+
+
+def mean_of_two(table, ids, scales):
+    return table + -gradient(table, ids, scales) / 2 * jnp.float32(3)
+
+
+def momentum(table, ids, scales):
+    velocity = 0.9 * table - 0.5 * gradient(table, ids, scales)
+    return table + velocity
+
+
+def clipped(table, ids, scales):
+    found = gradient(table, ids, scales)
+    return table - found / jnp.sqrt((found * found).sum())
+
+
+def nothing_else(table, ids, scales):
+    return gradient(table, ids, scales)
+
+
+G = whole_gradient()
+STEPS = [
+    (sgd, TABLE - 0.5 * G, 0),
+    (mean_of_two, TABLE - 1.5 * G, 0),
+    (momentum, 1.9 * TABLE - 0.5 * G, 0),
+    (clipped, TABLE - G / np.sqrt((G * G).sum()), 1),
+    (nothing_else, G, 1),
+]
+
+
+def operations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from operations(inner)
+
+
+def written_wholly(jaxpr):
+    """How many times rows were added to zeros: a whole gradient."""
+    zeros = {
+        equation.outvars[0]
+        for equation in operations(jaxpr)
+        if equation.primitive is lax.broadcast_in_dim_p
+        and isinstance(equation.invars[0], jax.extend.core.Literal)
+    }
+    added = [e for e in operations(jaxpr) if e.primitive is lax.scatter_add_p]
+    return sum(equation.invars[0] in zeros for equation in added)
+
+
+def exchanged(jaxpr):
+    """The elements of each collective."""
+    names = ("psum", "all_gather")
+    found = [e for e in operations(jaxpr) if e.primitive.name in names]
+    return [sum(atom.aval.size for atom in equation.invars) for equation in found]
+
+
+@pytest.mark.parametrize(("step", "expected", "wholes"), STEPS)
+def test_rows_go_where_they_belong_without_a_whole_gradient(step, expected, wholes):
+    program = jax.jit(with_rows(step, None))
+    assert written_wholly(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr) == wholes
+    np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_two_look_ups_of_one_table_are_added():
+    def step(table, ids, scales):
+        both = gradient(table, ids, scales) + gradient(table, ids[:4], scales[:4])
+        return table - both
+
+    expected = TABLE - G
+    for number, scale in zip(IDS[:4], SCALES[:4], strict=True):
+        expected[number] -= 2 * scale
+    found = jax.jit(with_rows(step, None))(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def layouts():
+    topology = Topology.local(["CPU:0", "CPU:1"])
+    return topology, (topology.replicated, topology.split, topology.split)
+
+
+@pytest.mark.parametrize(("step", "expected", "wholes"), STEPS)
+def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
+    topology, inputs = layouts()
+    program = jax.jit(
+        with_rows(step, topology.mesh), in_shardings=inputs, out_shardings=topology.replicated
+    )
+    # Of each replica: the indices, and the rows.
+    traced = program.trace(TABLE, IDS, SCALES)
+    assert sorted(exchanged(traced.jaxpr.jaxpr)) == [ROWS // 2, ROWS // 2 * WIDTH]
+    found = program(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [7, 1])
+def test_rows_that_the_replicas_do_not_divide_are_left_to_xla(rows):
+    topology, _ = layouts()
+    program = jax.jit(with_rows(sgd, topology.mesh))
+    assert exchanged(program.trace(TABLE, IDS[:rows], SCALES[:rows]).jaxpr.jaxpr) == []
+    expected = jax.jit(sgd)(TABLE, IDS[:rows], SCALES[:rows])
+    found = program(TABLE, IDS[:rows], SCALES[:rows])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def in_replicas(step, size):
+    """A step of replicas that add up their gradients."""
+    topology, _ = layouts()
+    shapes = (TABLE[:size], IDS[: ROWS // 2], SCALES[: ROWS // 2])
+    closed = jax.make_jaxpr(step, axis_env=[(AXIS, 2)])(*shapes)
+    split, whole = jax.P(AXIS), jax.P()
+    mapped = jax.shard_map(
+        lambda *args: evaluate_by_rows(closed, *args, replicas=2),
+        mesh=topology.mesh,
+        in_specs=(whole, split, split),
+        out_specs=whole,
+        check_vma=False,
+    )
+    return jax.jit(mapped)
+
+
+def summed(table, ids, scales):
+    total, loss = lax.psum((gradient(table, ids, scales), scales.sum()), AXIS)
+    return table - total * 0.5, loss
+
+
+def test_replicas_that_add_up_gradients_exchange_rows():
+    program = in_replicas(summed, SIZE)
+    found = exchanged(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr)
+    assert sorted(found) == [1, ROWS // 2, ROWS // 2 * WIDTH]
+    table, loss = program(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(table, TABLE - 0.5 * G, rtol=1e-5, atol=1e-6)
+    assert loss == SCALES.sum()
+
+
+def test_a_table_that_is_smaller_than_its_rows_is_added_up_whole():
+    small = 10
+    program = in_replicas(summed, small)
+    found = exchanged(program.trace(TABLE[:small], IDS, SCALES).jaxpr.jaxpr)
+    assert sum(found) == small * WIDTH + 1
+    expected = sgd(TABLE[:small], IDS, SCALES)
+    np.testing.assert_allclose(program(TABLE[:small], IDS, SCALES)[0], expected, rtol=1e-5)
+
+
+def test_what_occurs_once_on_each_replica_may_occur_twice_on_all():
+    def step(table, ids, scales):
+        zeros = jnp.zeros_like(table)
+        at = zeros.at[ids].add(scales[:, None], unique_indices=True, indices_are_sorted=True)
+        return lax.psum(at, AXIS) + table
+
+    ids = np.array([1, 2, 3, 4, 1, 2, 3, 4], "int32")
+    (found,) = in_replicas(step, SIZE)(TABLE, ids, SCALES)
+    expected = TABLE.copy()
+    expected[1:5] += (SCALES[:4] + SCALES[4:])[:, None]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
