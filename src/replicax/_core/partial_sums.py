@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from replicax._core.cpu_tuning import is_on
+from replicax._core.products import turned
 from replicax._core.rows import Axis, axes_of_results, summed_axes
 from replicax._core.topology import AXIS
 
@@ -50,6 +52,7 @@ def with_sums_together(
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
         if closed.effects:  # they have an order
             return step(state, batch)
+        closed = turned(closed) if is_on("products") else closed
         known = _Known(mesh, add_up)
         keys = known.take(jax.tree.leaves(state))
         keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]

@@ -18,6 +18,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
@@ -28,6 +29,7 @@ from replicax._core.placement import (
     place_rows,
     to_host,
 )
+from replicax._core.products import with_products_turned
 from replicax._core.program import checksum, glance, uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.table_gradients import with_rows
@@ -130,13 +132,16 @@ class StoreDistribution(_compat.Distribution):
         return jax.tree.map(one, batch) if replicas > 1 else batch
 
     def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """A step of a compiled program, whose sums over rows travel together if that pays."""
+        """A step of a compiled program, whose sums over rows travel as it pays."""
         topology = self.topology
-        if topology.model_parallel > 1:
-            return step
+        several = topology.num_replicas > 1
         if self.add_up is not None:
             step = with_sums_together(step, topology.mesh, self.add_up)
-        return with_rows(step, topology.mesh if topology.num_replicas > 1 else None)
+        elif several and topology.platform == "cpu" and is_on("products"):
+            step = with_products_turned(step)
+        if topology.model_parallel > 1:
+            return step
+        return with_rows(step, topology.mesh if several else None)
 
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.

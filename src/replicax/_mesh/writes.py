@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from replicax._core.aggregation import Settlement, decide, settle
 from replicax._core.table_gradients import evaluate_by_rows
 from replicax._keras import _compat
-from replicax._keras.capture import Captured
 from replicax._mesh.dependence import NOTHING, VARIES, dependence
 
 if TYPE_CHECKING:
     from replicax._core.reduce import SyncGroup
+    from replicax._keras.capture import Captured
 
 
 def analyse(

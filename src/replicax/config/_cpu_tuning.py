@@ -15,6 +15,7 @@ def cpu_tuning(
     fusions: bool | None = None,
     memory: bool | None = None,
     pooling: bool | None = None,
+    products: bool | None = None,
     threads: bool | None = None,
 ) -> CpuTuning:
     """Choose what Replicax changes in how JAX computes on CPUs. All of it is on by default.
@@ -34,6 +35,7 @@ def cpu_tuning(
         memory: The C library keeps memory for the next step instead of giving it back, unless
             the environment has settings for it (`MALLOC_…`, `GLIBC_TUNABLES`).
         pooling: Pooling, sums over windows and their gradients, as slices of whole arrays.
+        products: The gradients of dense weights in `fit` on several devices, without a transpose.
         threads: Processes that share a machine do not each use all of its cores.
 
     Returns:
@@ -51,6 +53,7 @@ def cpu_tuning(
         "fusions": fusions,
         "memory": memory,
         "pooling": pooling,
+        "products": products,
         "threads": threads,
     }
     before = parts_on()

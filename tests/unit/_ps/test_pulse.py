@@ -68,7 +68,7 @@ def cluster():
 @pytest.fixture
 def pulse(cluster):
     told = []
-    pulse = Pulse(cluster, cluster.dial, Limits(silence=0.3), lambda *who: told.append(who))
+    pulse = Pulse(cluster, cluster.dial, Limits(silence=1.0), lambda *who: told.append(who))
     pulse.told = told
     pulse.start()
     yield pulse
@@ -82,9 +82,7 @@ def test_who_is_silent_is_ended_and_the_others_go_on(cluster, pulse, caplog):
     cluster.mute.add(("server", 1))
     wait_until(lambda: pulse.told)
     assert pulse.told == cluster.killed == [("server", 1)]
-    assert (
-        "parameter server 1 has not answered for 0.3 seconds: it is taken for dead" in caplog.text
-    )
+    assert "parameter server 1 has not answered for 1 seconds: it is taken for dead" in caplog.text
     count = cluster.pings.count(("server", 1))
     wait_until(lambda: cluster.pings.count(("server", 1)) > count + 2)  # and is asked again
     assert cluster.killed == [("server", 1)]
@@ -94,7 +92,7 @@ def test_who_is_not_there_is_not_silent(cluster, pulse):
     wait_until(lambda: len(set(cluster.pings)) == 3)
     cluster.absent |= {("worker", 0)}
     before = cluster.pings.count(("server", 0))
-    wait_until(lambda: cluster.pings.count(("server", 0)) > before + 15)  # 0.9 seconds and more
+    wait_until(lambda: cluster.pings.count(("server", 0)) > before + 7)  # 1.4 seconds and more
     assert cluster.killed == []
 
 

@@ -1,0 +1,91 @@
+"""A product that is transposed at once: one operation, and the same numbers."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from replicax._core.products import with_products_turned
+
+from helpers import assert_trees_close
+
+
+def numbers(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype("float32")
+
+
+def kinds(fn, *args):
+    """How many products and transposes the program has."""
+    names = [equation.primitive.name for equation in jax.make_jaxpr(fn)(*args).eqns]
+    return names.count("dot_general"), names.count("transpose")
+
+
+def gradient(w, x):
+    return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+
+
+def test_the_gradient_of_a_weight_is_one_product():
+    w, x = numbers(4, 3), numbers(5, 4)
+    assert kinds(gradient, w, x) == (2, 1)
+    assert kinds(with_products_turned(gradient), w, x) == (2, 0)
+    assert_trees_close(with_products_turned(gradient)(w, x), gradient(w, x))
+
+
+def test_beside_operations_without_results():
+    seen = []
+
+    def step(w, x):
+        jax.debug.callback(seen.append, x.sum())
+        return gradient(w, x)
+
+    w, x = numbers(4, 3), numbers(5, 4)
+    assert_trees_close(jax.jit(with_products_turned(step))(w, x), gradient(w, x))
+    jax.effects_barrier()
+    assert_trees_close(seen, [x.sum()])
+
+
+# [batch, a, k] and [batch, k, b, c] give [batch, a, b, c].
+DIMENSIONS = (((2,), (1,)), ((0,), (0,)))
+
+
+def batched(left, right):
+    """With the free axes of the right operand first."""
+    return lax.dot_general(left, right, DIMENSIONS).transpose(0, 2, 3, 1)
+
+
+def test_products_of_batches():
+    left, right = numbers(2, 3, 5), numbers(2, 5, 4, 6)
+    assert kinds(with_products_turned(batched), left, right) == (1, 0)
+    expected = np.einsum("nak,nkbc->nbca", left, right)
+    assert_trees_close(with_products_turned(batched)(left, right), expected)
+
+
+def used_twice(left, right):
+    product = left @ right
+    return product.T, product.sum()
+
+
+def other_order(left, right):
+    return lax.dot_general(left, right, DIMENSIONS).transpose(0, 3, 2, 1)
+
+
+def of_an_algorithm(left, right):
+    algorithm = lax.DotAlgorithmPreset.F32_F32_F32
+    return lax.dot_general(left, right, (((1,), (0,)), ((), ())), precision=algorithm).T
+
+
+@pytest.mark.parametrize(
+    ("step", "left", "right"),
+    [
+        (used_twice, (3, 5), (5, 4)),
+        (other_order, (2, 3, 5), (2, 5, 4, 6)),
+        (of_an_algorithm, (3, 5), (5, 4)),
+    ],
+)
+def test_others_stay_as_they_are(step, left, right):
+    args = numbers(*left), numbers(*right)
+    assert kinds(with_products_turned(step), *args) == (1, 1)
+    assert_trees_close(with_products_turned(step)(*args), step(*args))
