@@ -206,7 +206,7 @@ def run_python(code, **environment):
     """What a program of its own process prints; a failure of it fails the test."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
+        env={**os.environ, **LEAN, **environment},
         capture_output=True,
         text=True,
         timeout=200,

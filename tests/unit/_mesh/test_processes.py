@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import jax
 import pytest
 
-import replicax as rx
 from replicax._control import EXIT_CODE, Alone, current
 from replicax._core.errors import ClusterError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh.processes import join, join_from_environment, start, training_process
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
+
+from helpers import LEAN
 
 SPEC = ClusterSpec(
     {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"], "evaluator": ["e:1"]}
@@ -104,8 +104,7 @@ def cluster(tmp_path, address):
     started = []
 
     def run(program, indices, size, *, seconds=60.0):
-        source = str(Path(rx.__file__).parents[1])
-        environ = {**os.environ, "PYTHONPATH": source, "JAX_NUM_CPU_DEVICES": "1"}
+        environ = {**os.environ, **LEAN, "JAX_NUM_CPU_DEVICES": "1"}
         for index in indices:
             arguments = map(str, (index, size, len(indices), address, seconds))
             with open(tmp_path / f"said{index}", "wb") as said:

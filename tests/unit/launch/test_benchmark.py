@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import wait_until
+from helpers import LEAN, wait_until
 from processes import running_with
 
 BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "multi_worker.py"
@@ -21,7 +21,7 @@ BENCHMARK = Path(__file__).resolve().parents[3] / "benchmarks" / "multi_worker.p
 @pytest.fixture
 def environment():
     """One by which all processes are found."""
-    return {**os.environ, "BENCHMARK_TEST": uuid.uuid4().hex}
+    return {**os.environ, **LEAN, "BENCHMARK_TEST": uuid.uuid4().hex}
 
 
 def left_over(environment):
