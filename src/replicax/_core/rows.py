@@ -10,6 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+from jax.lax import GatherScatterMode as _Mode
+
 Axis = int | None  # of the rows; None where they are not, or not known
 
 
@@ -46,19 +49,27 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
 
 
 def pays_to_gather(scatter: Any, replicas: int) -> bool:
-    """Whether to exchange the rows that are added to a table costs less than to exchange tables.
+    """Whether to add rows to a table costs less than to make, and to exchange, as large a table.
 
     Args:
         scatter: The operation that adds them.
         replicas: How many have as many rows each.
     """
     table, indices, updates = (atom.aval for atom in scatter.invars)
-    dims = scatter.params["dimension_numbers"]
-    are_rows = updates.ndim > 0 and 0 not in dims.update_window_dims
-    if not are_rows or dims.operand_batching_dims or indices.shape[0] != updates.shape[0]:
+    dims, shape = scatter.params["dimension_numbers"], indices.shape[:-1]
+    of_rows = (tuple(range(len(shape), updates.ndim)), (0,), (0,), ())
+    is_look_up = bool(shape) and of_rows == (
+        dims.update_window_dims,
+        dims.inserted_window_dims,
+        dims.scatter_dims_to_operand_dims,
+        dims.operand_batching_dims,
+    )
+    if not is_look_up or updates.shape != (*shape, *table.shape[1:]):
         return False
+    numbers = jnp.issubdtype(updates.dtype, jnp.inexact)
+    outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
     # Every replica adds the rows of all, which takes longer than to add up whole tables.
-    return 2 * replicas * updates.size <= table.size
+    return numbers and outside and 2 * replicas * updates.size <= table.size
 
 
 def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:

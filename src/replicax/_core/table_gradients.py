@@ -4,12 +4,13 @@ The gradient of an embedding is zero but for the rows that a batch looked up. JA
 it: zeros as large as the table, the rows added to them, then an optimizer that reads table and
 gradient and writes the table. Here the rows stay rows through what is linear, and a table that
 they are added to or subtracted from gets them where they belong. Replicas exchange the rows, not
-the tables. The sums are the same; where a row occurs more than once, they are rounded in another
-order.
+the tables. What belongs to one row of the table is summed first and added once, as a whole gradient
+would be: a word that occurs often would else lose much of its update to rounding.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from replicax._core.partial_sums import bound
 from replicax._core.rows import pays_to_gather
 from replicax._core.topology import AXIS
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call")  # none that has derivatives of its own
+_CALLS = ("jit", "pjit")
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
 
@@ -49,8 +50,24 @@ class _Rows:
     updates: Any
     whole: Any = None
 
-    def added_to(self, table: Any, sign: Callable[[Any], Any] = operator.pos) -> Any:
-        return bound(self.scatter, [table, self.indices, sign(self.updates)])[0]
+    def made_whole(self) -> Any:
+        return bound(self.scatter, [self.zeros, self.indices, self.updates])[0]
+
+    def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
+        sums = self.updates if self.scatter.params["unique_indices"] else self._sums()
+        return bound(self.scatter, [table, self.indices, sign(sums)])[0]
+
+    def _sums(self) -> Any:
+        """The rows, with the sum of those of one index where that is first, and zeros elsewhere."""
+        size, count = len(self.zeros), self.indices.size
+        indices = self.indices.reshape(count)
+        indices = jnp.where((indices >= 0) & (indices < size), indices, size)
+        first = jnp.full(size, count, jnp.int32)
+        first = first.at[indices].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
+        places = first.at[indices].get(mode="fill", fill_value=count)
+        rows = self.updates.reshape(count, *self.zeros.shape[1:])
+        sums = jnp.zeros_like(rows).at[places].add(rows, mode="drop")
+        return sums.reshape(self.updates.shape)
 
 
 def has_tables(jaxpr: Any) -> bool:
@@ -88,10 +105,12 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]
 
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
+        leaves = jax.tree.leaves(args)
         if closed.effects or not has_tables(closed.jaxpr):
-            return step(*args)
-        replicas = 1 if mesh is None else mesh.shape[AXIS]
-        found = _Evaluation(replicas, mesh).outputs(closed, jax.tree.leaves(args))
+            found = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
+        else:
+            replicas = 1 if mesh is None else mesh.shape[AXIS]
+            found = _Evaluation(replicas, mesh).outputs(closed, leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
@@ -133,7 +152,9 @@ class _Evaluation:
             numbers = [number(atom) for atom in equation.invars]
             results = self._rows(equation, operands, numbers)
             if results is None:
-                results = bound(equation, [self._dense(value) for value in operands])
+                whole = [self._dense(value) for value in operands]
+                with equation.ctx.manager, _named(equation):
+                    results = bound(equation, whole)
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]
             known.update(zip(equation.outvars, results, strict=True))
@@ -147,7 +168,8 @@ class _Evaluation:
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:
             is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
-            return [self._noted(equation, *operands)] if is_zero else None
+            pays = is_zero and pays_to_gather(equation, 1)
+            return [self._noted(equation, *operands)] if pays else None
         if not any(isinstance(operand, _Rows) for operand in operands):
             return None
         first, second = operands[0], operands[-1]
@@ -155,19 +177,19 @@ class _Evaluation:
             return [self._changed(first, operator.neg)]
         if name in _SCALED:
             return self._scaled(_SCALED[name], operands, numbers)
-        if name in _ADDED and not isinstance(first, _Rows):
-            return self._added(first, second, _ADDED[name])
-        if name in ("add", "add_any") and not isinstance(second, _Rows):
+        if name in _ADDED and isinstance(second, _Rows):
+            return self._added(self._dense(first), second, _ADDED[name])
+        if name in ("add", "add_any"):
             return self._added(second, first, operator.pos)
         if name == "psum" and self._sums_over_all(equation):
             return self._summed(equation, operands)
         return None
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
-        rows = _Rows(scatter, zeros, indices, updates)
+        rows = _Rows(scatter, zeros, self._dense(indices), self._dense(updates))
         if self._mesh is not None:
-            if not pays_to_gather(scatter, 1) or len(updates) % self._replicas:
-                return rows.added_to(zeros)
+            if len(rows.updates) % self._replicas:
+                return rows.made_whole()
             self._apart.append(rows)
         return rows
 
@@ -194,7 +216,7 @@ class _Evaluation:
             return value
         self._gather()
         if value.whole is None:
-            value.whole = value.added_to(value.zeros)
+            value.whole = value.made_whole()
         return value.whole
 
     def _gather(self) -> None:
@@ -227,13 +249,23 @@ class _Evaluation:
         """The sum over the replicas: of rows, those of all replicas."""
         results = []
         for value in operands:
-            if isinstance(value, _Rows) and pays_to_gather(value.scatter, self._replicas):
+            waits = any(value is rows for rows in self._apart)  # a sum over all already
+            if isinstance(value, _Rows) and not waits and self._exchanges(value):
                 everyones = replace(value, whole=None)
                 self._apart.append(everyones)
                 results.append(everyones)
             else:
                 results.append(lax.psum(self._dense(value), AXIS))
         return results
+
+    def _exchanges(self, rows: _Rows) -> bool:
+        return pays_to_gather(rows.scatter, self._replicas)
+
+
+def _named(equation: Any) -> Any:
+    """The scope that an operation was traced in, for its name in what is compiled."""
+    names = str(equation.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

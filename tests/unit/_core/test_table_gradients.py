@@ -82,6 +82,8 @@ def written_wholly(jaxpr):
         for equation in operations(jaxpr)
         if equation.primitive is lax.broadcast_in_dim_p
         and isinstance(equation.invars[0], jax.extend.core.Literal)
+        and len(equation.outvars[0].aval.shape) == 2
+        and equation.outvars[0].aval.shape[0] == SIZE
     }
     added = [e for e in operations(jaxpr) if e.primitive is lax.scatter_add_p]
     return sum(equation.invars[0] in zeros for equation in added)
