@@ -80,6 +80,7 @@ class Splits:
         self._further = further
         self._open: dict[int, _Split] = {}
         self._given: dict[int, _Given] = {}
+        self._computed: list[Closure] = []  # whose results may not be known yet
         self._ends: dict[int, int] = {}
 
     def give(self, closure: Closure, number: int, worker: int) -> Place | None:
@@ -104,7 +105,7 @@ class Splits:
                 place = self._next(worker)
                 if place is None:
                     self._release(closure)
-                    if not any(given.places for given in self._given.values()):
+                    if not self._is_under_way():
                         return None
                     self._changed.wait(_PAUSE)
                     raise ComesLater
@@ -132,6 +133,7 @@ class Splits:
         """Note that a closure has ended, well or not."""
         with self._changed:
             self._given.pop(closure.id, None)
+            self._computed = [*filter(_is_open, self._computed), closure]
             self._changed.notify_all()
 
     def get_state(self) -> dict[str, Any]:
@@ -153,13 +155,14 @@ class Splits:
             self._waiting.extendleft(_Split(p.part, p.number, p.number + 1) for p in places[::-1])
 
     def _take_back_what_was_cancelled(self) -> None:
-        over = [
-            given.closure
-            for given in self._given.values()
-            if given.closure.value.state is not RemoteValueStatus.NOT_READY
-        ]
+        over = [g.closure for g in self._given.values() if not _is_open(g.closure)]
         for closure in over:
             self._release(closure)
+
+    def _is_under_way(self) -> bool:
+        """Whether the end would come too soon: as an error, it cancels what has no result yet."""
+        given = any(given.places for given in self._given.values())
+        return given or any(map(_is_open, self._computed))
 
     def _others(self, mine: _Given) -> tuple[tuple[int, int], ...]:
         return tuple(
@@ -214,3 +217,7 @@ class Splits:
     def _has_more(self, split: _Split) -> bool:
         end = self._end_of(split)
         return end is None or split.next < end
+
+
+def _is_open(closure: Closure) -> bool:
+    return closure.value.state is RemoteValueStatus.NOT_READY

@@ -193,3 +193,58 @@ def test_what_occurs_once_on_each_replica_may_occur_twice_on_all():
     expected = TABLE.copy()
     expected[1:5] += (SCALES[:4] + SCALES[4:])[:, None]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_sum_of_sums_counts_every_replica_twice():
+    def step(table, ids, scales):
+        return table - lax.psum(lax.psum(gradient(table, ids, scales), AXIS), AXIS)
+
+    (found,) = in_replicas(step, SIZE)(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(found, TABLE - 2 * G, rtol=1e-5, atol=1e-6)
+
+
+def test_what_many_occurrences_add_is_not_lost_to_rounding():
+    count, size = 20_000, 60_000
+    table, ids = np.full((size, 1), 0.05, "float32"), np.full(count, 3, "int32")
+
+    def step(table, ids, scales):
+        return table - gradient(table, ids, scales)
+
+    program = jax.jit(with_rows(step, None))
+    scales = np.full(count, 0.75e-9, "float32")  # each less than half of a unit in the last place
+    assert count * 1 * 2 <= size
+    found = np.asarray(program(table, ids, scales), "float64")[3, 0]
+    np.testing.assert_allclose(found - np.float64(np.float32(0.05)), -3e-5, rtol=1e-2)
+
+
+@pytest.mark.parametrize("made", ["int32", "number"])
+def test_what_has_no_rows_of_fractions_is_made_whole(made):
+    def step(x):
+        if made == "number":
+            return jnp.zeros(()).at[()].add(x.sum()) * jnp.zeros(()).at[()].add(1.0)
+        return lax.div(jnp.zeros(50, "int32").at[jnp.array([3, 3])].add(3), jnp.int32(4))
+
+    expected = jax.jit(step)(SCALES)
+    np.testing.assert_array_equal(jax.jit(with_rows(step, None))(SCALES), expected)
+
+
+def test_operations_keep_the_names_of_their_scopes():
+    def step(table, ids, scales):
+        with jax.named_scope("encoder"):
+            return table * 2 - gradient(table, ids, scales)
+
+    lowered = jax.jit(with_rows(step, None)).trace(TABLE, IDS, SCALES).lower()
+    assert "encoder" in lowered.as_text(debug_info=True)
+
+
+@pytest.mark.parametrize("mesh", [False, True])
+def test_a_step_is_traced_once(mesh):
+    traced = []
+
+    def step(x):
+        traced.append(x)
+        return x + 1
+
+    topology, _ = layouts()
+    assert jax.jit(with_rows(step, topology.mesh if mesh else None))(SCALES)[0] == 2
+    assert len(traced) == 1

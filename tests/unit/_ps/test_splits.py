@@ -25,12 +25,18 @@ def closure():
     return Closure(next(numbers), None)
 
 
+def end(splits, closure):
+    """As lanes do it: what it computed first, then its result."""
+    splits.finish(closure)
+    closure.value.fulfil(None)
+
+
 def given(splits, worker, *, ends=True):
     """The number of the batch that a new closure gets on a worker; None at the end."""
     mine = closure()
     place = splits.give(mine, 0, worker)
     if ends:
-        splits.finish(mine)
+        end(splits, mine)
     return place and place.number
 
 
@@ -66,6 +72,9 @@ def test_behind_the_end_a_closure_comes_later_until_all_have_ended():
     with pytest.raises(ComesLater):
         splits.give(late, 0, 1)
     splits.finish(running)
+    with pytest.raises(ComesLater):  # the end, an error, would cancel its result
+        splits.give(late, 0, 1)
+    running.value.fulfil(None)
     assert splits.give(late, 0, 1) is None
 
 
@@ -112,7 +121,7 @@ def test_parts_without_a_known_end_are_read_by_several_workers_at_last():
     assert splits.give(mine, 0, 1) == Place(1, 1, None)
     splits.ended(mine, 0, 1)  # part 1 has one batch
     assert splits.give(mine, 0, 1) == Place(0, 2, None)  # together with worker 0
-    splits.finish(mine)
+    end(splits, mine)
     assert [given(splits, 0), given(splits, 1)] == [3, 4]
 
 
@@ -139,7 +148,7 @@ def test_each_batch_is_computed_with_once_whatever_happens(seed):
         what = chance.random()
         if running and what < 0.5:
             mine, place = running.pop(chance.randrange(len(running)))
-            splits.finish(mine)
+            end(splits, mine)
             done.append(place.number)
         elif running and what < 0.6:  # its worker dies
             waiting.insert(0, running.pop()[0])
