@@ -573,8 +573,8 @@ def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
 
 
 def uncounted(path: str) -> str:
-    """A path, or several, without Keras' numbers: `dense/kernel` for `dense_3/kernel`."""
-    return re.sub(r"_\d+(?=[_/#;]|$)", "", path)
+    """A path without Keras' numbers: `dense/kernel` for `dense_3/kernel`."""
+    return re.sub(r"_\d+(?=[_/#]|$)", "", path)
 
 
 def unbuilt(owner: Any) -> list[Any]:

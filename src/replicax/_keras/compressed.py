@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -74,7 +75,9 @@ class CompressedSum:
             _compat.note_rows_of_replicas(left)
             return left
 
-        return left_over_by(optimizer).of(variables, make)
+        # What is not built yet will be for these.
+        known = _compat.trainable_variables(optimizer) if optimizer.built else variables
+        return left_over_by(optimizer).of(variables, known, make)
 
 
 @final
@@ -82,26 +85,35 @@ class LeftOver:
     """What is left over of the gradients that one optimizer gets: zeros before its first step.
 
     There is a variable for each set of variables that the optimizer is applied to: what is left
-    over of some is not of others. Checkpoints know it by the paths of the set.
+    over of some is not of others. Checkpoints know it by the places of the set among all variables
+    of the optimizer, and by the paths of these.
     """
 
     def __init__(self) -> None:
         # Beside each the set that it is for, so that no other gets the same ids.
         self._kept: dict[tuple[int, ...], tuple[str, Any, Sequence[Any]]] = {}
         self._waiting: dict[str, np.ndarray] = {}
+        self._paths: list[str] = []
 
-    def of(self, variables: Sequence[Any], make: Callable[[Callable[..., Any]], Any]) -> Any:
+    def of(
+        self,
+        variables: Sequence[Any],
+        known: Sequence[Any],
+        make: Callable[[Callable[..., Any]], Any],
+    ) -> Any:
         """The variable of what is left over of a set of variables.
 
         Args:
             variables: The set.
+            known: All variables of the optimizer.
             make: Makes it, from what gives its first value.
         """
         key = tuple(map(id, variables))
         if key not in self._kept:
-            name = ";".join(variable.path for variable in variables)
-            alike = sum(path.split("#")[0] == name for path, _, _ in self._kept.values())
-            name += f"#{alike}" if alike else ""
+            self._paths = [variable.path for variable in known]
+            place_of = {id(variable): place for place, variable in enumerate(known)}
+            # Of one that it does not know, Keras says so.
+            name = _name([place_of.get(one, -1) for one in key], self._paths)
             first = self._saved(name)
             left = make(lambda shape, dtype=None: _or_zeros(first, shape))
             self._kept[key] = name, left, variables
@@ -109,12 +121,13 @@ class LeftOver:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no step has left anything over."""
-        return not self._kept
+        """Whether no step has left anything over, here or in a run that this one goes on from."""
+        return not (self._kept or self._waiting)
 
     def values(self) -> dict[str, np.ndarray]:
         """What there is, the rows of all replicas; with several workers all of them call it."""
-        return {name: _whole(_compat.read(left)) for name, left, _ in self._kept.values()}
+        kept = {name: _whole(_compat.read(left)) for name, left, _ in self._kept.values()}
+        return {**self._waiting, **kept}
 
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
         """Go on from what `values` gave; with another number of replicas, from zeros."""
@@ -123,12 +136,26 @@ class LeftOver:
             left.assign(_or_zeros(self._saved(name), left.shape))
 
     def _saved(self, name: str) -> np.ndarray | None:
-        """The value of this name; else the first of one that Keras has counted differently."""
-        alike = [one for one in self._waiting if _compat.uncounted(one) == _compat.uncounted(name)]
-        return self._waiting.pop(name if name in alike else alike[0]) if alike else None
+        here = self._paths
+        self._waiting = {_as_here(one, here): value for one, value in self._waiting.items()}
+        return self._waiting.pop(name, None)
 
 
 left_over_by = PerInstance(LeftOver).of
+
+
+def _name(places: Sequence[int], paths: Sequence[str]) -> str:
+    return json.dumps([places, paths])
+
+
+def _as_here(name: str, here: Sequence[str]) -> str:
+    """What a set is called now: by its paths if all are here, else by order, as `matched`."""
+    places, there = json.loads(name)
+    place_of = {path: place for place, path in enumerate(here)}
+    if len(place_of) == len(here) and place_of.keys() >= set(there):
+        return _name([place_of[there[place]] for place in places], here)
+    alike = list(map(_compat.uncounted, here)) == list(map(_compat.uncounted, there))
+    return _name(places, here) if alike else name
 
 
 def _or_zeros(value: Any, shape: Sequence[int]) -> Any:

@@ -96,7 +96,7 @@ class LocalSteps:
     def outer_beside(self, optimizer: Any) -> Any:
         """The outer optimizer of the model that an optimizer trains; None if there is none."""
         if self.outer is not None and optimizer not in self._copies:
-            self._copies[optimizer] = type(self.outer).from_config(self.outer.get_config())
+            self._copies[optimizer] = _copy(self.outer)
         return self._copies.get(optimizer)
 
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
@@ -126,6 +126,20 @@ def outer_optimizer_of(model: Any) -> Any:
     strategy, optimizer = _compat.strategy_of(model), getattr(model, "optimizer", None)
     local = strategy and strategy.extended.distribution.local_steps
     return local.outer_beside(optimizer) if local and optimizer else None
+
+
+def begin_anew(outer: Any) -> None:
+    """Give an outer optimizer the values that it began with; its learning rate stays."""
+    if outer.built:
+        with _compat.outside_scopes():
+            fresh = _copy(outer)
+            fresh.build(_compat.trainable_variables(outer))
+        for variable, first in zip(outer.variables, fresh.variables, strict=True):
+            variable.assign(first.numpy())
+
+
+def _copy(optimizer: Any) -> Any:
+    return type(optimizer).from_config(optimizer.get_config())
 
 
 def local_steps(every: int, outer: Any, options: CommunicationOptions) -> LocalSteps | None:

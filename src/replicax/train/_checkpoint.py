@@ -23,10 +23,11 @@ from replicax.train._parts import (
 from replicax.train._plain import encoded
 from replicax.train._restoring import (
     plan_of,
-    restore_left_overs,
+    restore_between_replicas,
     seen_alike,
     set_states,
     stored_content,
+    unused,
 )
 from replicax.train._status import LoadStatus
 from replicax.train._together import together
@@ -229,11 +230,11 @@ class Checkpoint:
         for variable, key in plan:
             assign(variable, arrays, key)
         waiting = [Waiting(part, entries, arrays) for part, entries in later]
-        restore_left_overs(parts, body["parts"], arrays)
+        restore_between_replicas(parts, body["parts"], arrays)
         together(channel, "restored", partial(set_states, channel, parts, body["parts"]))
         if counted:
             self._count = body["save_counter"]
-        return LoadStatus(sorted(set(body["parts"]) - {part.name for part in parts}), waiting)
+        return LoadStatus(unused(parts, body["parts"]), waiting)
 
     def _parts(self) -> list[Part]:
         parts = [*parts_of(self._objects), *self._tracked]

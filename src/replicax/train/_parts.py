@@ -91,12 +91,17 @@ def parts_of(objects: dict[str, Any]) -> list[Part]:
             parts.append(Variables(f"{part.name}.optimizer", optimizer))
         outer = outer_optimizer_of(part.owner) if is_model else None
         if outer is not None:
-            parts.append(Variables(f"{part.name}.outer_optimizer", outer, optional=True))
+            parts.append(Variables(outer_name(part.name), outer, optional=True))
     for part in list(parts):
         if isinstance(part.owner, _compat.BaseOptimizer):
             inner = getattr(part.owner, "inner_optimizer", part.owner)  # of one that scales losses
             parts.append(LeftOvers(f"{part.name}.left_over", left_over_by(inner)))
     return parts
+
+
+def outer_name(model: str) -> str:
+    """The name of what applies the mean way of a model's replicas, from the model's name."""
+    return f"{model}.outer_optimizer"
 
 
 def _parts(name: str, value: Any) -> Iterator[Variables | Stateful]:

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
 from replicax._input.iterator import DistributedIterator
+from replicax._keras.local_steps import begin_anew
 from replicax.train import _files
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, matched
+from replicax.train._parts import (
+    LeftOvers,
+    Part,
+    Stateful,
+    Variables,
+    matched,
+    outer_name,
+)
 from replicax.train._plain import decoded
 from replicax.train._waiting import is_to_wait
 
@@ -67,15 +75,26 @@ def plan_of(
     return plan, later
 
 
-def restore_left_overs(
+def unused(parts: Sequence[Part], saved: dict[str, Any]) -> list[str]:
+    """The names of what is saved and not here; replicas without an outer optimizer need none."""
+    names = {part.name for part in parts}
+    return sorted(set(saved) - names - set(map(outer_name, names)))
+
+
+def restore_between_replicas(
     parts: Sequence[Part], saved: dict[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Give what is left over of gradients the saved values; without them it begins with zeros."""
+    """Give what is left over of gradients the saved values.
+
+    Without them it begins with zeros, and an outer optimizer as it did at first.
+    """
     for part in parts:
         if isinstance(part, LeftOvers):
             entries = saved.get(part.name, {}).get("variables", ())
             values = {one["path"]: arrays[f"{part.name}:{n}"] for n, one in enumerate(entries)}
             part.owner.restore(values)
+        elif isinstance(part, Variables) and part.name not in saved:
+            begin_anew(part.owner)
 
 
 def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -> None:

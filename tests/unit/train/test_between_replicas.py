@@ -13,6 +13,8 @@ import pytest
 
 import replicax as rx
 from replicax._core import topology
+from replicax._keras import _compat
+from replicax._keras.local_steps import outer_optimizer_of
 
 TopK = rx.experimental.compression.TopK
 X = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
@@ -139,3 +141,53 @@ def test_without_what_fits_it_begins_with_zeros(tmp_path):
     exact = Pair(rx.MirroredStrategy(["CPU:0", "CPU:1"]))
     exact.checkpoint.read(path).assert_consumed()
     assert exact.values() == [[-6, 0], [0, 0]]
+
+
+def test_what_was_read_is_written_again_before_a_step(tmp_path):
+    first = Pair(mirrored(TopK(0.5)))
+    first.apply(0, [3, 1])
+    first.apply(1, [1, 4])
+    path = first.checkpoint.write(tmp_path / "first")
+    for name in ("before a step", "after one"):
+        again = Pair(mirrored(TopK(0.5)))
+        again.checkpoint.read(path)
+        if name == "after one":
+            again.apply(0, [0, 0])
+        path = again.checkpoint.write(tmp_path / name)
+    last = Pair(mirrored(TopK(0.5)))
+    last.checkpoint.read(path)
+    last.apply(0, [0, 0])
+    last.apply(1, [0, 0])
+    assert last.values() == [[-6, -2], [-2, -8]]
+
+
+def test_variables_that_keras_has_counted_anew_are_told_apart(tmp_path):
+    first, second = Pair(mirrored(TopK(0.5))), Pair(mirrored(TopK(0.5)))
+    for number, variable in enumerate((*first.variables, *second.variables)):
+        # dense_1 and dense_2, then dense_2 and dense_3.
+        _compat.set_path(variable, f"dense_{1 + number - number // 2}/kernel")
+    first.apply(1, [1, 4])
+    second.checkpoint.read(first.checkpoint.write(tmp_path / "first"))
+    second.apply(0, [0, 0])
+    second.checkpoint.read(second.checkpoint.write(tmp_path / "second"))
+    second.apply(1, [0, 0])
+    assert second.values() == [[0, 0], [-2, -8]]
+
+
+def test_an_outer_optimizer_is_left_out_or_begins_anew(tmp_path):
+    def saving(strategy):
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.05), "mse")
+        return model, rx.train.Checkpoint(model=model)
+
+    _, alone = saving(mirrored(None))
+    model, checkpoint = saving(diloco())
+    model.fit(X, Y, batch_size=4, verbose=0)
+    outer = outer_optimizer_of(model)
+    alone.read(checkpoint.write(tmp_path / "with")).assert_consumed()
+    assert any(np.any(momentum.numpy()) for momentum in outer.momentums)
+    checkpoint.read(alone.write(tmp_path / "without")).assert_consumed()
+    assert not any(np.any(momentum.numpy()) for momentum in outer.momentums)
+    assert int(outer.iterations) == 0
+    assert float(outer.learning_rate) == pytest.approx(0.7)
