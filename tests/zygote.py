@@ -44,9 +44,9 @@ class Zygote:
             text=True,
         )
 
-    def run(self, *argv, output, timeout):
+    def run(self, *argv, output, timeout, variables=None):
         """Run Python with these arguments; return its exit code, and write to `output`."""
-        return self.start(*argv, output=output).wait(timeout)
+        return self.start(*argv, output=output, variables=variables).wait(timeout)
 
     def start(self, *argv, output, cwd=ROOT, variables=None):
         """Start Python with these arguments, in a folder, with more environment variables."""

@@ -51,16 +51,26 @@ def _chosen(stock: Callable[..., Any]) -> Any:
 def covers(
     query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any
 ) -> bool:
-    """Whether attention like this is computed here: as many heads on both sides, float32."""
+    """Whether attention like this is computed here: as many heads on both sides, float32.
+
+    What is empty, or of shapes that do not fit, is left to JAX, which knows what to say of it.
+    """
     if options.get("implementation") not in (None, "xla") or not set(options) <= _COVERED:
         return False
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))
     if any(getattr(array, "ndim", 0) != _RANK for array in given):
         return False
-    same = query.shape[2:] == key.shape[2:] and key.shape == value.shape
+    (rows, positions, heads, width), seen = query.shape, key.shape[1]
+    same = key.shape == value.shape == (rows, seen, heads, width) and seen != 0
     types = all(array.dtype == jnp.float32 for array in arrays)
-    return same and types and (mask is None or mask.dtype == bool)
+    pairs = (rows, heads, positions, seen)
+    fit = all(
+        size in (1, whole)
+        for array in given[3:]
+        for size, whole in zip(array.shape, pairs, strict=True)
+    )
+    return same and types and fit and (mask is None or mask.dtype == bool)
 
 
 def attend(

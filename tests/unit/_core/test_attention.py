@@ -81,6 +81,30 @@ def test_what_stays_with_jax(heads, dtype, options):
     np.testing.assert_allclose(np.asarray(result, float), np.ones(query.shape), rtol=1e-2)
 
 
+def test_nothing_to_look_at_gives_zeros():
+    query, key = jnp.ones((2, 3, 1, 4)), jnp.ones((2, 0, 1, 4))
+    with rx.config.cpu_tuning(attention=True):
+        result = jax.nn.dot_product_attention(query, key, key)
+    np.testing.assert_array_equal(result, np.zeros(query.shape))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        (1, {}),
+        (2, {"bias": np.zeros((4, 1, 3, 3), "float32")}),
+        (2, {"bias": np.zeros((1, 1, 6, 3), "float32")}),
+        (2, {"mask": np.ones((2, 1, 3, 2), bool)}),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_by_jax(rows, options):
+    query, key = jnp.ones((2, 3, 1, 4)), jnp.ones((rows, 3, 1, 4))
+    with rx.config.cpu_tuning(attention=True):
+        assert not attention.covers(query, key, key, **options)
+        with pytest.raises((ValueError, TypeError)):
+            jax.nn.dot_product_attention(query, key, key, **options)
+
+
 def test_only_programs_for_cpus_change():
     x = np.ones((2, 3, 1, 4), np.float32)
     with rx.config.cpu_tuning(attention=True):
