@@ -115,7 +115,7 @@ def test_a_normal_end_is_no_failure(cluster):
 
 @pytest.mark.parametrize("culprit", [0, 1])
 def test_one_is_killed(cluster, culprit):
-    # The chief tells where it is once a second.
+    # The chief tells where it is once a second: after four all have heard of it.
     cluster.start("time.sleep(4)\nPath(f'late{index}').touch()\nload_data()", size=3)
     wait_until(lambda: len(list(cluster.folder.glob("late*"))) == 3, SECONDS)
     cluster.processes[culprit].kill()

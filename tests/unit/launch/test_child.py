@@ -13,6 +13,7 @@ from replicax.launch import _child
 from replicax.launch._child import run_child
 
 # What the child prints tells the test that it has got so far, and its process id.
+# It runs until it is ended.
 SLEEPER = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 STUBBORN = f"""
 import signal

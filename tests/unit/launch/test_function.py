@@ -106,7 +106,7 @@ def test_ctrl_c_ends_the_workers_and_is_raised():
         import signal
 
         os.kill(os.getppid(), signal.SIGINT)
-        time.sleep(600)
+        time.sleep(600)  # until it is ended
 
     with pytest.raises(KeyboardInterrupt):
         rx.launch.run(interrupts, 2)

@@ -135,6 +135,7 @@ cluster.close()
 
 
 def test_a_member_that_fails_too_often_ends_all(launch, script):
+    # The others run until they are ended.
     fails = "if me == 'ps 0': print(os.environ['RX_RESTART']); sys.exit(3)\ntime.sleep(600)"
     options = ("--ps", "1", "--max-restarts", "1", "--grace", "0.2")
     code, out, err = outcome(launch(*options, script(ANY + fails)))
@@ -148,7 +149,7 @@ def test_a_chief_that_fails_ends_all_and_all_are_started_again(launch, script):
     path = script(
         ANY
         + """
-if me != "chief 0": time.sleep(600)
+if me != "chief 0": time.sleep(600)  # until it is ended
 print(os.environ["RX_RESTART"])
 sys.exit(5 if os.environ["RX_RESTART"] == "0" else 0)
 """

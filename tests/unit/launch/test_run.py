@@ -24,6 +24,7 @@ from processes import is_running, running_with, wait_for_pids
 SOURCE = str(Path(rx.__file__).parents[1])
 REPLICAX = [sys.executable, "-m", "replicax.launch"]
 HERE = "import os, pathlib; pathlib.Path(os.environ['DIR'], f'pid-{os.getpid()}').touch()\n"
+# It runs until it is ended.
 SLEEP = "import time; time.sleep(600)\n"
 
 

@@ -26,6 +26,7 @@ from processes import is_running, wait_for_pids
 
 # Parts of programs. A file named after the process id says that a worker has got so far, and
 # which process must be gone in the end.
+# It runs until it is ended.
 SLEEP = "import time; time.sleep(600)"
 HERE = "import os, pathlib; pathlib.Path(os.environ['DIR'], f'pid-{os.getpid()}').touch()"
 AWAIT_IT = """

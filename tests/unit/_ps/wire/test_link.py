@@ -304,11 +304,11 @@ import sys, time
 from replicax._ps.wire import Listener
 def handle(session, message):
     if message.op == "wait":
-        time.sleep(600)
+        time.sleep(600)  # until it is killed, with the call open
     return {}, message.buffers
 listener = Listener(bytes(range(32)), handle)
 print(*listener.start(), flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is killed
 """
 
 
@@ -332,7 +332,7 @@ def test_a_process_that_is_killed_is_noticed_at_once(connect, short_folder):
             reply = link.call("echo", {}, [sent])
             assert np.array_equal(np.frombuffer(reply.buffers[0], np.int64), sent)
         waiting = [call_in_thread(link) for link in links]
-        time.sleep(0.1)
+        time.sleep(0.1)  # most calls have been sent by then; either way they must fail
         process.kill()
         for raised, thread in waiting:
             thread.join(60)

@@ -188,7 +188,7 @@ def test_who_speaks_slowly_is_hung_up_on_as_early(addresses, patience, warnings)
     with open_tcp(addresses) as sock, pytest.raises((ConnectionResetError, BrokenPipeError)):
         for byte in MAGIC + bytes(32):
             sock.sendall(bytes([byte]))
-            time.sleep(0.1)
+            time.sleep(0.1)  # never silent for as long as it may be, but too slow in all
         receive(sock, 32)  # not reached
     assert "it did not say who it is within 0.3 s" in warnings(1)[0]
 
