@@ -11,6 +11,7 @@ would be: a word that occurs often would else lose much of its update to roundin
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import packed
+from replicax._core.packing import packed, unpacked
 from replicax._core.partial_sums import bound
 from replicax._core.rows import pays_to_gather
 from replicax._core.topology import AXIS
@@ -274,11 +275,10 @@ def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     found: dict[int, Any] = {}
     for dtype in sorted({str(array.dtype) for array in arrays}):
         places = [i for i, array in enumerate(arrays) if str(array.dtype) == dtype]
-        everyones = lax.all_gather(packed([arrays[i] for i in places]), AXIS)
-        offset = 0
-        for i in places:
-            shape, size = arrays[i].shape, arrays[i].size
-            part = everyones[:, offset : offset + size]
+        mine = [arrays[i] for i in places]
+        shapes = [array.shape for array in mine]
+        everyones = lax.all_gather(packed(mine), AXIS)
+        parts = jax.vmap(functools.partial(unpacked, shapes=shapes))(everyones)
+        for i, part, shape in zip(places, parts, shapes, strict=True):
             found[i] = part.reshape(-1, *shape[1:])
-            offset += size
     return jax.tree.unflatten(jax.tree.structure(apart), [found[i] for i in range(len(arrays))])
