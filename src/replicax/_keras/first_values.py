@@ -19,6 +19,7 @@ import numpy as np
 
 from replicax._core.host_calls import is_compiling
 from replicax._core.host_devices import jax_setting
+from replicax._core.starting import keep_memory_of_cpus
 from replicax._keras import _compat
 
 # Programs draw 4^k numbers; a shape of more is drawn as it is.
@@ -40,6 +41,7 @@ def install() -> None:
 def _from_host(original: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def constant(self: Any, shape: Sequence[int], dtype: str | None = None) -> Any:
+        keep_memory_of_cpus()
         if is_compiling() or jax.default_backend() != "cpu":
             return original(self, shape, dtype)
         kind = jnp.dtype(keras.backend.standardize_dtype(dtype))
@@ -82,6 +84,7 @@ def _quick_normal(original: Callable[..., Any], draw: Callable[..., Any]) -> Cal
 
 def _is_quick(shape: Sequence[int], dtype: str | None, seed: Any, *numbers: Any) -> bool:
     """Whether a draw is one that this file knows to make, and that is made now."""
+    keep_memory_of_cpus()  # the first value of a program's first model may start JAX
     return (
         not is_compiling(seed)
         and all(isinstance(number, int | float) for number in numbers)

@@ -12,6 +12,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from replicax._core import seams
+from replicax._core.compiling import prepare
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._keras import _compat
@@ -128,6 +132,8 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
     def make(self: Any, force: bool = False) -> Any:
         owner = _compat.strategy_of(self)
         if owner is None:
+            if seams.speaks_tensorflow:  # there, too, this is what the default strategy trains
+                prepare(jax.default_backend())
             return original(self, force)
         current = getattr(self, attribute)
         distribution = owner.extended.distribution

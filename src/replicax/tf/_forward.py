@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from replicax._core.seams import put_in_if_keras_is_there
 from replicax.tf._arrival import prepare_arrays
 from replicax.tf._missing import missing_name
 
@@ -69,8 +70,10 @@ def same_modules(module: str, source: str) -> None:
 
 
 def _loaded(source: str) -> ModuleType:
-    """The module, with Keras' older spellings put in if it is one of Keras'."""
-    if source.partition(".")[0] == "keras":
-        importlib.import_module("replicax._keras.older_spellings").install()
-        importlib.import_module("replicax.tf._symbolic")  # what saved models may hold
+    """The module; if it is one of Keras', with its older spellings and our seams put in."""
+    if source.partition(".")[0] != "keras":
+        return importlib.import_module(source)
+    importlib.import_module("replicax._keras.older_spellings").install()
+    importlib.import_module("replicax.tf._symbolic")  # what saved models may hold
+    put_in_if_keras_is_there()  # also for a program that never makes a strategy
     return importlib.import_module(source)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import run_python
 
 import replicax as rx
 from replicax._core import compiling, host_memory
@@ -122,6 +125,41 @@ def test_what_the_user_told_malloc_stays(monkeypatch, name, value, own):
         monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
         monkeypatch.setattr(host_memory.ctypes, "CDLL", None)
         assert host_memory.keep_memory.__wrapped__() is False
+
+
+FAULTS = """
+    import resource
+
+    import jax
+    import jax.numpy as jnp
+    import replicax.tf as tf
+
+    {begin}
+
+    @tf.function
+    def step(x):
+        parts = [jax.lax.optimization_barrier(x + i) for i in range(6)]
+        return sum(part.T @ part[:, :1] for part in parts), [part * 2 for part in parts]
+
+    x = jax.block_until_ready(jnp.ones((1 << 12, 1 << 10)))
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        jax.block_until_ready(step(x))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    print(min(faults() for _ in range(8)))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's own business")
+@pytest.mark.parametrize(
+    "begin",
+    ["tf.distribute.OneDeviceStrategy('CPU:0')", "tf.keras.layers.Dense(3).build((None, 2))"],
+)
+def test_a_step_has_no_page_faults_whoever_starts_jax(begin):
+    said = run_python(FAULTS.format(begin=begin), RX_CPU_TUNING="memory")
+    assert int(said.split()[-1]) < 8000  # each of its twelve arrays has 4,096 pages
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):

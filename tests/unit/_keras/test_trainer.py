@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras import _compat
+from replicax._core import seams
+from replicax._keras import _compat, trainer
 from replicax._keras.trainer import Steps
 from replicax.testing import MATRIX
 
@@ -310,6 +311,18 @@ def test_a_model_without_a_strategy_has_keras_own_functions():
     rx.get_strategy()
     model.make_train_function()
     assert not isinstance(model.train_function, Steps)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_cpus_are_tuned_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, speaks):
+    tuned = []
+    monkeypatch.setattr(trainer, "prepare", tuned.append)
+    monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
+    rx.get_strategy()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+    assert tuned == ["cpu"] * speaks
 
 
 def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
