@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import run_python
 
 import replicax as rx
 from replicax._core import compiling, host_memory
 from replicax._core.compiling import compiled
 from replicax._core.env import KEEP_MEMORY, cores, malloc_is_set, tuning_for_child
+
+from helpers import run_python
 
 CPU = jax.devices("cpu")[0]
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
