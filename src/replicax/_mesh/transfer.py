@@ -31,25 +31,36 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     Returns:
         The nest, with a `PerReplica` in place of each array; with one replica, the arrays.
     """
-    for leaf in jax.tree.leaves(pieces[0]):
+    leaves, tree = jax.tree.flatten(pieces[0])
+    for leaf in leaves:
         refuse_text(leaf)
     if topology.num_replicas == 1:
         one = len(topology.devices) == 1
         home = topology.devices[0] if one else topology.replicated
-        return jax.tree.map(lambda leaf: jax.device_put(_own_copy(leaf), home), pieces[0])
-    return jax.tree.map(lambda *leaves: _put_leaf(topology, leaves), *pieces)
+        return tree.unflatten(jax.device_put([_own_copy(leaf) for leaf in leaves], home))
+    columns = list(zip(leaves, *(tree.flatten_up_to(piece) for piece in pieces[1:]), strict=True))
+    return tree.unflatten(_put_columns(topology, columns))
 
 
-def _put_leaf(topology: Topology, leaves: Sequence[Any]) -> PerReplica:
-    if len({np.shape(leaf) for leaf in leaves}) > 1:
-        # Uneven pieces are computed in lockstep, by every device: see lockstep.py.
-        return PerReplica(
-            parts=tuple(jax.device_put(_own_copy(leaf), topology.replicated) for leaf in leaves)
-        )
-    stacked = _stacked(leaves)
+def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[PerReplica]:
+    """Place for each column the arrays of all replicas; those of one shape each by one call."""
+    stacked = [_stacked(column) if _is_even(column) else None for column in columns]
+    even = [array for array in stacked if array is not None]
     if topology.num_processes > 1:
-        return PerReplica(place_rows(stacked, topology.split, topology.num_replicas))
-    return PerReplica(jax.device_put(stacked, topology.split))
+        placed = iter([place_rows(a, topology.split, topology.num_replicas) for a in even])
+    else:
+        placed = iter(jax.device_put(even, topology.split))
+    return [
+        # Uneven pieces are computed in lockstep, by every device: see lockstep.py.
+        PerReplica(parts=tuple(jax.device_put(list(map(_own_copy, column)), topology.replicated)))
+        if array is None
+        else PerReplica(next(placed))
+        for array, column in zip(stacked, columns, strict=True)
+    ]
+
+
+def _is_even(column: Sequence[Any]) -> bool:
+    return len({np.shape(leaf) for leaf in column}) == 1
 
 
 def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:
