@@ -96,11 +96,11 @@ def to_host(value: Any) -> np.ndarray:
     return np.asarray(value.addressable_data(0) if is_spread(value) else value)
 
 
-def place_all(values: Any, layout: Sharding) -> Any:
-    """`place` for each array of a nest."""
-    if layout.is_fully_addressable:
-        return jax.device_put(values, layout)
-    return jax.tree.map(lambda value: place(value, layout), values)
+def place_all(values: Any, layouts: Any) -> Any:
+    """`place` for each array of a nest; `layouts` is one for all, or a nest of them."""
+    if all(layout.is_fully_addressable for layout in jax.tree.leaves(layouts)):
+        return jax.device_put(values, layouts)
+    return jax.tree.map(place, values, jax.tree.broadcast(layouts, values))
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
@@ -112,11 +112,17 @@ def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
     return memory[start : start + size].view(kind).reshape(shape)
 
 
-def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """A copy of an array of numbers: the only one, if it goes to the devices of a CPU."""
-    out = aligned(array.shape, array.dtype)
-    np.copyto(out, array)
-    return out
+def own_copy(leaf: Any) -> Any:
+    """A copy of an array of NumPy, which the devices of a CPU may keep; anything else as it is.
+
+    `device_put` takes over an aligned buffer there: a loader that fills its own again would change
+    a batch that is already "on the device".
+    """
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    copy = aligned(leaf.shape, leaf.dtype)
+    np.copyto(copy, leaf)
+    return copy
 
 
 def is_spread(value: Any) -> bool:

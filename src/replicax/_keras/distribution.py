@@ -7,7 +7,6 @@ that this strategy owns runs; never for other models.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,10 +21,11 @@ from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
-    aligned_copy,
     gather_rows,
     is_spread,
+    own_copy,
     place,
+    place_all,
     place_rows,
     to_host,
 )
@@ -144,26 +144,26 @@ class StoreDistribution(_compat.Distribution):
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.
 
-        Unless they are `owned`, they are copied first: the CPU would alias the loader's buffer,
-        see _mesh/transfer.py.
+        Unless they are `owned`, they are copied first: see `own_copy`.
         """
         waiting: list[Any] = []
-        put = functools.partial(jax.tree.map, functools.partial(self._put_leaf, owned=owned))
         for number, batch in enumerate(timed_each(INPUT, batches)):
             if isinstance(batch, WorkerRows):
                 waiting.append(self._put_rows(batch))
             else:
                 self._agree_on(batch, number)
-                waiting.append(timed(COPY, put, batch))
+                waiting.append(timed(COPY, self._put, owned, batch))
             if len(waiting) > ahead:
                 yield waiting.pop(0)
         yield from waiting
 
-    def _put_leaf(self, leaf: Any, *, owned: bool) -> Any:
-        refuse_text(leaf)
-        if isinstance(leaf, np.ndarray) and not owned:
-            leaf = aligned_copy(leaf)
-        return place(leaf, self.get_data_layout(np.shape(leaf)))
+    def _put(self, owned: bool, batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(batch)
+        for leaf in leaves:
+            refuse_text(leaf)
+        layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
+        arrays = leaves if owned else list(map(own_copy, leaves))
+        return tree.unflatten(place_all(arrays, layouts))
 
     def _agree_on(self, batch: Any, number: int) -> None:
         """Refuse batches that are not the same on all workers, where copies of them must be."""

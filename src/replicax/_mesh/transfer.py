@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from replicax._core.placement import aligned, aligned_copy, place_rows
+from replicax._core.placement import aligned, own_copy, place_rows
 from replicax._core.values import PerReplica, refuse_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
     if topology.num_replicas == 1:
         one = len(topology.devices) == 1
         home = topology.devices[0] if one else topology.replicated
-        return tree.unflatten(jax.device_put([_own_copy(leaf) for leaf in leaves], home))
+        return tree.unflatten(jax.device_put([own_copy(leaf) for leaf in leaves], home))
     columns = list(zip(leaves, *(tree.flatten_up_to(piece) for piece in pieces[1:]), strict=True))
     return tree.unflatten(_put_columns(topology, columns))
 
@@ -52,7 +52,7 @@ def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[P
         placed = iter(jax.device_put(even, topology.split))
     return [
         # Uneven pieces are computed in lockstep, by every device: see lockstep.py.
-        PerReplica(parts=tuple(jax.device_put(list(map(_own_copy, column)), topology.replicated)))
+        PerReplica(parts=tuple(jax.device_put(list(map(own_copy, column)), topology.replicated)))
         if array is None
         else PerReplica(next(placed))
         for array, column in zip(stacked, columns, strict=True)
@@ -101,9 +101,3 @@ def _stacked(leaves: Sequence[Any]) -> np.ndarray:
     arrays = [np.asarray(leaf) for leaf in leaves]
     out = aligned((len(arrays), *arrays[0].shape), np.result_type(*arrays))
     return np.stack(arrays, out=out)
-
-
-def _own_copy(leaf: Any) -> Any:
-    # On the CPU, `device_put` aliases an aligned NumPy buffer: a loader that reuses its buffer
-    # would change a batch that is already "on the device".
-    return aligned_copy(leaf) if isinstance(leaf, np.ndarray) else leaf
