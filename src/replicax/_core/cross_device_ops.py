@@ -202,11 +202,7 @@ class CollectiveAllReduce(CrossDeviceOps):
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
         if not self.bytes_per_pack and not self.packs_by_default:
             return sum_leaves(op, leaves, group)
-        return combine_packed(
-            leaves,
-            lambda packs: sum_leaves(op, packs, group),
-            bytes_per_pack=self.bytes_per_pack,
-        )
+        return sum_leaves(op, leaves, group, self.bytes_per_pack)
 
 
 def check_num_packs(num_packs: int) -> int:

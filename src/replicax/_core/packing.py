@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+
+from replicax._core.topology import AXIS
+
+# How a sum in packs is known in a traced program: by the name of the call, which ends with a size.
+_SUM = "sum_in_packs_of_"
 
 
 def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list[int]]:
@@ -71,6 +78,36 @@ def combine_packed(
             for i, part in zip(places, parts, strict=True):
                 results[i] = part
     return results
+
+
+def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0) -> list[Any]:
+    """Inside a map over the replicas: the sums of arrays, which travel in buffers.
+
+    In a traced program this is one call, so that others can see what it adds up.
+
+    Args:
+        leaves: The arrays.
+        bytes_per_pack: The size in bytes from which on a buffer is full; 0 for none.
+    """
+    return _summing(bytes_per_pack)(leaves)
+
+
+def pack_size_of(equation: Any) -> int | None:
+    """`bytes_per_pack`, if an operation is the call of `sum_in_packs`; else None."""
+    before, is_sum, size = str(equation.params.get("name", "")).partition(_SUM)
+    return int(size) if is_sum and not before and size.isdecimal() else None
+
+
+@functools.lru_cache(maxsize=64)
+def _summing(bytes_per_pack: int) -> Callable[[list[Any]], list[Any]]:
+    def summed(leaves: list[Any]) -> list[Any]:
+        def add_up(packs: list[Any]) -> list[Any]:
+            return list(lax.psum(packs, AXIS))
+
+        return combine_packed(leaves, add_up, bytes_per_pack=bytes_per_pack)
+
+    summed.__name__ = f"{_SUM}{bytes_per_pack}"
+    return jax.jit(summed)
 
 
 def packed(leaves: Sequence[Any]) -> Any:

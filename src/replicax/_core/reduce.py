@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, use_abstract_mesh
 
 from replicax._core.errors import UnevenBatch, UsageError
-from replicax._core.packing import combine_packed
+from replicax._core.packing import combine_packed, sum_in_packs
 from replicax._core.topology import AXIS
 from replicax._core.values import Mirrored, PerReplica
 
@@ -132,23 +132,22 @@ class SyncGroup:
 
         return tree.unflatten(combine_packed(arrays, one_by_one, bytes_per_pack=size))
 
-    def sum(self, leaves: list[Any]) -> list[Any]:
-        """Σ over the group of every leaf, in one all-reduce of XLA's choosing.
+    def sum(self, leaves: list[Any], bytes_per_pack: int | None = None) -> list[Any]:
+        """Σ over the group of every leaf, in one all-reduce of XLA's choosing, or in packs of ours.
 
-        `lax.psum` multiplies a constant by the number of replicas while tracing. Where
-        replicas are traced apart a constant may be `x.shape[0]`, which differs: it must be
-        summed like any value.
+        Where replicas are traced apart, nothing travels, and a constant may be `x.shape[0]`, which
+        differs: it is summed like any value. `lax.psum` would multiply it while tracing.
         """
         if self._gathers is not None:
             zero = 0 * self.replica_id()
             leaves = [leaf + zero.astype(leaf.dtype) for leaf in leaves]
+        elif bytes_per_pack is not None:
+            return sum_in_packs(leaves, bytes_per_pack)
         return list(lax.psum(leaves, AXIS))
 
     def sum_together(self, leaves: list[Any]) -> list[Any]:
         """`sum`, in one buffer for each type if that is cheaper."""
-        if not leaves:
-            return []
-        return combine_packed(leaves, self.sum) if self._pays_per_array else self.sum(leaves)
+        return self.sum(leaves, 0 if self._pays_per_array else None)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         """Concatenate every array of a nest over the group along `axis`."""
@@ -188,9 +187,11 @@ class SyncGroup:
         return [lax.slice_in_dim(stacked[r], 0, size, axis=axis) for r, size in enumerate(sizes)]
 
 
-def sum_leaves(op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
-    """One all-reduce of all leaves, by XLA: its combiner merges them into one operation."""
-    totals = group.sum(leaves)
+def sum_leaves(
+    op: ReduceOp, leaves: list[Any], group: SyncGroup, bytes_per_pack: int | None = None
+) -> list[Any]:
+    """The all-reduce of all leaves: see `SyncGroup.sum`."""
+    totals = group.sum(leaves, bytes_per_pack)
     return totals if op is ReduceOp.SUM else [total / group.size for total in totals]
 
 
@@ -226,18 +227,17 @@ def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, rep
         return total / replicas if op is ReduceOp.MEAN else total
     if axis is None:
         return _reduce_elements(op, value, replicas)
-    components = list(value.values if isinstance(value, Mirrored) else _components(value, replicas))
+    components = list(_components(value, replicas))
     axes = _check_axes(axis, min(component.ndim for component in components))
     total = sum(jnp.sum(component, axis=axes) for component in components)
-    if op is ReduceOp.SUM:
-        return total
-    return total / sum(math.prod(component.shape[a] for a in axes) for component in components)
+    counts = (math.prod(component.shape[a] for a in axes) for component in components)
+    return total if op is ReduceOp.SUM else total / sum(counts)
 
 
 def _components(value: Any, replicas: int) -> Sequence[Any]:
     if isinstance(value, PerReplica):
         return value.components
-    return (jnp.asarray(value),) * replicas
+    return value.values if isinstance(value, Mirrored) else (jnp.asarray(value),) * replicas
 
 
 def _reduce_elements(op: ReduceOp, value: Any, replicas: int) -> Any:
@@ -282,7 +282,7 @@ def _check_axes(axis: int | Sequence[int], ndim: int) -> tuple[int, ...]:
 
 def gather_value(value: Any, axis: int, replicas: int) -> Any:
     """Concatenate the components of one value along `axis`, in replica order."""
-    components = value.values if isinstance(value, Mirrored) else _components(value, replicas)
+    components = _components(value, replicas)
     require_rank(min(jnp.ndim(component) for component in components), "gather")
     shapes = {_without(component.shape, axis) for component in components}
     if len(shapes) > 1:

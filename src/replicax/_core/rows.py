@@ -66,7 +66,7 @@ def pays_to_gather(scatter: Any, replicas: int) -> bool:
     )
     if not is_look_up or updates.shape != (*shape, *table.shape[1:]):
         return False
-    numbers = jnp.issubdtype(updates.dtype, jnp.inexact)
+    numbers = jnp.issubdtype(updates.dtype, jnp.floating)
     outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
     # Every replica adds the rows of all, which takes longer than to add up whole tables.
     return numbers and outside and 2 * replicas * updates.size <= table.size

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import packed, unpacked
+from replicax._core.packing import pack_size_of, packed, sum_in_packs, unpacked
 from replicax._core.partial_sums import bound
 from replicax._core.rows import pays_to_gather
 from replicax._core.topology import AXIS
@@ -173,6 +173,8 @@ class _Evaluation:
             return [self._noted(equation, *operands)] if pays else None
         if not any(isinstance(operand, _Rows) for operand in operands):
             return None
+        if self._mesh is None and (add_up := _sum_over_replicas(equation)):
+            return self._summed(operands, add_up)
         first, second = operands[0], operands[-1]
         if name == "neg":
             return [self._changed(first, operator.neg)]
@@ -182,8 +184,6 @@ class _Evaluation:
             return self._added(self._dense(first), second, _ADDED[name])
         if name in ("add", "add_any"):
             return self._added(second, first, operator.pos)
-        if name == "psum" and self._sums_over_all(equation):
-            return self._summed(equation, operands)
         return None
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
@@ -241,26 +241,36 @@ class _Evaluation:
             params = {**rows.scatter.params, "indices_are_sorted": False, "unique_indices": False}
             rows.scatter = rows.scatter.replace(params=params)
 
-    def _sums_over_all(self, equation: Any) -> bool:
-        params = equation.params
-        plain = params["axes"] == (AXIS,) and params.get("axis_index_groups") is None
-        return plain and self._mesh is None and self._replicas > 1
-
-    def _summed(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
-        """The sum over the replicas: of rows, those of all replicas."""
-        results = []
-        for value in operands:
-            waits = any(value is rows for rows in self._apart)  # a sum over all already
-            if isinstance(value, _Rows) and not waits and self._exchanges(value):
-                everyones = replace(value, whole=None)
-                self._apart.append(everyones)
-                results.append(everyones)
-            else:
-                results.append(lax.psum(self._dense(value), AXIS))
+    def _summed(self, operands: Sequence[Any], add_up: Callable[..., list[Any]]) -> list[Any]:
+        """The sums over the replicas: of rows, those of all replicas."""
+        results = [self._of_all(value) for value in operands]
+        others = [i for i, found in enumerate(results) if found is None]
+        sums = add_up([self._dense(operands[i]) for i in others]) if others else []
+        for i, total in zip(others, sums, strict=True):
+            results[i] = total
+        self._apart += [found for found in results if isinstance(found, _Rows)]
         return results
 
+    def _of_all(self, value: Any) -> _Rows | None:
+        """The rows of all replicas, not here yet; None for what is not exchanged as rows."""
+        waits = any(value is rows for rows in self._apart)  # a sum over all already
+        if waits or not isinstance(value, _Rows) or not self._exchanges(value):
+            return None
+        return replace(value, whole=None)
+
     def _exchanges(self, rows: _Rows) -> bool:
-        return pays_to_gather(rows.scatter, self._replicas)
+        return self._replicas > 1 and pays_to_gather(rows.scatter, self._replicas)
+
+
+def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
+    """How an operation sums arrays over all replicas, if that is what it does."""
+    params = equation.params
+    if (size := pack_size_of(equation)) is not None:
+        return functools.partial(sum_in_packs, bytes_per_pack=size)
+    plain = params.get("axes") == (AXIS,) and params.get("axis_index_groups") is None
+    if equation.primitive.name == "psum" and plain:
+        return lambda leaves: list(lax.psum(leaves, AXIS))
+    return None
 
 
 def _named(equation: Any) -> Any:
@@ -273,12 +283,15 @@ def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Inside a map over the replicas: the same with the rows of all, in the order of replicas."""
     arrays = jax.tree.leaves(apart)
     found: dict[int, Any] = {}
-    for dtype in sorted({str(array.dtype) for array in arrays}):
-        places = [i for i, array in enumerate(arrays) if str(array.dtype) == dtype]
-        mine = [arrays[i] for i in places]
-        shapes = [array.shape for array in mine]
+    # What travels is bits: numbers of a size go together, indices and rows.
+    for size in sorted({array.dtype.itemsize for array in arrays}):
+        places = [i for i, array in enumerate(arrays) if array.dtype.itemsize == size]
+        bits = jnp.dtype(f"uint{8 * size}")
+        mine = [lax.bitcast_convert_type(arrays[i], bits) for i in places]
         everyones = lax.all_gather(packed(mine), AXIS)
+        shapes = [array.shape for array in mine]
         parts = jax.vmap(functools.partial(unpacked, shapes=shapes))(everyones)
         for i, part, shape in zip(places, parts, shapes, strict=True):
-            found[i] = part.reshape(-1, *shape[1:])
+            of_all = part.reshape(-1, *shape[1:])
+            found[i] = lax.bitcast_convert_type(of_all, arrays[i].dtype)
     return jax.tree.unflatten(jax.tree.structure(apart), [found[i] for i in range(len(arrays))])

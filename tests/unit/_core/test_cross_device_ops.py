@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import cross_device_ops
 from replicax._core.cross_device_ops import (
     CollectiveAllReduce,
     CrossDeviceOps,
@@ -21,7 +21,7 @@ from replicax._core.cross_device_ops import (
 from replicax._core.errors import UsageError
 from replicax._core.options import CommunicationOptions
 from replicax._core.packing import group_by_size
-from replicax._core.reduce import ReduceOp, SyncGroup, sum_leaves
+from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._core.values import Mirrored, PerReplica
 
@@ -73,17 +73,18 @@ def test_sums_of_integers_stay_integers(operation):
     assert result[0].tolist() == [4, 6]
 
 
-@pytest.fixture
-def travelling(monkeypatch):
+def travelling(fn, *args):
     """The sizes of the buffers that go over the network."""
-    sizes = []
+    closed = jax.make_jaxpr(fn, axis_env=[(AXIS, 2)])(*args)
+    return [equation.invars[0].aval.size for equation in sums(closed.jaxpr)]
 
-    def noted(op, leaves, group):
-        sizes.extend(leaf.size for leaf in leaves)
-        return sum_leaves(op, leaves, group)
 
-    monkeypatch.setattr(cross_device_ops, "sum_leaves", noted)
-    return sizes
+def sums(jaxpr):
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "psum":
+            yield equation
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            yield from sums(inner)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +97,14 @@ def travelling(monkeypatch):
         (CollectiveAllReduce(1), [3, 3, 3]),
     ],
 )
-def test_workers_exchange_packs_of_a_size(travelling, operation, sizes):
-    combined(operation, ReduceOp.SUM, [np.ones((2, 3), "float32")] * 3)
-    assert travelling == sizes
+def test_workers_exchange_packs_of_a_size(operation, sizes):
+    group = SyncGroup(2, operation.combine)
+    leaves = [np.ones(3, "float32")] * 3
+    assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == sizes
 
 
 @pytest.mark.parametrize("packs_by_default", [False, True])
-def test_one_call_may_have_other_packs(travelling, packs_by_default):
+def test_one_call_may_have_other_packs(packs_by_default):
     operation = CollectiveAllReduce(packs_by_default=packs_by_default)
     group = SyncGroup(2, operation.combine)
     options = CommunicationOptions(bytes_per_pack=12)
@@ -112,7 +114,7 @@ def test_one_call_may_have_other_packs(travelling, packs_by_default):
         return group.all_reduce(ReduceOp.MEAN, nest, options)
 
     result = jax.vmap(fn, axis_name=AXIS)(nest)
-    assert travelling == [6, 3]
+    assert travelling(fn, jax.tree.map(lambda leaf: leaf[0], nest)) == [6, 3]
     assert [leaf.tolist() for leaf in jax.tree.leaves(result)] == [
         leaf.tolist() for leaf in jax.tree.leaves(nest)
     ]

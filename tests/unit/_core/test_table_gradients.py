@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+from replicax._core.packing import sum_in_packs
 from replicax._core.table_gradients import evaluate_by_rows, with_rows
 from replicax._core.topology import AXIS, Topology
 
@@ -126,9 +127,9 @@ def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
     program = jax.jit(
         with_rows(step, topology.mesh), in_shardings=inputs, out_shardings=topology.replicated
     )
-    # Of each replica: the indices, and the rows.
+    # Of each replica: the indices and the rows, in one buffer.
     traced = program.trace(TABLE, IDS, SCALES)
-    assert sorted(exchanged(traced.jaxpr.jaxpr)) == [ROWS // 2, ROWS // 2 * WIDTH]
+    assert sorted(exchanged(traced.jaxpr.jaxpr)) == [ROWS // 2 * (1 + WIDTH)]
     found = program(TABLE, IDS, SCALES)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -167,10 +168,27 @@ def summed(table, ids, scales):
 def test_replicas_that_add_up_gradients_exchange_rows():
     program = in_replicas(summed, SIZE)
     found = exchanged(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr)
-    assert sorted(found) == [1, ROWS // 2, ROWS // 2 * WIDTH]
+    assert sorted(found) == [1, ROWS // 2 * (1 + WIDTH)]
     table, loss = program(TABLE, IDS, SCALES)
     np.testing.assert_allclose(table, TABLE - 0.5 * G, rtol=1e-5, atol=1e-6)
     assert loss == SCALES.sum()
+
+
+@pytest.mark.parametrize("bytes_per_pack", [0, 4])
+def test_rows_are_left_out_of_the_packs_of_what_is_added_up(bytes_per_pack):
+    def step(table, ids, scales):
+        parts = [gradient(table, ids, scales), scales.sum(), scales * 2]
+        total, loss, doubled = sum_in_packs(parts, bytes_per_pack)
+        return table - total * 0.5, loss, doubled
+
+    program = in_replicas(step, SIZE)
+    found = exchanged(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr)
+    packs = [1 + ROWS // 2] if bytes_per_pack == 0 else [1, ROWS // 2]
+    assert sorted(found) == sorted([*packs, ROWS // 2 * (1 + WIDTH)])
+    table, loss, doubled = program(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(table, TABLE - 0.5 * G, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(loss, SCALES.sum())
+    np.testing.assert_array_equal(doubled, 2 * (SCALES[:4] + SCALES[4:]))
 
 
 def test_a_table_that_is_smaller_than_its_rows_is_added_up_whole():
