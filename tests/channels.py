@@ -42,6 +42,11 @@ class FakeChannel:
         self._counts[name] += 1
         return self._hall.meet((name, self._counts[name]), self.index, value)
 
+    def offer(self, name, value):
+        self._counts[name] += 1
+        key = name, self._counts[name]
+        return mock.Mock(answers=lambda: self._hall.meet(key, self.index, value))
+
     def waited(self):
         return 0.0
 

@@ -23,6 +23,10 @@ class Alone:
         del name
         return [value]
 
+    def offer(self, name: str, value: Any) -> _Kept:
+        del name
+        return _Kept(value)
+
     def any(self, name: str, holds: bool) -> bool:
         del name
         return holds
@@ -39,3 +43,17 @@ class Alone:
     def from_chief(self, name: str, payload: bytes) -> bytes:
         del name
         return payload
+
+
+@final
+class _Kept:
+    """The `Offer` of a worker to itself."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def answers(self) -> list[Any]:
+        return [self._value]
+
+    def withdraw(self) -> None:
+        pass

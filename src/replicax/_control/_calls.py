@@ -53,6 +53,16 @@ class Calls:
         with self._lock:
             self._boxes[key].put(answer)
 
+    def is_answered(self, key: Key) -> bool:
+        """Whether the answer to a call is there."""
+        with self._lock:
+            return key in self._boxes and not self._boxes[key].empty()
+
+    def forget(self, key: Key) -> None:
+        """Drop the answer to a call that nobody waits for."""
+        with self._lock:
+            self._boxes.pop(key, None)
+
     def refuse(self, error: Exception) -> None:
         """From now on, let all calls raise this, also those that wait; the first one counts."""
         with self._lock:

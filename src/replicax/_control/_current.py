@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from replicax._control._alone import Alone
+
+if TYPE_CHECKING:
+    from replicax._control._offers import Offer
 
 
 class Channel(Protocol):
@@ -39,6 +42,10 @@ class Channel(Protocol):
 
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Give a value of JSON; wait until all have; get those of all, in worker order."""
+        ...
+
+    def offer(self, name: str, value: Any) -> Offer:
+        """Give a value of JSON to an exchange whose answers are needed later."""
         ...
 
     def any(self, name: str, holds: bool) -> bool:

@@ -88,10 +88,15 @@ class Hub:
             self._ledger.come(index, *header["at"])
         match header:
             case {"kind": "give", "name": name, "number": number, "value": value}:
-                values = self._ledger.give(index, (name, number), value)
+                early = bool(header.get("early"))
+                values = self._ledger.give(index, (name, number), value, early=early)
                 if values is not None:
                     answer = {"kind": "all", "name": name, "number": number, "values": values}
                     self._tell_all(encode(answer))
+            case {"kind": "wait", "name": name, "number": number}:
+                self._ledger.wait(index, (name, number))
+            case {"kind": "withdraw", "name": name, "number": number}:
+                self._ledger.withdraw(index, (name, number))
             case {"kind": "ask", "name": name, "number": number}:
                 self._ledger.ask(index, (name, number))
             case {"kind": "chief", "name": name, "number": number}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from time import monotonic as clock
@@ -37,7 +38,7 @@ class _Member:
 @final
 @dataclass
 class _Meeting:
-    """An exchange that is not complete: who has come, and when."""
+    """An exchange that is not complete: who has given what, and waits for the others since when."""
 
     values: dict[int, Any] = field(default_factory=dict)
     came: dict[int, float] = field(default_factory=dict)
@@ -92,17 +93,42 @@ class Ledger:
                 member.phase, member.error, member.ended = phase, error, self._ticks.now
                 member.preempted = preempted
 
-    def give(self, index: int, key: Key, value: Any) -> list[Any] | None:
-        """Note what a worker brings to an exchange; give what all have, once all have come."""
+    def give(self, index: int, key: Key, value: Any, *, early: bool = False) -> list[Any] | None:
+        """Note what a worker brings to an exchange; give what all have, once all have come.
+
+        Args:
+            index: The worker.
+            key: The exchange.
+            value: What it brings.
+            early: Whether it does not wait for the others yet.
+        """
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())
-            meeting.values[index], meeting.since[index] = value, self._ticks.now
-            meeting.came[index] = clock()
+            meeting.values[index] = value
+            now = clock()
+            if not early:
+                meeting.since[index], meeting.came[index] = self._ticks.now, now
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
-            self._note_late(meeting.came)
+            # Nobody was late for those who do not wait yet.
+            self._note_late([meeting.came.get(each, now) for each in range(self._size)])
         return [meeting.values[each] for each in range(self._size)]
+
+    def wait(self, index: int, key: Key) -> None:
+        """Note that a worker waits for the others in an exchange that it has given to early."""
+        with self._lock:
+            if key in self._meetings:  # it may be complete by now
+                meeting = self._meetings[key]
+                meeting.since[index], meeting.came[index] = self._ticks.now, clock()
+
+    def withdraw(self, index: int, key: Key) -> None:
+        """Forget what a worker has given early, if it is still there."""
+        with self._lock:
+            meeting = self._meetings.get(key, _Meeting())
+            meeting.values.pop(index, None)
+            if not meeting.values:
+                self._meetings.pop(key, None)
 
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker, in all exchanges."""
@@ -132,10 +158,10 @@ class Ledger:
         """Whether every worker has ended as it should."""
         return all(member.phase == "left" for member in self._members)
 
-    def _note_late(self, came: dict[int, float]) -> None:
+    def _note_late(self, came: Sequence[float]) -> None:
         """The others wait for who comes behind the middle of them."""
-        middle = median_low(came.values())
-        for index, moment in came.items():
+        middle = median_low(came)
+        for index, moment in enumerate(came):
             self._late[index] += max(moment - middle, 0.0)
 
     def _state(self, index: int, member: _Member) -> WorkerState:

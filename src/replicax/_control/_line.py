@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._calls import Calls
 from replicax._control._ending import install_exit_hooks
 from replicax._control._message import worker_lost
+from replicax._control._offers import Offer, Offers, require_json
 from replicax._control._pulse import Link, Pulse
 from replicax._control._rules import Reason, Verdict
 from replicax._control._states import WorkerState, from_json
 from replicax._control._wire import encode
-from replicax._core.errors import ClusterError, UsageError, WorkerLost
-from replicax._core.progress import position
-from replicax._core.timing import WORKERS, timed
+from replicax._core.errors import ClusterError, WorkerLost
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -58,6 +57,7 @@ class Line:
         self._on_failure = on_failure
         self._table = [WorkerState(each) for each in range(size)]
         self._calls = Calls()
+        self._offers = Offers(link, self._calls)
         self.waited = lambda: self._calls.waited
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
@@ -73,15 +73,17 @@ class Line:
             ClusterError: If this worker has left.
             WorkerLost: If somebody is lost, and `on_failure` has not ended this process.
         """
-        try:
-            encode({"value": value})
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                "Workers exchange values of JSON. "
-                f"Received: {value!r} for {name!r}. What travels between machines must not be "
-                "code. Make it of None, bool, int, float, str, list and dict."
-            ) from error
-        return self._ask("give", name, value=value)
+        require_json(name, value)
+        return self._offers.ask("give", name, value=value)
+
+    def offer(self, name: str, value: Any) -> Offer:
+        """Give a value of JSON, and do not wait; the offer gets those of all.
+
+        Raises:
+            UsageError: If the value is not JSON.
+            ClusterError: If this worker has left.
+        """
+        return self._offers.offer(name, value)
 
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""
@@ -95,8 +97,8 @@ class Line:
         """The bytes that the chief gives; what others give is ignored. The chief does not wait."""
         name = f"{name} of the chief"  # counted by itself
         if not self.is_chief:
-            return self._ask("ask", name)
-        self._tell("chief", self._calls.begin(name), payload)
+            return self._offers.ask("ask", name)
+        self._offers.tell("chief", self._calls.begin(name), payload)
         return payload
 
     def install_exit_hooks(
@@ -193,15 +195,6 @@ class Line:
         """Note that nothing comes from the chief any more; after a farewell nothing has to."""
         if not self._done.is_set():
             self._give_up(worker_lost(Verdict(reason, (0,)), self._table, self._limits))
-
-    def _ask(self, kind: str, name: str, **more: Any) -> Any:
-        key = self._calls.begin(name)
-        self._tell(kind, key, **more)
-        return timed(WORKERS, self._calls.wait, key)
-
-    def _tell(self, kind: str, key: tuple[str, int], payload: bytes = b"", **more: Any) -> None:
-        header = {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
-        self._link.send(encode({**header, "payload": len(payload)}), payload)
 
     def _give_up(self, lost: WorkerLost) -> None:
         with self._lock:

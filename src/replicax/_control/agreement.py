@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from typing import final
 
 from replicax._control._current import current
 from replicax._core.errors import WorkersDiffer
@@ -25,17 +26,50 @@ def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         WorkersDiffer: On every worker, with a table of who differs in what.
     """
     channel = current()
-    if channel.size == 1:
-        return
-    found = channel.exchange(f"comparison of {what}", {**facts, _HOST: socket.gethostname()})
+    if channel.size > 1:
+        _compare(what, channel.exchange(f"comparison of {what}", _with_host(facts)), fix)
+
+
+@final
+class Agreement:
+    """A comparison of facts that is begun at once, and looked at when it matters.
+
+    Args:
+        what: As for `agree`.
+        facts: As for `agree`.
+        fix: As for `agree`.
+    """
+
+    def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
+        self._what, self._fix = what, fix
+        self._offer = current().offer(f"comparison of {what}", _with_host(facts))
+
+    def require(self) -> None:
+        """Wait for the others' facts.
+
+        Raises:
+            WorkersDiffer: On every worker, with a table of who differs in what.
+        """
+        _compare(self._what, self._offer.answers(), self._fix)
+
+    def withdraw(self) -> None:
+        """Say that it does not matter any more."""
+        self._offer.withdraw()
+
+
+_HOST = "\0host"
+
+
+def _with_host(facts: Mapping[str, str]) -> dict[str, str]:
+    return {**facts, _HOST: socket.gethostname()}
+
+
+def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
     hosts = [one.pop(_HOST) for one in found]
     names = list(dict.fromkeys(name for one in found for name in one))
     differing = [name for name in names if len({one.get(name) for one in found}) > 1]
     if differing:
         raise WorkersDiffer(what, differing, _table(found, hosts, differing), fix)
-
-
-_HOST = "\0host"
 
 
 def _table(

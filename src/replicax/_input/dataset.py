@@ -12,7 +12,7 @@ import jax
 from replicax._core.errors import UsageError
 from replicax._core.tracing import refuse_to_loop
 from replicax._core.values import WorkerRows
-from replicax._input.in_step import Exchange, InStep
+from replicax._input.in_step import InStep, Tell
 from replicax._input.iterator import DistributedIterator
 from replicax._input.shares import Share, Sharing, read_by_one, redistributed
 from replicax.data import AutoShardPolicy
@@ -37,7 +37,7 @@ class DistributedDataset:
         put: Places the pieces of a batch on the devices, or on the host.
         options: How many batches are placed ahead.
         plan: Who reads what; None if a function of the user makes the batches of each worker.
-        exchange: Tells all workers a value and gets theirs; None if there is one worker.
+        tell: Tells all workers a value, and gets theirs later; None if there is one worker.
         name: Of the data set, the same on all workers.
         is_for_workers: Whether this process hands batches out, and computes with none.
 
@@ -57,7 +57,7 @@ class DistributedDataset:
         put: Callable[..., Any],
         options: InputOptions,
         plan: ShardPlan | None = None,
-        exchange: Exchange | None = None,
+        tell: Tell | None = None,
         name: str = "data set",
         *,
         is_for_workers: bool = False,
@@ -66,7 +66,7 @@ class DistributedDataset:
         self._shares = shares
         self._put = put
         self._plan = plan
-        self._exchange = exchange
+        self._tell = tell
         self._name = name
         self._passes = itertools.count()
         self.ahead = options.experimental_per_replica_buffer_size
@@ -97,32 +97,36 @@ class DistributedDataset:
         """The number of a new pass."""
         # Of the first alone: data sets of single replicas may count together, if made from one.
         epochs = self.sources[0].epochs
-        if self._exchange is None:
+        if self._tell is None:
             return epochs.next()
         # A pass that only some workers made must not put their orders out of step.
-        numbers = self._exchange(f"{self._name}, epoch", epochs.next())
+        numbers = self._tell(f"{self._name}, epoch", epochs.next()).answers()
         return epochs.next(after=max(numbers))
 
-    def producer(self, feed: Feed) -> Callable[[], tuple[Share, Any]]:
+    def producer(self, feed: Feed, steps: InStep | None) -> Callable[[], tuple[Share, Any]]:
         """A function that makes the next share, for a thread that must not hold the iterator.
 
         Its rows are placed as if all replicas of all workers had as many.
+
+        Args:
+            feed: What is read.
+            steps: The steps of the pass, where shares are announced.
         """
-        put, next_share = self._put, self._reader(feed)
+        put, next_share = self._put, self._reader(feed, steps)
 
         def produce() -> tuple[Share, Any]:
             share = next_share()
-            fits = self._exchange is None or len(set(share.sizes)) == 1
+            fits = steps is None or len(set(share.sizes)) == 1
             return share, put(share.pieces) if fits else None
 
         return produce
 
     def steps(self) -> InStep | None:
         """What keeps the workers in step in a new pass; None if there is one worker."""
-        if self._exchange is None:
+        if self._tell is None:
             return None
         name = f"{self._name}, pass {next(self._passes)}"
-        return InStep(self._exchange, name, self._shares, is_same=self._is_same)
+        return InStep(self._tell, name, self._shares, is_same=self._is_same)
 
     def settled(self, steps: InStep | None, made: tuple[Share, Any] | None) -> Any:
         """The batch of a step, from what this worker has made of it.
@@ -151,27 +155,28 @@ class DistributedDataset:
 
     def rest_of(self, feed: Feed) -> Iterator[Any]:
         """What a feed still gives, as `host_batches` does; with several workers, `WorkerRows`."""
-        next_share = self._reader(feed)
-        if self._exchange is None:
-            return read_ahead(lambda: own_copy(next_share().batch()), max(1, self.ahead))
-        return self._rows_in_step(read_ahead(next_share, max(1, self.ahead)))
-
-    def _rows_in_step(self, shares: Iterator[Share]) -> Iterator[WorkerRows]:
         steps = self.steps()
-        assert steps is not None
+        next_share = self._reader(feed, steps)
+        if steps is None:
+            return read_ahead(lambda: own_copy(next_share().batch()), max(1, self.ahead))
+        return self._rows_in_step(steps, read_ahead(next_share, max(1, self.ahead)))
+
+    def _rows_in_step(self, steps: InStep, shares: Iterator[Share]) -> Iterator[WorkerRows]:
         with contextlib.suppress(StopIteration):
             while True:
                 step = steps.next(next(shares, None))
                 counts = tuple(map(sum, step.sizes))
                 yield WorkerRows(own_copy(step.share.batch()), counts)
 
-    def _reader(self, feed: Feed) -> Callable[[], Share]:
-        """A function that gives this worker's next share."""
+    def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], Share]:
+        """A function that gives this worker's next share, once it is announced."""
 
         def next_share() -> Share:
             found = feed.elements(1)
             if not found:
                 raise StopIteration
+            if steps is not None:
+                steps.announce(found[0])
             return found[0]
 
         return next_share

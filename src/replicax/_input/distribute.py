@@ -23,7 +23,7 @@ from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds
 
 if TYPE_CHECKING:
-    from replicax._input.in_step import Exchange
+    from replicax._input.in_step import Tell, Told
 
 
 class Target(Protocol):
@@ -37,8 +37,8 @@ class Target(Protocol):
         """Place one nest per replica of this worker; with the rows of all, if they differ."""
         ...
 
-    def exchange(self, name: str, value: Any) -> list[Any]:
-        """Tell all workers a value, and get theirs; all of them call it together."""
+    def offer(self, name: str, value: Any) -> Told:
+        """Tell all workers a value; theirs come when they are asked for."""
         ...
 
 
@@ -92,16 +92,16 @@ def distribute_from_function(
     return DistributedDataset(sources, shares, placing, options, None, *share, is_for_workers=away)
 
 
-def _shared_by(target: Target) -> tuple[Exchange | None, str]:
+def _shared_by(target: Target) -> tuple[Tell | None, str]:
     """How the workers of a data set stay in step, and its name among them."""
     several = target.topology.num_processes > 1
-    return target.exchange if several else None, f"data set {next(_numbers)}"
+    return target.offer if several else None, f"data set {next(_numbers)}"
 
 
 def _take_seeds_of_chief(source: Any, target: Target) -> None:
     """Orders for which nobody gave a seed are those of the chief, on all workers."""
     mine = drawn_seeds(source.prepared())
-    found = target.exchange("seeds", mine)
+    found = target.offer("seeds", mine).answers()
     if len({len(seeds) for seeds in found}) > 1:
         counts = by_worker([len(seeds) for seeds in found])
         raise WorkersDiffer("data set", ["number of random steps"], counts)

@@ -1,13 +1,16 @@
 """Workers in step: before each batch all of them say how many rows they bring.
 
-A worker that ended by itself would leave the others waiting in the next all-reduce, and one with
-other shapes would compute wrong numbers.
+They say so when they have read it, and hear of the others when they compute with it. A worker that
+ended by itself would leave the others waiting in the next all-reduce, and one with other shapes
+would compute wrong numbers.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import jax
 import numpy as np
@@ -15,7 +18,20 @@ import numpy as np
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._input.shares import Share, no_rows
 
-Exchange = Callable[[str, Any], list[Any]]
+
+class Told(Protocol):
+    """A value that this worker has told the others."""
+
+    def answers(self) -> list[Any]:
+        """Those of all, in worker order; waits for them. Once."""
+        ...
+
+    def withdraw(self) -> None:
+        """Nobody will ask for them. It may be said anywhere, at any time."""
+        ...
+
+
+Tell = Callable[[str, Any], Told]
 
 
 class Step(NamedTuple):
@@ -40,34 +56,44 @@ class InStep:
     """The steps of one pass over a data set.
 
     Args:
-        exchange: Tells all workers a value and gets theirs; all call it together.
+        tell: Tells all workers a value, and gets theirs later; all call it together.
         name: Of the pass, the same on all workers.
         shares: What the shares come from, for a worker that never has any rows.
         is_same: Whether all workers read the same data.
     """
 
-    def __init__(self, exchange: Exchange, name: str, shares: Any, *, is_same: bool) -> None:
-        self._exchange = exchange
+    def __init__(self, tell: Tell, name: str, shares: Any, *, is_same: bool) -> None:
+        self._tell = tell
         self._name = name
         self._shares = shares
         self._is_same = is_same
         self._latest: Share | None = None
         self._spec = ""
         self._specs: list[str] = []  # of all workers, as they were last told
+        self._announced: deque[Told] = deque()
+        # Who leaves a pass in its midst has announced more than he took.
+        weakref.finalize(self, _withdraw, self._announced).atexit = False
+
+    def announce(self, share: Share | None) -> None:
+        """Tell the others of the next share, in any thread; it is taken in the same order."""
+        spec = describe(share) or self._spec
+        changed, self._spec = spec if spec != self._spec else "", spec
+        facts = [share and share.sizes, changed, share and share.digest]
+        self._announced.append(self._tell(self._name, facts))
 
     def next(self, share: Share | None) -> Step:
         """The next step.
 
         Args:
-            share: This worker's rows; None after its last.
+            share: This worker's rows, the first of those announced; None after its last.
 
         Raises:
             StopIteration: If no worker has any rows left.
             WorkersDiffer: If their batches do not fit together.
         """
-        spec = describe(share) or self._spec
-        changed, self._spec = spec if spec != self._spec else "", spec
-        told = self._exchange(self._name, [share and share.sizes, changed, share and share.digest])
+        if not self._announced:
+            self.announce(share)
+        told = self._announced.popleft().answers()
         if all(rows is None for rows, _, _ in told):
             raise StopIteration
         before = self._specs or [""] * len(told)
@@ -89,6 +115,11 @@ class InStep:
             raise WorkersDiffer(
                 "data, as it is divided by DATA", ["batch (its checksum)"], by_worker(digests)
             )
+
+
+def _withdraw(announced: deque[Told]) -> None:
+    for told in announced:
+        told.withdraw()
 
 
 def describe(share: Share | None) -> str:

@@ -38,12 +38,12 @@ class DistributedIterator:
         feed = Feed(self._dataset.shares, (epoch,))
         if position is not None:
             feed.set_state(position)
-        produce = self._dataset.producer(feed)
+        self._steps = self._dataset.steps()
+        produce = self._dataset.producer(feed, self._steps)
         self._feed, self._position = feed, position
         ahead = self._dataset.ahead
         self._ahead = Ahead(produce, feed.get_state, ahead) if ahead else None
         self._produce = produce
-        self._steps = self._dataset.steps()
 
     def __iter__(self) -> DistributedIterator:
         refuse_to_loop("loops over a distributed data set")

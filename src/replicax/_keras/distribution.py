@@ -16,7 +16,6 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._control import current
-from replicax._control.agreement import agree
 from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
@@ -30,15 +29,17 @@ from replicax._core.placement import (
     to_host,
 )
 from replicax._core.products import with_products_turned
-from replicax._core.program import checksum, glance, uncounted
+from replicax._core.program import uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.table_gradients import with_rows
 from replicax._core.timing import COPY, INPUT, timed, timed_each
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat
+from replicax._keras.agreed_batches import agreed, agreement_on
 
 if TYPE_CHECKING:
+    from replicax._control.agreement import Agreement
     from replicax._keras.local_steps import LocalSteps
     from replicax._keras.pace import Members
 
@@ -146,16 +147,20 @@ class StoreDistribution(_compat.Distribution):
 
         Unless they are `owned`, they are copied first: see `own_copy`.
         """
-        waiting: list[Any] = []
-        for number, batch in enumerate(timed_each(INPUT, batches)):
-            if isinstance(batch, WorkerRows):
-                waiting.append(self._put_rows(batch))
-            else:
-                self._agree_on(batch, number)
-                waiting.append(timed(COPY, self._put, owned, batch))
-            if len(waiting) > ahead:
-                yield waiting.pop(0)
-        yield from waiting
+        batches = enumerate(timed_each(INPUT, batches))
+        placed = (self._placed(batch, number, owned=owned) for number, batch in batches)
+        return agreed(placed, ahead=ahead)
+
+    def _placed(self, batch: Any, number: int, *, owned: bool) -> tuple[Any, Agreement | None]:
+        """A batch on the devices, and whether it is the same on all workers, if copies must be."""
+        if isinstance(batch, WorkerRows):
+            return self._put_rows(batch), None
+        agreement = None
+        if self.topology.num_processes > 1:
+            shapes = map(np.shape, jax.tree.leaves(batch))
+            whole = any(self.get_data_layout(s) is not self.topology.split for s in shapes)
+            agreement = agreement_on(batch, number, whole=whole)
+        return timed(COPY, self._put, owned, batch), agreement
 
     def _put(self, owned: bool, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)
@@ -164,18 +169,6 @@ class StoreDistribution(_compat.Distribution):
         layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
         arrays = leaves if owned else list(map(own_copy, leaves))
         return tree.unflatten(place_all(arrays, layouts))
-
-    def _agree_on(self, batch: Any, number: int) -> None:
-        """Refuse batches that are not the same on all workers, where copies of them must be."""
-        if self.topology.num_processes == 1:
-            return
-        leaves = jax.tree.leaves(batch)
-        whole = any(
-            self.get_data_layout(np.shape(leaf)) is not self.topology.split for leaf in leaves
-        )
-        kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
-        found = f"{kinds}, checksum {(checksum if number == 0 or whole else glance)(batch)}"
-        agree("batches", {f"batch {number} of this pass": found}, fix=_SAME_BATCHES)
 
     def _put_rows(self, batch: WorkerRows) -> Any:
         """The global batch of which each worker holds some rows; all workers call it together."""
@@ -215,13 +208,6 @@ class StoreDistribution(_compat.Distribution):
                 _move(variable, self.store, layout)
             else:
                 self.store.claim(variable)
-
-
-_SAME_BATCHES = (
-    "`fit`, `evaluate` and `predict` divide batches that all workers have: pass the same arrays "
-    "to all, and seed a generator that draws random numbers. If each worker has rows of its own, "
-    "make the data set with `strategy.distribute_datasets_from_function`."
-)
 
 
 def _move(variable: Any, store: Any, layout: Any) -> None:

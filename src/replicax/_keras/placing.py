@@ -22,8 +22,10 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         owned = isinstance(adapter, HostAdapter)
         if distribution.make_steps is not None:
             return adapter.get_numpy_iterator()  # closures take copies
-        ahead = 0 if distribution.topology.platform == "cpu" else 1
-        if distribution.topology.num_processes > 1:
+        # Of a batch ahead, workers know that they agree before they need it.
+        several = distribution.topology.num_processes > 1
+        ahead = 1 if several or distribution.topology.platform != "cpu" else 0
+        if several:
             agree("data", {"number of batches": str(adapter.num_batches)})
             if not owned:
                 share_random_state()  # from which Keras draws the order of arrays

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from replicax._control import current
+from replicax._control import Offer, current
 from replicax._control.agreement import agree
 from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
@@ -236,9 +236,9 @@ class Runtime:
             *pieces,
         )
 
-    def exchange(self, name: str, value: Any) -> list[Any]:
-        """Tell all workers a value, and get theirs; all call it together."""
-        return current().exchange(name, value)
+    def offer(self, name: str, value: Any) -> Offer:
+        """Tell all workers a value; the offer gets theirs, when they are needed."""
+        return current().offer(name, value)
 
     def local_values(self, value: Any) -> tuple[Any, ...]:
         """The components of a nest on the replicas of this process."""
@@ -261,7 +261,7 @@ class Runtime:
             return leaf
         pieces = leaf.components
         kinds = [f"{piece.dtype}{[None, *piece.shape[1:]][: piece.ndim]}" for piece in pieces]
-        told = self.exchange("shapes", [[list(p.shape) for p in pieces], sorted(set(kinds))])
+        told = current().exchange("shapes", [[list(p.shape) for p in pieces], sorted(set(kinds))])
         if len({kind for _, kinds in told for kind in kinds}) > 1:
             table = by_worker([", ".join(kinds) for _, kinds in told])
             raise WorkersDiffer("kind of values", ["shapes and types"], table)

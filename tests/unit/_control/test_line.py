@@ -138,6 +138,56 @@ def test_of_many_workers_those_behind_the_middle_are_late(monkeypatch):
     assert ledger.lateness() == [0.0, 6.0, 2.5]
 
 
+def test_who_offers_a_value_does_not_wait_until_he_asks(monkeypatch):
+    moments = iter([1.0, 2.0, 4.0, 5.0, 8.0])
+    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
+    ledger = _ledger.Ledger(2, Ticks(1.0))
+    assert ledger.give(0, ("x", 1), "a", early=True) is None
+    assert ledger.states()[0].waits == ()
+    ledger.wait(0, ("x", 1))
+    (wait,) = ledger.states()[0].waits
+    assert (wait.name, wait.number, wait.missing) == ("x", 1, (1,))
+    assert ledger.give(1, ("x", 1), "b", early=True) == ["a", "b"]
+    ledger.wait(1, ("x", 1))  # when the answer is under way
+    assert ledger.states()[1].waits == ()
+    for worker in range(2):  # nobody waits for anybody
+        ledger.give(worker, ("x", 2), None, early=True)
+    assert ledger.lateness() == [0.0, 2.0]
+
+
+def test_what_was_withdrawn_was_never_given():
+    ledger = _ledger.Ledger(2, Ticks(1.0))
+    for worker in range(2):
+        assert ledger.give(worker, ("x", 1), None, early=True) is None
+        ledger.withdraw(worker, ("x", 1))
+    assert ledger.give(0, ("x", 1), "a") is None
+    assert ledger.give(1, ("x", 1), "b") == ["a", "b"]
+    ledger.withdraw(0, ("x", 1))  # too late
+
+
+def test_offers_are_answered_when_all_have_given(cluster):
+    two = cluster()
+    chief, other = two.open()
+    first, second, third = (chief.offer("x", number) for number in range(3))
+    asked = two.submit(second.answers)  # before there is an answer
+    assert other.offer("x", 10).answers() == [0, 10]
+    assert first.answers() == [0, 10]
+    assert other.exchange("x", 11) == [1, 11]
+    assert asked.result(30) == [1, 11]
+    third.withdraw()
+    assert two.all(lambda line: line.exchange("y", line.index)) == [[0, 1]] * 2
+    other.offer("x", 12)
+    assert two.all(lambda line: line.exchange("z", line.index)) == [[0, 1]] * 2
+    assert not other._calls.is_answered(("x", 3))
+
+
+def test_what_is_offered_is_json(cluster):
+    two = cluster()
+    chief, _ = two.open()
+    with pytest.raises(UsageError, match="Workers exchange values of JSON"):
+        chief.offer("x", {1, 2})
+
+
 def test_values_are_what_json_makes_of_them(cluster):
     two = cluster()
     two.open()

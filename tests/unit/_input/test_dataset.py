@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -174,7 +175,10 @@ class Worker(Target):
         self.topology.process_index = number
         self._meeting, self._told = meeting
 
-    def exchange(self, name, value):
+    def offer(self, name, value):
+        return Mock(answers=lambda: self._exchange(value))
+
+    def _exchange(self, value):
         self._told[self.topology.process_index] = value
         self._meeting.wait(60)
         found = [self._told[worker] for worker in range(self._meeting.parties)]
@@ -342,7 +346,7 @@ def test_positions_of_all_workers_are_needed_for_another_number_of_them(policy):
 
     def distributed(number, workers):
         target = Worker(number, workers, (threading.Barrier(1), {}))
-        target.exchange = lambda name, value: [value]
+        target.offer = lambda name, value: Mock(answers=lambda: [value])
         return iter(distribute_dataset(dataset, target, rx.InputOptions()))
 
     before = [distributed(number, 3) for number in range(3)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -22,7 +25,7 @@ def steps(*columns, is_same=False):
     """What comes of workers with these shares."""
 
     def work(index):
-        step = InStep(current().exchange, "data", None, is_same=is_same)
+        step = InStep(current().offer, "data", None, is_same=is_same)
         return [step.next(each) for each in columns[index]]
 
     return as_workers(len(columns), work)
@@ -40,6 +43,32 @@ def test_who_has_no_rows_left_goes_on_with_none():
     assert [step.is_even for step in long] == [True, False]
     assert short[1].share.sizes == [0, 0]
     assert short[1].share.pieces[0]["x"].shape == (0, 2)
+
+
+def test_shares_are_announced_before_they_are_needed():
+    def work(index):
+        step = InStep(current().offer, "data", None, is_same=False)
+        shares = [share(2 + index), share(4 + index)]
+        for each in shares:
+            step.announce(each)
+        found = [step.next(each).sizes for each in shares]
+        with pytest.raises(StopIteration):
+            step.next(None)
+        return found
+
+    assert as_workers(2, work) == [[((1, 1), (2, 1)), ((3, 1), (4, 1))]] * 2
+
+
+def test_who_leaves_a_pass_withdraws_what_he_has_announced():
+    offers = [Mock(), Mock()]
+    step = InStep(Mock(side_effect=offers), "data", None, is_same=False)
+    for _ in offers:
+        step.announce(share(2))
+    offers[0].answers.return_value = [[[1, 1], "", ""]]
+    step.next(share(2))
+    del step
+    gc.collect()
+    assert [offer.withdraw.called for offer in offers] == [False, True]
 
 
 def test_all_end_together():

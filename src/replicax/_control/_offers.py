@@ -1,0 +1,110 @@
+"""Exchanges of a worker: all at once, or a value first, and later those of all.
+
+What is offered early is there when it is asked for, so nobody waits for the network. Until a
+worker asks it does not wait, whoever is missing: the watchdog counts from then on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from replicax._control._wire import encode
+from replicax._core.errors import UsageError
+from replicax._core.progress import position
+from replicax._core.timing import WORKERS, timed
+
+if TYPE_CHECKING:
+    from replicax._control._calls import Calls, Key
+    from replicax._control._pulse import Link
+
+
+class Offer(Protocol):
+    """A value that was given to an exchange before the others' are needed."""
+
+    def answers(self) -> list[Any]:
+        """Wait until all have given theirs; get those of all, in worker order. Once."""
+        ...
+
+    def withdraw(self) -> None:
+        """Say that nobody will ask for the answers. It may be said anywhere, at any time."""
+        ...
+
+
+@final
+class Offers:
+    """What a worker tells the hub, and asks it.
+
+    Args:
+        link: To the hub.
+        calls: Where answers come to.
+    """
+
+    def __init__(self, link: Link, calls: Calls) -> None:
+        self._link = link
+        self._calls = calls
+        self._withdrawn: deque[Key] = deque()
+
+    def offer(self, name: str, value: Any) -> Offer:
+        """Give a value of JSON to an exchange.
+
+        Raises:
+            UsageError: If the value is not JSON.
+        """
+        require_json(name, value)
+        key = self._begin(name)
+        self.tell("give", key, value=value, early=True)
+        return _Offer(self, key)
+
+    def ask(self, kind: str, name: str, **more: Any) -> Any:
+        """Ask the hub something, and wait for the answer."""
+        key = self._begin(name)
+        self.tell(kind, key, **more)
+        return timed(WORKERS, self._calls.wait, key)
+
+    def answers(self, key: Key) -> list[Any]:
+        """Wait for what all gave to an exchange."""
+        if not self._calls.is_answered(key):
+            self.tell("wait", key)
+        return timed(WORKERS, self._calls.wait, key)
+
+    def withdraw(self, key: Key) -> None:
+        """Note that nobody will ask for the answers."""
+        self._withdrawn.append(key)
+
+    def tell(self, kind: str, key: Key, payload: bytes = b"", **more: Any) -> None:
+        """Tell the hub something of a call."""
+        header = {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
+        self._link.send(encode({**header, "payload": len(payload)}), payload)
+
+    def _begin(self, name: str) -> Key:
+        # Garbage is collected in the midst of anything: what that withdraws is told here.
+        while self._withdrawn:
+            key = self._withdrawn.popleft()
+            self._calls.forget(key)
+            self.tell("withdraw", key)
+        return self._calls.begin(name)
+
+
+@final
+class _Offer:
+    def __init__(self, offers: Offers, key: Key) -> None:
+        self._offers, self._key = offers, key
+
+    def answers(self) -> list[Any]:
+        return self._offers.answers(self._key)
+
+    def withdraw(self) -> None:
+        self._offers.withdraw(self._key)
+
+
+def require_json(name: str, value: Any) -> None:
+    """Refuse what cannot travel."""
+    try:
+        encode({"value": value})
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            "Workers exchange values of JSON. "
+            f"Received: {value!r} for {name!r}. What travels between machines must not be "
+            "code. Make it of None, bool, int, float, str, list and dict."
+        ) from error
