@@ -100,7 +100,8 @@ static inline Vec exponential(Vec x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   Ints power = (Ints)(whole + magic) << 23; /* the low bits of the sum are the number */
-  return chosen(tiny, (Vec){0}, (Vec)((Ints)p + power));
+  Vec found = chosen(tiny, (Vec){0}, (Vec)((Ints)p + power));
+  return chosen(x == x, found, x);
 }
 
 /* A head's rows, apart from those of other heads, times a factor; zeros behind them. */
