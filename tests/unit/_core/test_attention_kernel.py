@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
 from replicax._core import attention
-from replicax._core.attention_kernel import library
+from replicax._core.attention_kernel import library, operation
 
 attention.install()
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
@@ -138,6 +138,32 @@ def test_each_device_its_rows(checked):
     )
     assert "rx_attention" in text(mapped, query, key)
     close(*both(mapped, query, key))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_replicas_use_it(devices, monkeypatch):
+    monkeypatch.undo()
+    called = []
+
+    def noted(name, results, arrays, numbers):
+        called.append((name, arrays[0].shape))
+        return own(name, results, arrays, numbers)
+
+    own = operation._called
+    monkeypatch.setattr(operation, "_called", noted)
+    query, key, value = drawn(*[(4, 6, 2, 4)] * 3)
+    strategy = rx.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+
+    def step(*arrays):
+        return jax.grad(lambda *x: (attended(*x) ** 2).sum(), (0, 1, 2))(*arrays)
+
+    (rows,) = strategy.experimental_distribute_dataset([(query, key, value)])
+    found = strategy.run(step, args=rows)
+    found = [np.concatenate(strategy.experimental_local_results(one)) for one in found]
+    rows_of_one = (4 // devices, 6, 2, 4)
+    assert called == [(library.FORWARD, rows_of_one), (library.GRADIENT, rows_of_one)]
+    with rx.config.cpu_tuning(False):
+        close(found, list(step(query, key, value)))
 
 
 def test_programs_that_are_divided_or_exported_are_without_it():

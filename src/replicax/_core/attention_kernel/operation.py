@@ -21,14 +21,27 @@ from jax.interpreters import ad, batching, mlir
 
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
+from replicax._core.context import current_frame
 
 
 def is_for_kernel(scale: Any) -> bool:
     """Whether attention is computed by the kernel here: where arrays are those of one device."""
-    mesh = jax.sharding.get_abstract_mesh()
-    inside = bool(mesh.axis_names) and set(mesh.manual_axes) == set(mesh.axis_names)
     is_number = scale is None or isinstance(scale, int | float)
-    return is_number and (inside or jax.device_count() == 1) and is_there()
+    return is_number and _is_on_one_device() and is_there()
+
+
+def _is_on_one_device() -> bool:
+    frame = current_frame()
+    if frame is not None and frame.replica is not None:
+        return frame.replica.group.is_on_one_device
+    return _is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
+
+
+def _is_whole(mesh: Any, manual_axes: Any = None) -> bool:
+    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
+    manual = mesh.manual_axes if manual_axes is None else manual_axes
+    left = set(mesh.axis_names) - set(manual)
+    return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
 
 
 def attend_here(
@@ -130,7 +143,7 @@ def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Ca
         module = ctx.module_context
         context = module.axis_context
         if isinstance(context, mlir.SPMDAxisContext):
-            whole = set(context.manual_axes) == set(context.mesh.axis_names)
+            whole = _is_whole(context.mesh, context.manual_axes)
         else:
             whole = getattr(context, "num_devices", None) == 1
         exported = module.lowering_parameters.for_export
