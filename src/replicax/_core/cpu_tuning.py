@@ -1,8 +1,8 @@
 """The switch for what makes programs on CPUs faster: which parts of it are on.
 
 What the parts do is elsewhere: options (fusions, threads) in compiling.py, attention in
-attention.py, convolutions in convolutions/, pooling in pooling.py, memory in host_memory.py. They
-ask here when a program is compiled, so that a change is for later programs.
+attention.py and attention_kernel/, convolutions in convolutions/, pooling in pooling.py, memory in
+host_memory.py. They ask here when a program is compiled, so that a change is for later programs.
 """
 
 from __future__ import annotations

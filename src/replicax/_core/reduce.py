@@ -92,7 +92,7 @@ class SyncGroup:
         mesh: Mesh | None = None,
         pays_per_array: bool = False,
     ) -> None:
-        self.size = size
+        self.size, self.is_on_one_device = size, mesh is None
         self._pays_per_array = pays_per_array
         self._mesh = mesh
         self.share = 1.0 / size if share is None else share

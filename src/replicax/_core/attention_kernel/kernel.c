@@ -1,0 +1,344 @@
+/* Attention of XLA:CPU: an XLA FFI handler in C.
+
+   Each head of each row of the batch is computed by one thread, a block of its positions after the
+   other, so that weights of pairs of positions never leave the cache. The gradient computes them
+   once more. Threads are those of XLA's pool; the one that calls works as well, and waits only for
+   heads that are being computed: a pool whose threads are all busy cannot block it. */
+
+#define _GNU_SOURCE /* the cores that a thread may use */
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#ifdef __AVX512F__
+enum { LANES = 16, ROWS = 8 }; /* of a vector; of a tile, which is two vectors wide */
+#else
+enum { LANES = 8, ROWS = 4 };
+#endif
+enum { BLOCK = 128, HELPERS = 255 }; /* positions at a time; threads beside the one that calls */
+
+typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* One attention: queries and results have `positions`, keys and values `seen`. */
+typedef struct {
+  int64_t heads_in_all, heads, positions, seen, width, padded_seen, padded_width;
+  float scale;
+  int causal, back;
+  const float *query, *key, *value, *result, *result_gradient;
+  float *stats; /* of each position its largest product, and one over the sum of the weights */
+  float *to_result, *to_query, *to_key, *to_value;
+  atomic_long taken, users;
+  atomic_int failed;
+  int64_t done;
+  pthread_mutex_t mutex;
+  pthread_cond_t all_done;
+} Job;
+
+/* A tile of c: rows of a times columns of b. a has its own distance of rows and of columns. */
+static inline __attribute__((always_inline)) void tile(
+    const int rows, const int vectors, int64_t inner, const float *a, int64_t row, int64_t column,
+    const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
+  Vec sum[ROWS][2];
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < vectors; j++) sum[i][j] = add ? *(Vec *)(c + i * c_row + j * LANES) : (Vec){0};
+  for (int64_t k = 0; k < inner; k++) {
+    Vec right[2];
+    for (int j = 0; j < vectors; j++) right[j] = *(const Vec *)(b + k * b_row + j * LANES);
+    for (int i = 0; i < rows; i++) {
+      float left = a[i * row + k * column];
+      for (int j = 0; j < vectors; j++) sum[i][j] += left * right[j];
+    }
+  }
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < vectors; j++) *(Vec *)(c + i * c_row + j * LANES) = sum[i][j];
+}
+
+/* c = a b, or c += a b; columns is a multiple of LANES. */
+static void multiply(int64_t rows, int64_t columns, int64_t inner, const float *a, int64_t row, int64_t column,
+                     const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
+  int64_t i = 0;
+  for (; i + ROWS <= rows; i += ROWS) {
+    int64_t j = 0;
+    for (; j + 2 * LANES <= columns; j += 2 * LANES)
+      tile(ROWS, 2, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
+    for (; j < columns; j += LANES)
+      tile(ROWS, 1, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
+  }
+  for (; i < rows; i++) {
+    int64_t j = 0;
+    for (; j + 2 * LANES <= columns; j += 2 * LANES)
+      tile(1, 2, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
+    for (; j < columns; j += LANES)
+      tile(1, 1, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
+  }
+}
+
+static inline Vec chosen(Ints where, Vec one, Vec other) {
+  return (Vec)(((Ints)one & where) | ((Ints)other & ~where));
+}
+
+/* exp of what is at most 0, or no number, as Cephes computes it. */
+static inline Vec exponential(Vec x) {
+  const Vec least = (Vec){0} - 87.3f, magic = (Vec){0} + 12582912.0f; /* 1.5 * 2^23: adding it rounds */
+  Ints tiny = x < least;
+  Vec bounded = chosen(tiny, least, x);
+  Vec whole = (bounded * 1.44269504088896341f + magic) - magic;
+  Vec r = bounded - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Vec p = (Vec){0} + 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  Ints power = (Ints)(whole + magic) << 23; /* the low bits of the sum are the number */
+  Vec found = chosen(tiny, (Vec){0}, (Vec)((Ints)p + power));
+  return chosen(x == x, found, x);
+}
+
+/* A head's rows, apart from those of other heads, times a factor; zeros behind them. */
+static void gather(const float *from, int64_t rows, int64_t apart, int64_t width, int64_t padded, float factor, float *to) {
+  for (int64_t i = 0; i < rows; i++) {
+    for (int64_t f = 0; f < width; f++) to[i * padded + f] = from[i * apart + f] * factor;
+    for (int64_t f = width; f < padded; f++) to[i * padded + f] = 0;
+  }
+}
+
+static void gather_transposed(const float *from, int64_t rows, int64_t apart, int64_t width, int64_t padded, float *to) {
+  memset(to, 0, width * padded * sizeof *to);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t f = 0; f < width; f++) to[f * padded + i] = from[i * apart + f];
+}
+
+static void scatter(const float *from, int64_t rows, int64_t apart, int64_t width, int64_t padded, float *to) {
+  for (int64_t i = 0; i < rows; i++) memcpy(to + i * apart, from + i * padded, width * sizeof *to);
+}
+
+static void hide(const Job *job, int64_t position, float *logits) {
+  int64_t seen = job->causal && position + 1 < job->seen ? position + 1 : job->seen;
+  for (int64_t j = seen; j < job->padded_seen; j++) logits[j] = -INFINITY;
+}
+
+/* Weights of a position from its products, and their sum. */
+static float weigh(int64_t count, float largest, float factor, float *logits) {
+  Vec sum = {0};
+  for (int64_t j = 0; j < count; j += LANES) {
+    Vec weights = exponential(*(Vec *)(logits + j) - largest) * factor;
+    *(Vec *)(logits + j) = weights;
+    sum += weights;
+  }
+  float total = 0;
+  for (int i = 0; i < LANES; i++) total += sum[i];
+  return total;
+}
+
+static float largest_of(int64_t count, const float *numbers) {
+  Vec most = *(const Vec *)numbers;
+  for (int64_t j = LANES; j < count; j += LANES) {
+    Vec next = *(const Vec *)(numbers + j);
+    most = chosen(next > most, next, most);
+  }
+  float found = most[0];
+  for (int i = 1; i < LANES; i++) found = most[i] > found ? most[i] : found;
+  return found;
+}
+
+/* Memory that a thread keeps for its next head. */
+static _Thread_local struct { float *data; size_t count; } kept;
+
+static float *scratch(size_t count) {
+  if (kept.count < count) {
+    free(kept.data);
+    kept.count = 0;
+    void *data = NULL;
+    if (posix_memalign(&data, 64, count * sizeof(float))) data = NULL;
+    kept.data = data;
+    if (data) kept.count = count;
+  }
+  return kept.data;
+}
+
+static int forward(const Job *job, int64_t number) {
+  int64_t width = job->width, wide = job->padded_width, seen = job->seen, keys = job->padded_seen;
+  int64_t apart = job->heads * width, row = number / job->heads, head = number % job->heads;
+  float *transposed = scratch(width * keys + seen * wide + BLOCK * (2 * wide + keys));
+  if (!transposed) return 1;
+  float *values = transposed + width * keys, *queries = values + seen * wide;
+  float *results = queries + BLOCK * wide, *weights = results + BLOCK * wide;
+  int64_t there = row * seen * apart + head * width;
+  gather_transposed(job->key + there, seen, apart, width, keys, transposed);
+  gather(job->value + there, seen, apart, width, wide, 1, values);
+  for (int64_t first = 0; first < job->positions; first += BLOCK) {
+    int64_t count = job->positions - first < BLOCK ? job->positions - first : BLOCK;
+    int64_t here = (row * job->positions + first) * apart + head * width;
+    float *stats = job->stats + 2 * (number * job->positions + first);
+    gather(job->query + here, count, apart, width, wide, job->scale, queries);
+    multiply(count, keys, width, queries, wide, 1, transposed, keys, weights, keys, 0);
+    for (int64_t i = 0; i < count; i++) {
+      hide(job, first + i, weights + i * keys);
+      stats[2 * i] = largest_of(keys, weights + i * keys);
+      stats[2 * i + 1] = 1 / weigh(keys, stats[2 * i], 1, weights + i * keys);
+    }
+    multiply(count, wide, seen, weights, keys, 1, values, wide, results, wide, 0);
+    for (int64_t i = 0; i < count; i++)
+      for (int64_t f = 0; f < wide; f++) results[i * wide + f] *= stats[2 * i + 1];
+    scatter(results, count, apart, width, wide, job->to_result + here);
+  }
+  return 0;
+}
+
+static int backward(const Job *job, int64_t number) {
+  int64_t width = job->width, wide = job->padded_width, seen = job->seen, keys = job->padded_seen;
+  int64_t apart = job->heads * width, row = number / job->heads, head = number % job->heads;
+  float *keys_across = scratch(2 * width * keys + 3 * seen * wide + BLOCK * (3 * wide + 2 * keys));
+  if (!keys_across) return 1;
+  float *values_across = keys_across + width * keys, *key = values_across + width * keys;
+  float *to_key = key + seen * wide, *to_value = to_key + seen * wide, *queries = to_value + seen * wide;
+  float *given = queries + BLOCK * wide, *to_query = given + BLOCK * wide;
+  float *weights = to_query + BLOCK * wide, *changes = weights + BLOCK * keys;
+  int64_t there = row * seen * apart + head * width;
+  gather_transposed(job->key + there, seen, apart, width, keys, keys_across);
+  gather_transposed(job->value + there, seen, apart, width, keys, values_across);
+  gather(job->key + there, seen, apart, width, wide, job->scale, key);
+  memset(to_key, 0, 2 * seen * wide * sizeof(float));
+  for (int64_t first = 0; first < job->positions; first += BLOCK) {
+    int64_t count = job->positions - first < BLOCK ? job->positions - first : BLOCK;
+    int64_t here = (row * job->positions + first) * apart + head * width;
+    const float *stats = job->stats + 2 * (number * job->positions + first);
+    gather(job->query + here, count, apart, width, wide, job->scale, queries);
+    gather(job->result_gradient + here, count, apart, width, wide, 1, given);
+    multiply(count, keys, width, queries, wide, 1, keys_across, keys, weights, keys, 0);
+    multiply(count, keys, width, given, wide, 1, values_across, keys, changes, keys, 0);
+    for (int64_t i = 0; i < count; i++) {
+      const float *result = job->result + here + i * apart;
+      float mean = 0, *change = changes + i * keys, *weight = weights + i * keys;
+      for (int64_t f = 0; f < width; f++) mean += given[i * wide + f] * result[f];
+      hide(job, first + i, weight);
+      weigh(keys, stats[2 * i], stats[2 * i + 1], weight);
+      for (int64_t j = 0; j < keys; j++) change[j] = weight[j] * (change[j] - mean);
+    }
+    multiply(seen, wide, count, weights, 1, keys, given, wide, to_value, wide, 1);
+    multiply(seen, wide, count, changes, 1, keys, queries, wide, to_key, wide, 1);
+    multiply(count, wide, seen, changes, keys, 1, key, wide, to_query, wide, 0);
+    scatter(to_query, count, apart, width, wide, job->to_query + here);
+  }
+  scatter(to_key, seen, apart, width, wide, job->to_key + there);
+  scatter(to_value, seen, apart, width, wide, job->to_value + there);
+  return 0;
+}
+
+static void work(Job *job) {
+  int64_t number, done = 0;
+  while ((number = atomic_fetch_add(&job->taken, 1)) < job->heads_in_all) {
+    if (job->back ? backward(job, number) : forward(job, number)) atomic_store(&job->failed, 1);
+    done++;
+  }
+  if (!done) return;
+  pthread_mutex_lock(&job->mutex);
+  job->done += done;
+  if (job->done == job->heads_in_all) pthread_cond_signal(&job->all_done);
+  pthread_mutex_unlock(&job->mutex);
+}
+
+/* The last that leaves a job frees it. */
+static void leave(Job *job) {
+  if (atomic_fetch_sub(&job->users, 1) > 1) return;
+  pthread_mutex_destroy(&job->mutex);
+  pthread_cond_destroy(&job->all_done);
+  free(job);
+}
+
+static void help(void *job) {
+  work(job);
+  leave(job);
+}
+
+static int destroyed(const XLA_FFI_CallFrame *frame, XLA_FFI_Error *error) {
+  if (!error) return 0;
+  XLA_FFI_Error_Destroy_Args args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
+  frame->api->XLA_FFI_Error_Destroy(&args);
+  return 1;
+}
+
+/* How many threads may work on an attention: the pool may have more than there are cores. */
+static int64_t threads_of(const XLA_FFI_CallFrame *frame) {
+  int64_t threads = 1;
+  XLA_FFI_ThreadPool_NumThreads_Args args = {
+      .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, .ctx = frame->ctx, .num_threads = &threads};
+  if (destroyed(frame, frame->api->XLA_FFI_ThreadPool_NumThreads(&args))) return 1;
+  cpu_set_t here;
+  long cores = sched_getaffinity(0, sizeof here, &here) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&here);
+  if (cores > 0 && threads > cores) threads = cores;
+  return threads < 1 ? 1 : threads > HELPERS ? HELPERS : threads;
+}
+
+static int run(Job *job, const XLA_FFI_CallFrame *frame) {
+  int64_t threads = threads_of(frame);
+  atomic_init(&job->users, 1);
+  pthread_mutex_init(&job->mutex, NULL);
+  pthread_cond_init(&job->all_done, NULL);
+  for (int64_t i = 1; i < threads && i < job->heads_in_all; i++) {
+    XLA_FFI_ThreadPool_Schedule_Args args = {
+        .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, .ctx = frame->ctx, .task = help, .data = job};
+    atomic_fetch_add(&job->users, 1);
+    if (destroyed(frame, frame->api->XLA_FFI_ThreadPool_Schedule(&args))) { /* there is no pool */
+      leave(job);
+      break;
+    }
+  }
+  work(job);
+  pthread_mutex_lock(&job->mutex);
+  while (job->done < job->heads_in_all) pthread_cond_wait(&job->all_done, &job->mutex);
+  pthread_mutex_unlock(&job->mutex);
+  int failed = atomic_load(&job->failed);
+  leave(job);
+  return failed;
+}
+
+static int64_t padded(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
+static void *argument(const XLA_FFI_CallFrame *frame, int i) { return ((XLA_FFI_Buffer *)frame->args.args[i])->data; }
+static void *answer(const XLA_FFI_CallFrame *frame, int i) { return ((XLA_FFI_Buffer *)frame->rets.rets[i])->data; }
+
+static XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame, int back) {
+  if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
+    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    return NULL;
+  }
+  const float *numbers = ((const XLA_FFI_Array *)frame->attrs.attrs[0])->data;
+  const int64_t *query = ((XLA_FFI_Buffer *)frame->args.args[0])->dims;
+  const int64_t *key = ((XLA_FFI_Buffer *)frame->args.args[1])->dims;
+  Job *job = calloc(1, sizeof *job);
+  if (job) {
+    job->heads_in_all = query[0] * query[2], job->heads = query[2];
+    job->positions = query[1], job->seen = key[1], job->width = query[3];
+    job->padded_seen = padded(key[1]), job->padded_width = padded(query[3]);
+    job->scale = numbers[0], job->causal = numbers[1] != 0, job->back = back;
+    job->query = argument(frame, 0), job->key = argument(frame, 1), job->value = argument(frame, 2);
+    if (back) {
+      job->result = argument(frame, 3), job->stats = argument(frame, 4), job->result_gradient = argument(frame, 5);
+      job->to_query = answer(frame, 0), job->to_key = answer(frame, 1), job->to_value = answer(frame, 2);
+    } else {
+      job->to_result = answer(frame, 0), job->stats = answer(frame, 1);
+    }
+    if (!run(job, frame)) return NULL;
+  }
+  XLA_FFI_Error_Create_Args args = {
+      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+      .message = "no memory for attention; replicax.config.cpu_tuning(attention=False) is without it",
+      .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+  return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+XLA_FFI_Error *rx_attention(XLA_FFI_CallFrame *frame) { return attend(frame, 0); }
+XLA_FFI_Error *rx_attention_gradient(XLA_FFI_CallFrame *frame) { return attend(frame, 1); }

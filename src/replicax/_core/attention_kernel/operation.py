@@ -1,0 +1,195 @@
+"""Attention and its gradient as operations of JAX, which the kernel computes.
+
+There are three, so that all of JAX's transformations hold: attention, its tangent, which is linear
+in the tangents of its inputs, and the transpose of that, which is its gradient. The kernel has
+attention and the gradient; all else is what `formula.py` says. XLA would give the kernel whole
+arrays where a program is divided over devices: there the formula stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from replicax._core.attention_kernel.formula import attend
+from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
+from replicax._core.context import current_frame
+
+
+def is_for_kernel(scale: Any) -> bool:
+    """Whether attention is computed by the kernel here: where arrays are those of one device."""
+    is_number = scale is None or isinstance(scale, int | float)
+    return is_number and _is_on_one_device() and is_there()
+
+
+def _is_on_one_device() -> bool:
+    frame = current_frame()
+    if frame is not None and frame.replica is not None:
+        return frame.replica.group.is_on_one_device
+    return _is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
+
+
+def _is_whole(mesh: Any, manual_axes: Any = None) -> bool:
+    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
+    manual = mesh.manual_axes if manual_axes is None else manual_axes
+    left = set(mesh.axis_names) - set(manual)
+    return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
+
+
+def attend_here(
+    query: Any,
+    key: Any,
+    value: Any,
+    *_: None,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """Attention, as `formula.attend` defines it, by the kernel; without bias and mask."""
+    how = {"scale": float(query.shape[-1] ** -0.5 if scale is None else scale), "causal": is_causal}
+    return _attention.bind(*_varying_alike(query, key, value), **how)[0]
+
+
+def _varying_alike(*arrays: Any) -> Sequence[Any]:
+    """The same, known to differ between devices if one of them does: for JAX inside `shard_map`."""
+    axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
+    over = frozenset().union(*axes)
+    return [
+        lax.pcast(array, tuple(over - own), to="varying") if over - own else array
+        for array, own in zip(arrays, axes, strict=True)
+    ]
+
+
+def _formula(scale: float, causal: bool) -> Callable[..., Any]:
+    return functools.partial(attend, scale=scale, is_causal=causal)
+
+
+def _plain(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> Any:
+    """Attention without the kernel; the numbers that the kernel keeps are not needed then."""
+    rows, positions, heads, _ = query.shape
+    result = _formula(scale, causal)(query, key, value)
+    return [result, jnp.zeros((rows, heads, positions, 2), result.dtype)]
+
+
+def _plain_tangent(*arrays: Any, scale: float, causal: bool) -> Any:
+    inputs, tangents = arrays[:3], arrays[5:]
+    return [jax.jvp(_formula(scale, causal), tuple(inputs), tuple(tangents))[1]]
+
+
+def _plain_gradient(*arrays: Any, scale: float, causal: bool) -> Any:
+    *inputs, _result, _kept, given = arrays
+    return list(jax.vjp(_formula(scale, causal), *inputs)[1](given))
+
+
+def _called(name: str, results: Sequence[Any], arrays: Sequence[Any], numbers: Any) -> Any:
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32) for shape in results]
+    return jax.ffi.ffi_call(name, shapes)(*arrays, numbers=np.array(numbers, np.float32))
+
+
+def _kernel(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> Any:
+    rows, positions, heads, _ = query.shape
+    results = [query.shape, (rows, heads, positions, 2)]
+    return _called(FORWARD, results, (query, key, value), (scale, causal))
+
+
+def _kernel_gradient(*arrays: Any, scale: float, causal: bool) -> Any:
+    return _called(GRADIENT, [array.shape for array in arrays[:3]], arrays, (scale, causal))
+
+
+def _types(query: Any, *_: Any, **__: Any) -> Any:
+    rows, positions, heads, _width = query.shape
+    return [query, query.update(shape=(rows, heads, positions, 2))]
+
+
+def _operation(name: str, types: Callable[..., Any], plain: Callable[..., Any]) -> Primitive:
+    """An operation that the formula computes, for each of several batches if it is mapped."""
+    made = Primitive(f"replicax_{name}")
+    made.multiple_results = True
+    made.def_abstract_eval(types)
+    made.def_impl(jax.jit(made.bind, static_argnames=("scale", "causal")))
+    batching.primitive_batchers[made] = functools.partial(_mapped, made)
+    mlir.register_lowering(made, mlir.lower_fun(plain, multiple_results=True))
+    return made
+
+
+def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how: Any) -> Any:
+    """The rows of all batches, as one batch: each row is computed by itself."""
+    mapped = zip(arrays, places, strict=True)
+    size = next(array.shape[place] for array, place in mapped if place is not None)
+
+    def together(array: Any, place: Any) -> Any:
+        if place is None:
+            array = jnp.broadcast_to(array, (size, *array.shape))
+        else:
+            array = jnp.moveaxis(array, place, 0)
+        return array.reshape(size * array.shape[1], *array.shape[2:])
+
+    results = made.bind(*map(together, arrays, places), **how)
+    return [one.reshape(size, -1, *one.shape[1:]) for one in results], [0] * len(results)
+
+
+def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule for CPUs: the kernel, but in programs that are exported, or divided by JAX."""
+    own, other = (mlir.lower_fun(fn, multiple_results=True) for fn in (kernel, plain))
+
+    def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
+        module = ctx.module_context
+        context = module.axis_context
+        if isinstance(context, mlir.SPMDAxisContext):
+            whole = _is_whole(context.mesh, context.manual_axes)
+        else:
+            whole = getattr(context, "num_devices", None) == 1
+        exported = module.lowering_parameters.for_export
+        empty = any(0 in aval.shape for aval in ctx.avals_in)
+        return (own if whole and not exported and not empty else other)(ctx, *operands, **how)
+
+    return rule
+
+
+_attention = _operation("attention", _types, _plain)
+_tangent = _operation("attention_tangent", lambda *avals, **_: [avals[0]], _plain_tangent)
+_gradient = _operation("attention_gradient", lambda *avals, **_: list(avals[:3]), _plain_gradient)
+mlir.register_lowering(_attention, _for_one_device(_kernel, _plain), platform="cpu")
+mlir.register_lowering(
+    _gradient, _for_one_device(_kernel_gradient, _plain_gradient), platform="cpu"
+)
+
+
+def _attention_jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
+    results = _attention.bind(*inputs, **how)
+    whole = map(ad.instantiate_zeros, tangents)
+    (tangent,) = _tangent.bind(*inputs, *results, *whole, **how)
+    # What the kernel keeps for the gradient is no result: whatever follows from it is in that.
+    return results, [tangent, ad.Zero(jax.typeof(results[1]))]
+
+
+def _tangent_transpose(given: Sequence[Any], *arrays: Any, **how: Any) -> Any:
+    known, wanted = arrays[:5], arrays[5:]
+    if isinstance(given[0], ad.Zero):
+        return [None] * len(arrays)
+    found = _gradient.bind(*known, given[0], **how)
+    asked = map(ad.is_undefined_primal, wanted)
+    return [None] * 5 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
+
+
+def _jvp_of(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """By the formula, of which those results are functions that the kernel keeps."""
+
+    def jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
+        whole = tuple(map(ad.instantiate_zeros, tangents))
+        return jax.jvp(functools.partial(plain, **how), tuple(inputs), whole)
+
+    return jvp
+
+
+ad.primitive_jvps[_attention] = _attention_jvp
+ad.primitive_transposes[_tangent] = _tangent_transpose
+ad.primitive_jvps[_tangent] = _jvp_of(_plain_tangent)
+ad.primitive_jvps[_gradient] = _jvp_of(_plain_gradient)
