@@ -163,6 +163,23 @@ def test_a_new_epoch_of_a_copy_is_shuffled_anew_and_needs_no_new_program(started
     assert orders[0] == local.tolist() != orders[1]
 
 
+def test_data_sets_with_batches_alike_share_a_program(started):
+    coordinator = rx.coordinator.ClusterCoordinator(started(workers=1))
+    traces = []
+
+    @rx.function
+    def doubled(batches):
+        rows = next(batches)  # a first trace ends here: it has found that there is a batch
+        traces.append(rows.shape)
+        return 2 * rows
+
+    for first, size in [(0, 2), (10, 2), (20, 3)]:
+        copies = coordinator.create_per_worker_dataset(Dataset.range(first, first + 6).batch(size))
+        found = coordinator.fetch(coordinator.schedule(doubled, args=(iter(copies),)))
+        assert found.tolist() == [2 * (first + row) for row in range(size)]
+    assert traces == [(2,), (3,)]
+
+
 def test_workers_let_go_of_what_nobody_can_use_any_more(started):
     strategy = started(workers=1)
     coordinator = rx.coordinator.ClusterCoordinator(strategy)

@@ -86,6 +86,27 @@ def test_rows_travel_and_not_the_table(started):
     assert [one["rows"] for one in meta["tables"]] == [3]
 
 
+def test_a_closure_with_tables_is_traced_three_times(started):
+    strategy = started(workers=1)
+    with strategy.scope():
+        tables = [rx.layers.ShardedEmbedding(ROWS, WIDTH) for _ in range(2)]
+        for table in tables:
+            table.build((None, 3))
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    traces = []
+
+    @rx.function
+    def looked_up(ids):
+        traces.append(ids.shape)
+        return sum(table(ids) for table in tables)
+
+    ids = data()[0][:4]
+    found = coordinator.fetch(coordinator.schedule(looked_up, args=(ids,)))
+    whole = sum(np.asarray(table.embeddings.numpy()) for table in tables)
+    np.testing.assert_allclose(found, whole[ids], rtol=1e-6)
+    assert len(traces) == 3  # what it reads; that it reads rows; and with these as inputs
+
+
 def test_a_dense_variable_that_is_also_looked_up_comes_whole(started):
     strategy = started(servers=1)
     with strategy.scope():

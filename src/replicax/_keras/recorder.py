@@ -83,9 +83,14 @@ class Inputs:
 
     batches: list[tuple[Any, Any]] = field(default_factory=list)
     tables: dict[int, Table] = field(default_factory=dict)
-    positions: list[tuple[int, ...]] = field(default_factory=list)
     dense: dict[int, Any] = field(default_factory=dict)
     warned: set[int] = field(default_factory=set)
+    asked: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    @property
+    def positions(self) -> list[tuple[int, ...]]:
+        """For each lookup in a table, in order, the shape of its ids."""
+        return [shape for variable, shape in self.asked if variable in self.tables]
 
 
 @final
@@ -105,6 +110,7 @@ class Recorder:
         self.pushes: list[tuple[Push, list[Any]]] = []
         self.lookups: list[tuple[Any, Any]] = []
         self.found: dict[int, tuple[Any, int]] = {}
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
         self.changed: list[tuple[Any, str]] = []
         self._added: dict[int, Added] = {}
         self._batches, self._positions = iter(batches), list(positions)
@@ -141,6 +147,7 @@ class Recorder:
     def _places(self, variable: Any, ids: Any) -> Any:
         """Where the rows of ids are among those that arrive; None until that is known."""
         ids = jnp.asarray(ids)
+        self.asked.append((id(variable), tuple(ids.shape)))
         if id(variable) not in self.inputs.tables:
             seen = self.found.get(id(variable), (variable, 0))[1]
             self.found[id(variable)] = variable, seen + ids.size

@@ -85,13 +85,13 @@ def record(
     Raises:
         DenseUse: If it needs all of a table.
     """
-    inputs = Inputs()
+    inputs, known = Inputs(), ()
     rounds = 0
     while rounds < MAX_ROUNDS + len(inputs.batches):  # each batch is found by a round of its own
         rounds += 1
         recorder = Recorder(inputs)
         try:
-            captured = _captured(fn, arrays, recorder)
+            captured = _captured(fn, arrays, recorder, known)
         except NeedsBatch as need:
             inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
             continue
@@ -105,21 +105,23 @@ def record(
             continue
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
+        known = captured.variables  # finding them again would be one more trace in each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:
     """Note what a trace has found; whether there was anything new."""
     new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
+    before = inputs.positions
     for key, (variable, count) in new.items():
         inputs.tables[key] = Table(variable, most_rows(variable, count))
-    positions = [tuple(ids.shape) for _, ids in recorder.lookups]
-    changed = bool(new) or positions != inputs.positions
-    inputs.positions = positions
-    return changed
+    inputs.asked = recorder.asked
+    return bool(new) or inputs.positions != before
 
 
-def _captured(fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder) -> Captured:
+def _captured(
+    fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder, known: Sequence[Any]
+) -> Captured:
     inputs = recorder.inputs
     batches, tree = jax.tree.flatten([batch for _, batch in inputs.batches])
     positions = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in inputs.positions]
@@ -139,7 +141,7 @@ def _captured(fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder)
         }
 
     leaves = [*arrays, *batches, *positions]
-    return capture(flat, leaves, recorder=recorder, reader=Refusal())
+    return capture(flat, leaves, known=known, recorder=recorder, reader=Refusal())
 
 
 def _recorded(captured: Captured, recorder: Recorder) -> Recorded:

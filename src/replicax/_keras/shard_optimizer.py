@@ -17,7 +17,7 @@ import numpy as np
 
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
-from replicax._keras import _compat
+from replicax._keras import _compat, first_values
 from replicax._keras.distribution import installed
 
 
@@ -103,6 +103,7 @@ class ShardOptimizer:
     """
 
     def __init__(self, recipe: Recipe) -> None:
+        first_values.install()  # a server has no strategy that would have done so
         self._recipe = recipe
         self._built: dict[Part, tuple[Any, list[Any], list[np.ndarray]]] = {}
         self._updates: dict[tuple[Part, ...], Callable[..., Any]] = {}
@@ -188,15 +189,18 @@ class ShardOptimizer:
         return self._built[part]
 
 
-def check_by_rows(optimizer: Any, variable: Any) -> None:
-    """Refuse an optimizer for a table of which it would get some rows only.
+def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Refuse an optimizer for tables of which it would get some rows only.
 
     Raises:
         UsageError: If rows that are not named would have to change, or to be looked at.
     """
-    why = None
-    if getattr(variable, "constraint", None) is not None:
-        why = "the table has a constraint"
+    if not variables:
+        return
+    why, of = None, variables[0]
+    constrained = [v for v in variables if getattr(v, "constraint", None) is not None]
+    if constrained:
+        why, of = "the table has a constraint", constrained[0]
     elif optimizer.use_ema:
         why = "it averages all rows in each step (use_ema)"
     elif optimizer.gradient_accumulation_steps:
@@ -206,7 +210,7 @@ def check_by_rows(optimizer: Any, variable: Any) -> None:
     if why:
         raise UsageError(
             "A table is trained by rows, and rows that no batch names stay as they are. Received: "
-            f"{type(optimizer).__name__} for '{variable.path}': {why}. Its rows would not become "
+            f"{type(optimizer).__name__} for '{of.path}': {why}. Its rows would not become "
             "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
             "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
         )
@@ -237,7 +241,8 @@ def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]
     if not part.decays and config.get("weight_decay") is not None:
         config["weight_decay"] = 0.0
     optimizer: Any = recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
-    variable = keras.Variable(jnp.zeros(part.shape, part.dtype), dtype=part.dtype, name="value")
+    # By initializers: Keras' do without a compilation for each shape.
+    variable = keras.Variable("zeros", shape=part.shape, dtype=part.dtype, name="value")
     _compat.set_path(variable, part.path)
     variable.constraint = part.constraint
     optimizer.build([variable])
@@ -246,7 +251,7 @@ def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]
     initial = [np.array(slot.value) for slot in slots]
     # The copy is a recipe: its own values are never looked at, and may be large.
     for held in [variable, *slots]:
-        _compat.store(held, jnp.zeros((), held.dtype))
+        _compat.store(held, jnp.asarray(np.zeros((), held.dtype)))
     return optimizer, slots, initial
 
 

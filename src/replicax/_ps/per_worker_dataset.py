@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import cloudpickle
+import jax
+import numpy as np
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
@@ -73,7 +75,6 @@ class PerWorkerDataset:
         self.unused = unused or Unused()
         self.unused.when_gone(self, self.number)
         self._num_splits, self._workers = num_splits, workers
-        self._slots: dict[int, Slot] = {}
         self._epochs = Epochs()
         self.division: Division | None = None
         if shard == "dynamic":
@@ -136,10 +137,6 @@ class PerWorkerDataset:
             return None
         return self.division.splits(self._num_splits, self._workers())
 
-    def slot(self, number: int) -> Slot:
-        """Stands for the iterator that is argument `number` of a function."""
-        return self._slots.setdefault(number, Slot(self, number))
-
     @functools.cached_property
     def _made(self) -> Any:
         with on_worker(0), variables_refused():
@@ -156,6 +153,11 @@ class PerWorkerDataset:
             "train on. Check the function that makes it."
         )
 
+    @functools.cached_property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return jax.tree.map(_shape_of, self.example)
+
 
 @final
 class PerWorkerIterator:
@@ -171,6 +173,11 @@ class PerWorkerIterator:
         self.number = next(_numbers)
         self.splits = dataset.splits()
         dataset.unused.when_gone(self, self.number)
+
+    @property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return self.dataset.shapes
 
     def __iter__(self) -> PerWorkerIterator:
         return self
@@ -231,34 +238,6 @@ class PerWorkerIterator:
         return self.dataset.division, self.splits
 
 
-@final
-class Slot:
-    """Stands for a per-worker iterator while a function of it is traced: for that of any epoch.
-
-    Programs hold it, and it does not hold the data.
-    """
-
-    def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
-        self._dataset, self.number = weakref.ref(dataset), number
-
-    @property
-    def dataset(self) -> PerWorkerDataset:
-        """What is read; there is an iterator of it whenever a function is traced."""
-        found = self._dataset()
-        assert found is not None
-        return found
-
-    def __iter__(self) -> Slot:
-        return self
-
-    def __next__(self) -> Any:
-        return next_batch(self)
-
-    def get_next(self) -> Any:
-        """The next batch."""
-        return next(self)
-
-
 def next_batch(source: Any) -> Any:
     """The next batch of a per-worker iterator, in the closure that is traced now."""
     recorder = recorder_of(_compat.get_stateless_scope())
@@ -281,6 +260,11 @@ def _payload(*parts: Any) -> bytes:
             f"{type(error).__name__}: {error}. A generator, a lock or an open file exists in one "
             "process only. Pass a function that makes the data set, and make it there."
         ) from error
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    array = np.asarray(leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
 def _first(made: Any) -> Any:

@@ -110,10 +110,9 @@ def _outputs(
     pushes = []
     for push, grads in recorded.pushes:
         described = {"optimizer": number(push.optimizer, push.variables), "grads": []}
+        check_by_rows(push.optimizer, [v for v in push.variables if id(v) in tables])
         for variable, grad in zip(push.variables, grads, strict=True):
             is_rows = id(variable) in tables
-            if is_rows:
-                check_by_rows(push.optimizer, variable)
             home = _table_index(recorded.tables, variable) if is_rows else where(variable)
             described["grads"].append([len(wanted), "rows" if is_rows else "value", home])
             wanted.append(grad)

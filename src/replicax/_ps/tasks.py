@@ -17,6 +17,7 @@ from replicax._keras.function import BoundFunction, StatefulFunction
 from replicax._keras.recording import Position, record
 from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature
+from replicax._ps.batch_slots import Slots
 from replicax._ps.closures import RemoteValue
 from replicax._ps.per_worker import PerWorkerValues
 from replicax._ps.per_worker_dataset import PerWorkerIterator
@@ -114,7 +115,7 @@ class Tracer:
     ) -> None:
         self._store, self._adopt, self._scope = store, adopt, scope
         self._platforms = platforms
-        self._families = ProgramCache()
+        self._families, self._slots = ProgramCache(), Slots()
         self._lock = threading.RLock()
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Task | PerWorkerTask:
@@ -165,7 +166,7 @@ class Tracer:
             if not isinstance(leaf, PerWorkerIterator):
                 return leaf
             given.append(leaf)  # the next epoch's is another one, and the program is the same
-            return leaf.dataset.slot(len(given) - 1)
+            return self._slots.of(leaf, len(given) - 1)
 
         args, kwargs = jax.tree.map(slot, (tuple(args), kwargs))
         signature = Signature.of(args, kwargs, expand=True)
@@ -210,9 +211,9 @@ def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
     taken = iter(range(1 << 30))
 
     def example(source: Any) -> Any:
-        usual, number = source.dataset.example, next(taken)
+        usual, number = source.shapes, next(taken)
         if number not in batches:
-            return jax.tree.map(np.asarray, usual)
+            return usual
         leaves = [jax.ShapeDtypeStruct(tuple(s), np.dtype(t)) for s, t in batches[number]]
         return jax.tree.unflatten(jax.tree.structure(usual), leaves)
 
