@@ -64,6 +64,4 @@ def _fits(layer: Any, images: jax.Array, kernel: jax.Array) -> bool:
     if images.ndim != layer.rank + 2 or images.shape[-1] % kernel.shape[-2]:
         return False
     axes = zip(images.shape[1:-1], kernel.shape, layer.dilation_rate, strict=False)
-    return layer.padding == "same" or all(
-        size > (taps - 1) * step for size, taps, step in axes
-    )
+    return layer.padding == "same" or all(size > (taps - 1) * step for size, taps, step in axes)

@@ -28,7 +28,7 @@ extern void omp_set_num_threads(int);
 enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR, WG, WO, WI, RECTIFIED, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 enum { CHUNKS = 256 };
-enum { CACHED = 1 << 20 }; /* bytes */
+enum { CACHED = 1 << 20 }; /* bytes: of images that a core has in its cache */
 enum { WEIGHTS_KEPT = 64 << 20 }; /* bytes: of weights, and weight gradients of chunks, per thread */
 
 typedef struct Primitive {
@@ -163,7 +163,7 @@ typedef struct {
   const int64_t *form;
   const Primitive *few, *many; /* chunks with form[N] / chunks images, and with one more */
   float *src, *dst;
-  const float *bias; /* added to what `RECTIFIED` is computed of; else NULL */
+  const float *bias; /* of a form that is `RECTIFIED`; else NULL */
   char *weights; /* in oneDNN's layout; of a weight gradient, one after the other for all chunks */
   size_t weights_size;
   int chunks;
@@ -173,8 +173,7 @@ typedef struct {
   pthread_cond_t all_done;
 } Job;
 
-/* Adds the bias, and makes 0 of what is negative. What is no number stays so; oneDNN's own makes 0 of
-   it. The chunk is still in the cache. */
+/* Adds the bias, and makes 0 of what is negative: what is no number stays so, as with XLA. */
 static void rectify(float *restrict dst, const float *restrict bias, int64_t pixels, int64_t channels) {
   for (; pixels--; dst += channels)
     for (int64_t i = 0; i < channels; i++) {
@@ -281,8 +280,8 @@ static size_t size_of_weights(const Primitive *p) {
   return (dnnl_memory_desc_get_size(p->own_weights) + 63) / 64 * 64;
 }
 
-/* Into how many parts the batch is cut: one for each thread, or more where a part's images would not
-   stay in a core's cache while they are rectified. A gradient of the weights is large itself. */
+/* Into how many parts the batch is cut: one for each thread; more if it is rectified, which is done part
+   by part, while the result is still in a core's cache. */
 static int64_t chunks_of(const int64_t *form, int64_t threads) {
   if (!form[RECTIFIED]) return threads;
   int64_t image = sizeof(float) * (form[H] * form[W] * form[C] + form[OH] * form[OW] * form[O]);
@@ -344,11 +343,8 @@ XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
   }
   const XLA_FFI_Array *form = frame->attrs.attrs[0];
   XLA_FFI_Buffer *a = frame->args.args[0], *b = frame->args.args[1], *out = frame->rets.rets[0];
-  int64_t rectified = form->size == FIELDS && ((const int64_t *)form->data)[RECTIFIED];
-  const float *bias = rectified ? ((XLA_FFI_Buffer *)frame->args.args[2])->data : NULL;
-  if (form->size == FIELDS && frame->args.size == 2 + rectified &&
-      !convolve(frame, form->data, a->data, b->data, bias, out->data))
-    return NULL;
+  const float *bias = frame->args.size > 2 ? ((XLA_FFI_Buffer *)frame->args.args[2])->data : NULL;
+  if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, bias, out->data)) return NULL;
   XLA_FFI_Error_Create_Args args = {
       .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
       .message = "oneDNN could not compute this convolution; replicax.config.cpu_tuning(convolutions=False) is without it",

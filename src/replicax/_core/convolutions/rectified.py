@@ -57,7 +57,11 @@ def _derivative(how: How, primals: Any, tangents: Any) -> tuple[Any, Any]:
     parts = [
         *([] if _none(by_images) else [_convolved(by_images, kernel, how)]),
         *([] if _none(by_kernel) else [_convolved(images, by_kernel, how)]),
-        *([] if _none(by_bias) else [lax.broadcast_in_dim(by_bias, result.shape, (result.ndim - 1,))]),
+        *(
+            []
+            if _none(by_bias)
+            else [lax.broadcast_in_dim(by_bias, result.shape, (result.ndim - 1,))]
+        ),
     ]
     tangent = functools.reduce(lax.add, parts) if parts else lax.full_like(result, 0)
     return result, lax.select(result > 0, tangent, lax.full_like(tangent, 0))
