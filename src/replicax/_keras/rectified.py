@@ -59,7 +59,7 @@ def _is_usual(operand: Any) -> bool:
     return isinstance(operand, jax.Array) and operand.dtype == "float32" and operand.size > 0
 
 
-def _fits(layer: Any, images: jax.Array, kernel: jax.Array) -> bool:
+def _fits(layer: Any, images: Any, kernel: Any) -> bool:
     """Whether there is a result; else Keras says what is wrong."""
     if images.ndim != layer.rank + 2 or images.shape[-1] % kernel.shape[-2]:
         return False

@@ -16,6 +16,8 @@ import jax
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+# Of the inner program: rule.py looks for it.
+NAME = "rx_rectified_convolution"
 _LAYOUTS = {3: ("NWC", "WIO", "NWC"), 4: ("NHWC", "HWIO", "NHWC")}
 
 
@@ -45,7 +47,7 @@ def rectified(images: Any, kernel: Any, bias: Any, how: How) -> Any:
 
 @functools.partial(jax.jit, static_argnums=3)
 def rx_rectified_convolution(images: Any, kernel: Any, bias: Any, how: How) -> Any:
-    """The same, under the name that rule.py looks for."""
+    """The same, under `NAME`."""
     return lax.max(_convolved(images, kernel, how) + bias, bias.dtype.type(0))
 
 

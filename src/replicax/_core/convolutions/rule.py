@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 from replicax._core import lowering
 from replicax._core.convolutions.forms import Form, Kind, form_of
 from replicax._core.convolutions.library import library
-from replicax._core.convolutions.rectified import rx_rectified_convolution
+from replicax._core.convolutions.rectified import NAME
 from replicax._core.convolutions.sharding import convolution, with_devices
 from replicax._core.env import cores
 
@@ -39,7 +39,7 @@ def _choose_rectified(ctx: Any, *, name: str, jaxpr: Any, **how: Any) -> Callabl
     One that a transformation of JAX made another program of is compiled as any other.
     """
     del how
-    if name != rx_rectified_convolution.__name__:
+    if name != NAME:
         return None
     equations = [one for one in jaxpr.eqns if one.primitive.name not in ("pvary", "pcast")]
     if [one.primitive.name for one in equations] != _RECTIFIED:

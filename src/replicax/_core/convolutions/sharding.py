@@ -63,9 +63,8 @@ def with_devices(ctx: Any) -> Any:
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
     # In the key of a program on disk JAX has the address of this call's form, not the form. In
     # another process another form may be there: the numbers tell such programs apart.
-    *operands, _ = operands
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
-    return call(*operands, form=np.array(form.numbers(), np.int64))
+    return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
 
 
 def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
