@@ -8,6 +8,7 @@ from replicax._keras import (
     epochs,
     first_values,
     pace_shown,
+    rectified,
     replica,
     slots,
     trainer,
@@ -26,3 +27,4 @@ def install_hooks() -> None:
     callbacks.install()
     batch_logs.install()
     pace_shown.install()
+    rectified.install()

@@ -47,6 +47,8 @@ SEAMS = {
     ],
     (_compat.LossScaleOptimizer, "apply"): ["self", "grads", "trainable_variables"],
     (_compat.SeedGenerator, "next"): ["self", "ordered"],
+    (_compat.BaseConv, "call"): ["self", "inputs"],
+    (keras.layers.Conv1D, "call"): ["self", "inputs"],
     (keras.layers.BatchNormalization, "build"): ["self", "input_shape"],
     (_compat.losses, "reduce_values"): ["values", "sample_weight", "reduction"],
     (_compat.losses, "scale_loss_for_distribution"): ["value"],

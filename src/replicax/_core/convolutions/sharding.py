@@ -26,9 +26,15 @@ _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _
 _Shape = tuple[int, ...]
 
 
-def convolution(form: Form, lhs: Any, rhs: Any, shape: _Shape) -> Any:
-    """The result, of that shape, of a convolution of that form; partitioned if it has to be."""
-    return _divided(lhs, rhs, np.array(form.numbers(), np.int32), form, shape)
+def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
+    """The result, of that shape, of a convolution of that form; partitioned if it has to be.
+
+    Args:
+        form: The form.
+        shape: Of the result.
+        operands: Both operands, and the bias where the form has one.
+    """
+    return _divided(form, shape, *operands, np.array(form.numbers(), np.int32))
 
 
 def with_devices(ctx: Any) -> Any:
@@ -54,12 +60,11 @@ def with_devices(ctx: Any) -> Any:
     return ctx.replace(module_context=module.replace(axis_context=known))
 
 
-def _here(lhs: Any, rhs: Any, numbers: Any, form: Form, shape: _Shape) -> Any:
+def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
     # In the key of a program on disk JAX has the address of this call's form, not the form. In
     # another process another form may be there: the numbers tell such programs apart.
-    del numbers
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
-    return call(lhs, rhs, form=np.array(form.numbers(), np.int64))
+    return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
 
 
 def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
@@ -70,7 +75,8 @@ def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
     turned = form.all_groups_last == (form.kind is Kind.INPUT_GRADIENT)
     weights = [*kernel, *(reversed(ends) if turned else ends)]
     if form.kind is Kind.FORWARD:
-        return source, weights, ["number"], target
+        bias = [[ends[1]]] if form.rectified else []
+        return source, weights, *bias, ["number"], target
     if form.kind is Kind.INPUT_GRADIENT:
         return target, weights, ["number"], source
     return source, target, ["number"], weights
@@ -87,7 +93,10 @@ def _rule(form: Form, _shape: _Shape, _mesh: Any, types: Sequence[Any], _results
 
 
 def _divisible(form: Form) -> tuple[str, ...]:
-    return (_IMAGES,) if form.groups > 1 else (_IMAGES, _IN, _OUT)
+    if form.groups > 1:
+        return (_IMAGES,)
+    # A sum over devices would come after what is negative became 0.
+    return (_IMAGES, _OUT) if form.rectified else (_IMAGES, _IN, _OUT)
 
 
 def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any) -> Any:
@@ -103,8 +112,8 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
         size // parts.get(name, 1) for name, size in zip(labels[-1], shape, strict=True)
     )
 
-    def on_each(lhs: Any, rhs: Any, numbers: Any) -> Any:
-        part, over = _here(lhs, rhs, numbers, own, own_shape), axes[_SUMMED[form.kind]]
+    def on_each(*operands: Any) -> Any:
+        part, over = _here(own, own_shape, *operands), axes[_SUMMED[form.kind]]
         return lax.psum(part, over) if over else part
 
     specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]
@@ -126,5 +135,5 @@ def _axes(form: Form, mesh: Any, arrays: Any) -> Mapping[str, tuple[str, ...]]:
     return axes
 
 
-_divided = custom_partitioning(_here, static_argnums=(3, 4))
+_divided = custom_partitioning(_here, static_argnums=(0, 1))
 _divided.def_partition(_partition, sharding_rule=_rule)
