@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .training import FIT, WORKERS, Plan, Training, synchronous
+from .training import CENTRAL, FIT, WORKERS, Plan, Training, synchronous
 
 if TYPE_CHECKING:
     from .workloads import Batches, Workload
@@ -34,7 +34,7 @@ class ByHand:
             jax.config.update("jax_num_cpu_devices", plan.replicas)
         types = (jax.sharding.AxisType.Auto,)
         mesh = jax.make_mesh((plan.replicas,), (AXIS,), axis_types=types)
-        self._mesh = mesh
+        self._mesh, self._home = mesh, jax.devices()[0]
         self._split, self._whole = (
             jax.NamedSharding(mesh, jax.P(AXIS)),
             jax.NamedSharding(mesh, jax.P()),
@@ -46,8 +46,13 @@ class ByHand:
         initial = self._workload.weights()
         weights, statistics = initial.trainable, initial.statistics
         start, update = OPTIMIZERS[self._workload.optimizer](self._workload.settings)
-        state = jax.tree.map(self._everywhere, (weights, start(weights), statistics))
-        compiled = self._compiled(update, synchronized=path == FIT)
+        state = (weights, start(weights), statistics)
+        if self._plan.strategy == CENTRAL:
+            state = jax.device_put(state, self._home)
+            compiled = self._central(update, synchronized=path == FIT)
+        else:
+            state = jax.tree.map(self._everywhere, state)
+            compiled = self._compiled(update, synchronized=path == FIT)
 
         def epoch(batches: Batches) -> float:
             nonlocal state
@@ -65,34 +70,65 @@ class ByHand:
 
     def _compiled(self, update: Callable[..., Any], *, synchronized: bool) -> Any:
         import jax
+
+        gradients_of = self._gradients_of(synchronized=synchronized)
+
+        def step(state: Any, inputs: Any, labels: Any) -> Any:
+            weights, slots, statistics = state
+            loss, statistics, gradients = gradients_of(weights, statistics, inputs, labels)
+            return (*update(weights, slots, gradients), statistics), loss
+
+        return jax.jit(self._on_each(step, 1), donate_argnums=0)
+
+    def _central(self, update: Callable[..., Any], *, synchronized: bool) -> Any:
+        """Weights go to the replicas, gradients go back, and one device updates what it keeps."""
+        import jax
+
+        gradients_of = jax.jit(self._on_each(self._gradients_of(synchronized=synchronized), 2))
+        updated = jax.jit(update, donate_argnums=(0, 1))
+
+        def step(state: Any, inputs: Any, labels: Any) -> Any:
+            weights, slots, statistics = state
+            lent = jax.device_put((weights, statistics), self._whole)
+            loss, *found = gradients_of(*lent, inputs, labels)
+            statistics, gradients = jax.device_put(found, self._home)
+            return (*updated(weights, slots, gradients), statistics), loss
+
+        return step
+
+    def _gradients_of(self, *, synchronized: bool) -> Callable[..., Any]:
+        """Of one replica: from weights, statistics and rows to loss, statistics and gradients."""
+        import jax
         from jax import lax
 
         workload, replicas = self._workload, self._plan.replicas
         many = replicas > 1
 
-        def step(state: Any, inputs: Any, labels: Any) -> Any:
-            weights, slots, statistics = state
-
+        def gradients_of(weights: Any, statistics: Any, inputs: Any, labels: Any) -> Any:
             def loss_fn(weights: Any) -> Any:
                 axis = AXIS if many and synchronized else None
                 logits, news = workload.forward(weights, statistics, inputs, axis)
                 return loss_of(logits, labels, workload.binary) / replicas, news
 
             grad = jax.value_and_grad(loss_fn, has_aux=True)
-            (loss, statistics), gradients = grad(weights)
+            (loss, news), gradients = grad(weights)
             if many:
                 loss, gradients = summed((loss, gradients), packed=self._rank is not None)
                 if not synchronized:
-                    statistics = lax.pmean(statistics, AXIS)
-            return (*update(weights, slots, gradients), statistics), loss
+                    news = lax.pmean(news, AXIS)
+            return loss, news, gradients
 
-        if many:
-            split, whole = jax.P(AXIS), jax.P()
-            specs = (whole, split, split)
-            step = jax.shard_map(
-                step, mesh=self._mesh, in_specs=specs, out_specs=whole, check_vma=False
-            )
-        return jax.jit(step, donate_argnums=0)
+        return gradients_of
+
+    def _on_each(self, fn: Callable[..., Any], states: int) -> Callable[..., Any]:
+        """A function of so many states and two halves of a batch, on each replica."""
+        import jax
+
+        if self._plan.replicas == 1:
+            return fn
+        split, whole = jax.P(AXIS), jax.P()
+        specs = (*[whole] * states, split, split)
+        return jax.shard_map(fn, mesh=self._mesh, in_specs=specs, out_specs=whole, check_vma=False)
 
     def _everywhere(self, array: Any) -> Any:
         import jax

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 FIT, LOOP = "fit", "loop"
-MIRRORED, WORKERS, SERVERS = "mirrored", "workers", "servers"
+MIRRORED, CENTRAL, WORKERS, SERVERS = "mirrored", "central", "workers", "servers"
 STRATEGIES = {
     "default": "default",
     "one": "OneDevice",
     MIRRORED: "Mirrored, 2 devices",
-    "central": "CentralStorage, 2 devices",
+    CENTRAL: "CentralStorage, 2 devices",
     WORKERS: "MultiWorkerMirrored, 2 workers",
     SERVERS: "ParameterServer, 2 workers, 1 server",
 }

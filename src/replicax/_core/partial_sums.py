@@ -161,7 +161,7 @@ def _flattened(
 
     for equation in jaxpr.eqns:
         operands = [key(atom) for atom in equation.invars]
-        inner = _called(equation)
+        inner = called(equation)
         if inner is not None:
             results = list(_flattened(inner.jaxpr, inner.consts, operands, known, into))
         else:
@@ -171,7 +171,7 @@ def _flattened(
     return map(key, jaxpr.outvars)
 
 
-def _called(equation: Any) -> Any:
+def called(equation: Any) -> Any:
     """The closed jaxpr that an operation only calls; None for other operations."""
     if equation.primitive.name not in _CALLS:
         return None

@@ -45,6 +45,11 @@ class Store(Protocol):
         """Whether they are where the replicas compute."""
         ...
 
+    @property
+    def home(self) -> Sharding | None:
+        """The device that has all variables, if the replicas compute on others."""
+        ...
+
     def layout(self, spec: VariableSpec) -> Sharding | None:
         """Where a new variable is placed; asked once, when Keras creates it."""
         ...

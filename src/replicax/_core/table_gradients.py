@@ -154,7 +154,7 @@ class _Evaluation:
             results = self._rows(equation, operands, numbers)
             if results is None:
                 whole = [self._dense(value) for value in operands]
-                with equation.ctx.manager, _named(equation):
+                with equation.ctx.manager, named(equation):
                     results = bound(equation, whole)
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]
@@ -273,7 +273,7 @@ def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None
     return None
 
 
-def _named(equation: Any) -> Any:
+def named(equation: Any) -> Any:
     """The scope that an operation was traced in, for its name in what is compiled."""
     names = str(equation.source_info.name_stack)
     return jax.named_scope(names) if names else contextlib.nullcontext()

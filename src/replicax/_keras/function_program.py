@@ -58,7 +58,7 @@ class FunctionProgram:
             raise HostLoop("gives back a data set")  # a new one in each call
         # What calls Python may fail midway, and the variables must have their values then.
         self._state = state = ProgramState(captured, donates=not captured.jaxpr.effects)
-        written, others = state.lent()
+        written, others = state.values()
         values = state.in_order(written, others)
         layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
@@ -72,6 +72,10 @@ class FunctionProgram:
             results = evaluate_by_rows(captured.jaxpr, *values, *leaves)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
+        if state.store is not None:
+            donates = not captured.jaxpr.effects
+            self._compiled = state.central(program, arrays, donates=donates)
+            return
         self._compiled = compiled(
             program,
             donate_argnums=(0,) if state.donates else (),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
+import jax
+
+from replicax._core.central import CentralProgram
 from replicax._keras import _compat
 from replicax._keras.ownership import donatable, note_made
 
@@ -29,8 +33,15 @@ class ProgramState:
         self.written = [captured.variables[i] for i in captured.written]
         self.others = [v for i, v in enumerate(captured.variables) if i not in is_written]
         self._keys = list(map(id, self.written))
-        self._away = _stores_away([*self.written, *self.others])
-        self.donates = donates and not self._away
+        self.store, self.away = _home_of([*self.written, *self.others])
+        resident = all(map(_is_resident, [*self.written, *self.others]))
+        #: Which of the written ones a call uses up; a program of variables that live away says it.
+        self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)
+
+    @property
+    def donates(self) -> bool:
+        """Whether a call uses up values."""
+        return len(self.replaced) > 0
 
     def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
         """Values of the variables, as the program takes them."""
@@ -41,40 +52,58 @@ class ProgramState:
         """The values of the variables that are written, and those of the others."""
         return _compat.read_all(self.written), _compat.read_all(self.others)
 
-    def lent(self) -> tuple[list[Any], list[Any]]:
-        """The same, where the replicas compute."""
-        written, others = self.values()
-        if not self._away:
-            return written, others
-        moved = self._moved([*written, *others], "lend")
-        return moved[: len(written)], moved[len(written) :]
-
     def taken(self) -> tuple[list[Any], list[Any]]:
-        """The same, for a call that uses up the first."""
-        written, others = self.lent()
-        return donatable(self._keys, written) if self.donates else written, others
+        """The same, for a call that uses up some of the first."""
+        written, others = self.values()
+        if len(self.replaced) == len(written):
+            return donatable(self._keys, written), others
+        olds = [written[i] for i in self.replaced]
+        for i in self.replaced:
+            written[i] = None  # nobody else may hold what is used up
+        olds = donatable([self._keys[i] for i in self.replaced], olds)
+        for i, old in zip(self.replaced, olds, strict=True):
+            written[i] = old
+        return written, others
 
     def give(self, news: list[Any]) -> None:
         """Give the variables what a call on devices has made of them."""
-        news = self._moved(news, "keep")
         if self.donates:
             note_made(self._keys, news)
         _compat.write_all(self.written, news)
 
-    def _moved(self, values: list[Any], way: str) -> list[Any]:
-        for store, places in self._away:
-            places = [i for i in places if i < len(values)]
-            there = getattr(store, way)([values[i] for i in places])
-            for i, value in zip(places, there, strict=True):
-                values[i] = value
-        return values
+    def central(self, program: Any, arrays: Any, *, donates: bool, **how: Any) -> CentralProgram:
+        """A program of variables that live away from the replicas.
+
+        Args:
+            program: From `(written values, other values, arrays)` to
+                `(outputs, new values, token)`.
+            arrays: Those of the call.
+            donates: Whether it may take over the memory of the values that it replaces.
+            how: How it is compiled for the replicas.
+        """
+        written, others = self.values()
+        is_away = self.away[: len(written)]
+        found = CentralProgram(
+            program,
+            (written, others, arrays),
+            away=[*self.away, *[False] * len(jax.tree.leaves(arrays))],
+            news=lambda result: list(itertools.compress(result[1], is_away)),
+            store=self.store,
+            donates=donates,
+            **how,
+        )
+        self.replaced = found.replaced
+        return found
 
 
-def _stores_away(variables: Sequence[Any]) -> list[tuple[Any, list[int]]]:
-    """The stores that are not where the replicas compute, with the positions of their variables."""
-    places: dict[int, tuple[Any, list[int]]] = {}
-    for i, variable in enumerate(variables):
-        store = _compat.owner(variable)
-        if store is not None and not store.is_resident:
-            places.setdefault(id(store), (store, []))[1].append(i)
-    return list(places.values())
+def _home_of(variables: Sequence[Any]) -> tuple[Any, list[bool]]:
+    """The store that is not where the replicas compute, if there is one; whose variables it has."""
+    owners = [_compat.owner(variable) for variable in variables]
+    stores = [owner for owner in owners if owner is not None and owner.home is not None]
+    store = stores[0] if stores else None
+    return store, [store is not None and owner is store for owner in owners]
+
+
+def _is_resident(variable: Any) -> bool:
+    store = _compat.owner(variable)
+    return store is None or store.is_resident

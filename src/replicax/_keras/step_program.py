@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import jax
 
+from replicax._core.central import CentralProgram
 from replicax._core.compiling import compiled
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
@@ -38,17 +39,15 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
-def program_of_steps(
+def steps(
     model: Any,
     kind: str,
     layouts: Any,
     *,
     spread: Callable[[Any], Any],
     together: Callable[[Step], Step] = lambda step: step,
-    logs: Any,
-    donates: bool,
-) -> Any:
-    """Steps for all devices, as `jax.jit` has them: `(state, batches) -> (logs, state)`.
+) -> Callable[[Any, list[Any]], tuple[Any, Any]]:
+    """Steps for all devices, to be compiled: `(state, batches) -> (logs, state)`.
 
     Args:
         model: The Keras model.
@@ -56,10 +55,7 @@ def program_of_steps(
         layouts: Where each value of the state is, before the steps and after them.
         spread: Divides a batch over the replicas.
         together: Lets the sums over rows travel together, where XLA would not.
-        logs: Where the logs are; None leaves it to XLA.
-        donates: Whether the new state takes over the memory of the old one.
     """
-
     one = together(lambda state, batch: model_step(model, kind, state, batch))
 
     def step(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -70,9 +66,69 @@ def program_of_steps(
             return step(state, batches[0])
         return repeated(step, state, batches, layouts, join=kind == "predict")
 
+    return program
+
+
+def program_of_steps(
+    model: Any, kind: str, layouts: Any, *, logs: Any, donates: bool, **how: Any
+) -> Any:
+    """Steps for all devices, as `jax.jit` has them.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        layouts: Where each value of the state is, before the steps and after them.
+        logs: Where the logs are; None leaves it to XLA.
+        donates: Whether the new state takes over the memory of the old one.
+        how: What `steps` takes.
+    """
     return compiled(
-        program,
+        steps(model, kind, layouts, **how),
         devices=next((layout.device_set for layout in jax.tree.leaves(layouts)), None),
         donate_argnums=(0,) if donates else (),
         out_shardings=(logs, layouts),
     )
+
+
+@final
+class CentralSteps:
+    """Steps with a state that lives away from the replicas; a program for each shape of batches.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        distribution: Where the state lives, and where the replicas compute.
+        donates: Whether the new state takes over the memory of the old one.
+    """
+
+    def __init__(self, model: Any, kind: str, distribution: Any, *, donates: bool) -> None:
+        self._model, self._kind, self._distribution = model, kind, distribution
+        self._donates = donates
+        self._programs: dict[Any, CentralProgram] = {}
+
+    def __call__(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
+        leaves, tree = jax.tree.flatten(batches)
+        key = tree, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._programs:
+            self._programs[key] = self._made(state, batches, len(leaves))
+        return self._programs[key](state, batches)
+
+    def _made(self, state: Any, batches: list[Any], count: int) -> CentralProgram:
+        distribution = self._distribution
+        whole = distribution.topology.replicated
+        fn = steps(
+            self._model,
+            self._kind,
+            jax.tree.map(lambda value: whole, state),
+            spread=distribution.spread,
+            together=distribution.together,
+        )
+        return CentralProgram(
+            fn,
+            (state, batches),
+            away=[*[True] * len(jax.tree.leaves(state)), *[False] * count],
+            news=lambda result: result[1],
+            store=distribution.store,
+            donates=self._donates,
+            devices=distribution.topology.devices,
+        )

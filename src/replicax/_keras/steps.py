@@ -23,7 +23,7 @@ from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import are_alike, joined
-from replicax._keras.step_program import model_step, program_of_steps, step_variables
+from replicax._keras.step_program import CentralSteps, model_step, program_of_steps, step_variables
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
@@ -55,7 +55,8 @@ class Steps:
         self._keys: Any = None
         self._variables: Sequence[Sequence[Any]] = ()
         self._eager = model.run_eagerly or not model.jit_compile
-        self._donates = distribution.store.is_resident and not self._eager
+        is_central = distribution.store.home is not None
+        self._donates = (distribution.store.is_resident or is_central) and not self._eager
 
     def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         if state is not self._returned:
@@ -121,35 +122,33 @@ class Steps:
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         store, topology = self._distribution.store, self._distribution.topology
-        lent = store.lend(state)
         if not self._eager:
-            self._compiled = self._compiled or self._compile(lent)
+            self._compiled = self._compiled or self._compile(state)
             if self._is_common:
-                self._agree(lent, batches)
+                self._agree(state, batches)
         if self._pace.probe is not None:
-            self._look(self._pace.probe, lent, batches[0])
-        tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(lent)))
+            self._look(self._pace.probe, store.lend(state), batches[0])
+        tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(state)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._eager:
             # Eager operations on split arrays would be hundreds of small collectives: every
             # device computes the whole batch, which gives the same numbers.
-            whole = place_all((lent, batches[0]), topology.replicated)
+            whole = place_all((state, batches[0]), topology.replicated)
             logs, new = model_step(self._model, self._kind, *whole)
-            new = jax.tree.map(lambda now, then: place(now, then.sharding), new, lent)
+            new = jax.tree.map(lambda now, then: place(now, then.sharding), new, state)
         else:
             if self._in_flight is not None:
                 jax.block_until_ready(self._in_flight)
-            logs, new = timed(COMPUTE, self._compiled, lent, batches)
+            logs, new = timed(COMPUTE, self._compiled, state, batches)
             if self._is_common:
                 dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
             # Logs, not state: the next step reuses the memory of the state.
             self._in_flight = logs if topology.may_deadlock else None
-        kept = store.keep(new)
-        self._state = kept
+        self._state = new
         if self._kind == "train":
             self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
-        tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(kept)))
-        return logs, kept
+        tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(new)))
+        return logs, new
 
     def _look(self, probe: Any, state: Any, batch: Any) -> None:
         """Let somebody look at what a step begins with; it keeps nothing of it."""
@@ -168,6 +167,8 @@ class Steps:
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
         self._agreed.clear()
+        if distribution.store.home is not None:
+            return CentralSteps(self._model, self._kind, distribution, donates=self._donates)
         return program_of_steps(
             self._model,
             self._kind,

@@ -15,9 +15,9 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from replicax._core.dependence import has_collective, inner_call, is_collective, mentions_replica
 from replicax._core.errors import UnevenBatch
 from replicax._core.topology import AXIS
-from replicax._mesh.dependence import has_collective, inner_call, is_collective, mentions_replica
 
 Replica = Generator[tuple[Any, list[Any]], list[Any], list[Any]]
 

@@ -129,7 +129,8 @@ class Runtime:
             with entered(Frame(strategy, context, sum_gradients=self._sum_gradients)):
                 return fn(*args, **kwargs)
 
-        donate = self.store.is_resident and _compat.get_stateless_scope() is None
+        on_devices = self.store.is_resident or self.store.home is not None
+        donate = on_devices and _compat.get_stateless_scope() is None
         program = build(
             replica_fn,
             arrays,
@@ -174,10 +175,8 @@ class Runtime:
             raise_explained(error)
 
     def _wrapped(self, program: Program, outputs: Sequence[Any]) -> Any:
-        replicas = self.topology.num_replicas
-        return program.captured.assemble(
-            [wrap_output(out, v, replicas) for out, v in zip(outputs, program.varies, strict=True)]
-        )
+        pairs, replicas = zip(outputs, program.varies, strict=True), self.topology.num_replicas
+        return program.captured.assemble([wrap_output(out, v, replicas) for out, v in pairs])
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
         """Combine a nest of values over replicas, and over `axis` of each."""

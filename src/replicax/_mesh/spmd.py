@@ -87,12 +87,14 @@ def build(
             ]
         return outputs, news, *(token or [jnp.int32(0)])
 
+    how = {"devices": topology.devices, "compiler_options": compiler_options}
+    if state.store is not None and donate:
+        return Program(captured, state, varies, state.central(step, arrays, donates=True, **how))
     program = compiled(
         step,
-        devices=topology.devices,
         donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
-        compiler_options=compiler_options,
+        **how,
     )
     return Program(captured, state, varies, program)
 

@@ -148,8 +148,8 @@ class DeviceStore:
         self._placement = placement
         self._topology = topology
         home = placement(VariableSpec("", (), "float32"))
-        self._home = home
         self.is_resident = home is None or home.device_set == set(topology.devices)
+        self.home = None if self.is_resident else home
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return self._placement(spec)
@@ -160,9 +160,7 @@ class DeviceStore:
     @property
     def devices(self) -> tuple[jax.Device, ...]:
         """Where variables live."""
-        if self._home is None or self.is_resident:
-            return self._topology.devices
-        return tuple(self._home.device_set)
+        return self._topology.devices if self.home is None else tuple(self.home.device_set)
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -170,9 +168,7 @@ class DeviceStore:
         return tuple(map(device_name, self.devices))
 
     def lend(self, values: Any) -> Any:
-        return values if self.is_resident else move_all(values, self._topology.replicated)
+        return values if self.home is None else move_all(values, self._topology.replicated)
 
     def keep(self, values: Any) -> Any:
-        if self.is_resident or self._home is None:
-            return values
-        return move_all(values, self._home)
+        return values if self.home is None else move_all(values, self.home)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.aggregation import Settlement, decide, settle
+from replicax._core.dependence import NOTHING, VARIES, dependence
 from replicax._core.table_gradients import evaluate_by_rows
 from replicax._keras import _compat
-from replicax._mesh.dependence import NOTHING, VARIES, dependence
 
 if TYPE_CHECKING:
     from replicax._core.reduce import SyncGroup

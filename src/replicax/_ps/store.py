@@ -34,6 +34,7 @@ class ServerStore:
     """
 
     is_resident = False
+    home = None
     has_tables = True
 
     def __init__(self, client: SteadyClient, partitioner: Any) -> None:

@@ -49,3 +49,22 @@ def test_keys_travel_by_themselves():
     (moved,) = move_all([key], TWO)
     assert moved.sharding.is_equivalent_to(TWO, 0)
     assert jax.random.key_data(moved).tolist() == jax.random.key_data(key).tolist()
+
+
+def address(array, device):
+    (shard,) = (s for s in array.addressable_shards if s.device.id == device)
+    return shard.data.unsafe_buffer_pointer()
+
+
+def test_devices_of_cpus_share_the_memory():
+    values = [jax.device_put(np.full((2, 3), i, "float32"), HOME) + 1 for i in range(3)]
+    moved = move_all(values, TWO)
+    for value, there in zip(values, moved, strict=True):
+        assert {address(there, 1), address(there, 2)} == {address(value, 0)}
+
+
+def test_memory_that_is_shared_is_not_used_again():
+    (value,) = [jax.device_put(np.zeros((2, 3), "float32"), HOME) + 1]
+    (there,) = move_all([value], TWO)
+    assert jax.jit(lambda x: x + 5, donate_argnums=0)(value).tolist() == [[6.0] * 3] * 2
+    assert there.tolist() == [[1.0] * 3] * 2

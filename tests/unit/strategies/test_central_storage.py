@@ -9,6 +9,10 @@ import pytest
 
 import replicax as rx
 
+CENTRAL = {"apart": (["CPU:1", "CPU:2", "CPU:3"], "CPU:5"), "shared": (["CPU:1", "CPU:2"], "CPU:1")}
+X = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
+Y = X.sum(axis=1, keepdims=True)
+
 
 def homes(strategy):
     with strategy.scope():
@@ -56,3 +60,146 @@ def test_devices_must_exist(arguments):
 
 def test_it_is_experimental_too():
     assert rx.experimental.CentralStorageStrategy is rx.CentralStorageStrategy
+
+
+def a_model(strategy):
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        first = keras.layers.Dense(5, use_bias=False)  # of a bias there the gradient is rounding
+        layers = [first, keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    return model
+
+
+def lent_shapes(strategy, monkeypatch):
+    """The shapes of what the replicas of a strategy get of its variables."""
+    store, shapes = strategy.extended.distribution.store, []
+    lend = type(store).lend
+
+    def heard(self, values):
+        shapes.extend(np.shape(value) for value in jax.tree.leaves(values))
+        return lend(self, values)
+
+    monkeypatch.setattr(type(store), "lend", heard)
+    return shapes
+
+
+def everything(model):
+    return [np.asarray(v.value) for v in [*model.variables, *model.optimizer.variables]]
+
+
+@pytest.mark.parametrize("where", CENTRAL.values(), ids=CENTRAL)
+def test_fit_gives_what_one_device_gives(where):
+    # 22 rows in batches of 8: the last has 6, which three replicas divide and 8 they do not.
+    found = []
+    for strategy in (rx.CentralStorageStrategy(*where), rx.OneDeviceStrategy("CPU:0")):
+        model = a_model(strategy)
+        model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        found.append(everything(model))
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("where", CENTRAL.values(), ids=CENTRAL)
+def test_what_an_optimizer_keeps_never_leaves_its_device(where, monkeypatch):
+    strategy = rx.CentralStorageStrategy(*where)
+    model = a_model(strategy)
+    model.fit(X[:12], Y[:12], batch_size=6, verbose=0)
+    shapes = lent_shapes(strategy, monkeypatch)
+    model.fit(X[:12], Y[:12], batch_size=6, verbose=0)
+    # Two steps, each with the kernel itself, and neither of the two averages of its gradients.
+    assert shapes.count((4, 5)) == 2
+    home = int(where[1][-1])
+    devices = {d.id for v in model.optimizer.variables for d in v.value.devices()}
+    assert devices == {home}
+
+
+def a_loop(strategy):
+    """A weight and a momentum: w ← w − m, where m ← m / 2 + mean of x."""
+    with strategy.scope():
+        weight = keras.Variable([1.0, 2.0], aggregation="mean")
+        momentum = keras.Variable([0.0, 0.0], aggregation="mean")
+
+    def replica(x):
+        gradient = rx.get_replica_context().all_reduce("mean", x * weight * 0 + x)
+        momentum.assign(momentum / 2 + gradient)
+        weight.assign(weight - momentum)
+
+    return weight, momentum, rx.function(lambda x: strategy.run(replica, args=(x,)))
+
+
+def test_only_what_the_replicas_read_is_lent(monkeypatch):
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    weight, momentum, step = a_loop(strategy)
+    x = strategy.experimental_distribute_values_from_function(
+        lambda context: np.full(2, 1.0 + context.replica_id_in_sync_group, "float32")
+    )
+    step(x)
+    shapes = lent_shapes(strategy, monkeypatch)
+    step(x)
+    assert shapes == [(2,)]
+    assert momentum.value.tolist() == [2.25, 2.25]  # 1.5, then 0.75 + 1.5
+    assert weight.value.tolist() == [-2.75, -1.75]  # 1.5 less, then 2.25 less
+
+
+def test_values_that_somebody_holds_stay_as_they_were():
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:1")
+    weight, momentum, step = a_loop(strategy)
+    x = np.ones(2, "float32")
+    step(x)
+    held, seen = momentum.value, np.asarray(weight.value)
+    for _ in range(3):
+        step(x)
+    assert held.tolist() == [1.0, 1.0]
+    assert seen.tolist() == [0.0, 1.0]
+    assert momentum.value.tolist() == [1.875, 1.875]
+
+
+def test_two_variables_never_share_memory():
+    # A copy of a variable, as a target network is one: what one of them had is used again.
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:1")
+    with strategy.scope():
+        total, last = keras.Variable([0.0, 0.0]), keras.Variable([0.0, 0.0])
+    copy = rx.function(lambda: last.assign(total))
+    add = rx.function(lambda: total.assign(total + 1.0))
+    for _ in range(3):
+        copy()
+        add()
+    assert (total.value.tolist(), last.value.tolist()) == ([3.0, 3.0], [2.0, 2.0])
+
+
+def failing_midway(strategy, monkeypatch):
+    """Let gradients not arrive where the update is done."""
+
+    def fail(self, values):
+        raise MemoryError("no room at home")
+
+    monkeypatch.setattr(type(strategy.extended.distribution.store), "keep", fail)
+
+
+def test_a_step_that_fails_midway_changes_no_variable(monkeypatch):
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    weight, momentum, step = a_loop(strategy)
+    x = np.ones(2, "float32")
+    step(x)
+    with monkeypatch.context() as patch:
+        failing_midway(strategy, patch)
+        with pytest.raises(MemoryError, match="no room at home"):
+            step(x)
+    assert (weight.value.tolist(), momentum.value.tolist()) == ([0.0, 1.0], [1.0, 1.0])
+    step(x)
+    assert (weight.value.tolist(), momentum.value.tolist()) == ([-1.5, -0.5], [1.5, 1.5])
+
+
+def test_fit_that_fails_midway_leaves_the_model_as_it_was(monkeypatch):
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    model = a_model(strategy)
+    model.fit(X[:12], Y[:12], batch_size=6, verbose=0)
+    before = everything(model)
+    with monkeypatch.context() as patch:
+        failing_midway(strategy, patch)
+        with pytest.raises(MemoryError, match="no room at home"):
+            model.fit(X[:12], Y[:12], batch_size=6, verbose=0)
+    for now, then in zip(everything(model), before, strict=True):
+        np.testing.assert_array_equal(now, then)

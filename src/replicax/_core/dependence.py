@@ -53,12 +53,12 @@ def dependence(jaxpr: Any, inputs: Sequence[Labels]) -> list[Labels]:
         return NOTHING if isinstance(atom, jax.extend.core.Literal) else known.get(atom, NOTHING)
 
     for equation in jaxpr.eqns:
-        results = _equation_labels(equation, [labels(atom) for atom in equation.invars])
+        results = labels_of_results(equation, [labels(atom) for atom in equation.invars])
         known.update(zip(equation.outvars, results, strict=True))
     return [labels(atom) for atom in jaxpr.outvars]
 
 
-def _equation_labels(equation: Any, inputs: list[Labels]) -> list[Labels]:
+def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
     name, params = equation.primitive.name, equation.params
     if name == "axis_index" and params.get("axis_name") == AXIS:
         return [frozenset({VARIES})]

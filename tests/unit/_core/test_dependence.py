@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from replicax._core.topology import AXIS
-from replicax._mesh.dependence import (
+from replicax._core.dependence import (
     VARIES,
     dependence,
     has_collective,
@@ -16,6 +15,7 @@ from replicax._mesh.dependence import (
     is_collective,
     mentions_replica,
 )
+from replicax._core.topology import AXIS
 
 DIFFERS, SAME = frozenset({VARIES}), frozenset()
 X = jnp.ones(4)
