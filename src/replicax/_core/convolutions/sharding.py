@@ -7,8 +7,11 @@ over a divided dimension (of a weight gradient: over the images) ends in an all-
 
 from __future__ import annotations
 
+import functools
 import math
+import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,11 +27,13 @@ from replicax._core.convolutions.library import TARGET
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
 _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
 _Shape = tuple[int, ...]
+_CODE = ("forms.py", "kernel.c", "sharding.py")
 
 
 def convolution(form: Form, lhs: Any, rhs: Any, shape: _Shape) -> Any:
     """The result, of that shape, of a convolution of that form; partitioned if it has to be."""
-    return _divided(lhs, rhs, np.array(form.numbers(), np.int32), form, shape)
+    numbers = np.array([*form.numbers(), _edition()], np.int32)
+    return _divided(lhs, rhs, numbers, form, shape)
 
 
 def with_devices(ctx: Any) -> Any:
@@ -55,11 +60,18 @@ def with_devices(ctx: Any) -> Any:
 
 
 def _here(lhs: Any, rhs: Any, numbers: Any, form: Form, shape: _Shape) -> Any:
-    # In the key of a program on disk JAX has the address of this call's form, not the form. In
-    # another process another form may be there: the numbers tell such programs apart.
+    # In the key of a program on disk JAX has the address of this call's form, or nothing: see
+    # keys.py. The numbers tell programs of different forms apart.
     del numbers
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
     return call(lhs, rhs, form=np.array(form.numbers(), np.int64))
+
+
+@functools.cache
+def _edition() -> int:
+    """A number for this code, which decides what is in a program that is kept on disk."""
+    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+    return zlib.crc32(code) & 0x7FFFFFFF
 
 
 def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
