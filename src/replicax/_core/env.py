@@ -9,8 +9,7 @@
 `TPU_LIBRARY_PATH`       set when a strategy is made, on a machine without a TPU, so that JAX does
                          not load libtpu; also by `replicax compare` and `replicax devices`.
 `XLA_PYTHON_CLIENT_PREALLOCATE`, `XLA_FLAGS`  set by functions of `tf.config`: whether JAX takes
-                         most of a GPU's memory at once; deterministic kernels on GPUs. And read:
-                         whether XLA may use all that the CPU can.
+                         most of a GPU's memory at once; deterministic kernels on GPUs.
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
@@ -299,8 +298,3 @@ def demand_deterministic_gpus() -> None:
     flags = os.environ.get(XLA_FLAGS, "")
     if DETERMINISTIC not in flags:
         os.environ[XLA_FLAGS] = f"{flags} {DETERMINISTIC}".strip()
-
-
-def limits_cpu_of_xla() -> bool:
-    """Whether XLA is told not to use all instructions of the CPU."""
-    return "xla_cpu_max_isa" in os.environ.get(XLA_FLAGS, "")

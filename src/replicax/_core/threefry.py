@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from replicax._core.env import limits_cpu_of_xla
+from replicax._core.env import XLA_FLAGS, variables_of_jax
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
@@ -30,7 +30,8 @@ def rounds_once() -> bool:
         flags = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].split()
     except OSError:
         return False
-    return platform.machine() == "x86_64" and "fma" in flags and not limits_cpu_of_xla()
+    is_limited = "xla_cpu_max_isa" in variables_of_jax().get(XLA_FLAGS, "")
+    return platform.machine() == "x86_64" and "fma" in flags and not is_limited
 
 
 def is_exact(low: float, high: float) -> bool:
