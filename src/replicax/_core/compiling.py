@@ -15,6 +15,7 @@ from jax.extend.backend import get_compile_options
 
 from replicax._core import attention, pooling
 from replicax._core.convolutions import rule as convolutions
+from replicax._core.convolutions.keys import found_again
 from replicax._core.cpu_tuning import is_on
 from replicax._core.env import cores, processes_here
 from replicax._core.host_memory import keep_memory
@@ -53,7 +54,10 @@ def compiled(
     prepare(platform)
     options = {**_own_options(platform, devices or ()), **(compiler_options or {})}
     program = jax.jit(fn, compiler_options=options or None, **how)
-    return _Tuned(program, jax.jit(fn, **how)) if options else program
+    if not options:
+        return program
+    divided = platform == "cpu" and len(devices or ()) > 1 and is_on("convolutions")
+    return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
 def prepare(platform: str) -> None:
@@ -70,15 +74,28 @@ def prepare(platform: str) -> None:
 
 @final
 class _Tuned:
-    """A program with options, which JAX refuses inside another: there it is one without."""
+    """A program with options, which JAX refuses inside another: there it is one without.
 
-    def __init__(self, program: Any, inner: Any) -> None:
+    Args:
+        program: The program.
+        inner: The same without options.
+        by_jax: Whether JAX divides it over devices, and convolutions in it.
+    """
+
+    def __init__(self, program: Any, inner: Any, *, by_jax: bool) -> None:
         self._program = program
         self._inner = inner
+        self._is_new = by_jax
         self.trace, self.lower = program.trace, program.lower
 
     def __call__(self, *args: Any) -> Any:
-        return (self._inner if is_traced() else self._program)(*args)
+        if is_traced():
+            return self._inner(*args)
+        if not self._is_new:
+            return self._program(*args)
+        self._is_new = False
+        with found_again(self._program.trace(*args).jaxpr):
+            return self._program(*args)
 
 
 def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:

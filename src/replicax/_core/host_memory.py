@@ -3,6 +3,10 @@
 The C library of GNU hands out large blocks as mappings of their own and gives them back at once.
 Each step's arrays are new mappings then, at the price of a page fault per 4 KB. What a compiler
 needed is no step's: it goes back, so that the process does not grow by it.
+
+A thread with an arena of its own still maps what is larger than 64 MB, but threads that share one
+wait for each other: XLA's compiler takes nearly twice as long with one for all. So there are as
+many as threads that compute at once, and one.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import platform
 
 from jax import monitoring
 
-from replicax._core.env import malloc_is_set
+from replicax._core.env import cores, malloc_is_set
 
 # From malloc.h, and the largest number that the call takes.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -41,5 +45,6 @@ def keep_memory() -> bool:
             library.malloc_trim(0)
 
     monitoring.register_event_duration_secs_listener(give_back)
-    settings = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, 1)]
+    arenas = cores() + 1
+    settings = [(_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER), (_ARENA_MAX, arenas)]
     return all(library.mallopt(*setting) for setting in settings)

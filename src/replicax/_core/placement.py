@@ -49,9 +49,10 @@ def place(value: Any, layout: Sharding) -> Any:
 
 def copied(value: jax.Array) -> Any:
     """A copy of an array in memory of its own, where it is; JAX compiles nothing for it."""
-    if not value.is_fully_addressable:
-        return value.copy()
-    return jax.device_put(value, value.sharding, may_alias=False)
+    if value.is_fully_addressable:
+        return jax.device_put(value, value.sharding, may_alias=False)
+    parts = [copied(shard.data) for shard in value.addressable_shards]
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)
 
 
 def gather_rows(rows: np.ndarray, counts: Sequence[int], split: Sharding, out: Sharding) -> Any:

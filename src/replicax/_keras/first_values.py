@@ -1,8 +1,10 @@
 """First values of variables without a compilation for each shape.
 
 Keras draws eagerly, so JAX compiles a generator for each shape: half a second each on a CPU. But
-the n-th number of a draw depends on the seed and on n only. So on CPUs one program draws for
-many shapes, and what is too much is cut off: the numbers are the same, to the bit.
+the n-th number of a draw depends on the seed and on n only. So on CPUs NumPy draws what is uniform,
+and for normal numbers one program draws for many shapes, and what is too much is cut off. The
+numbers are the same, to the bit. They go to the device by a copy: `jnp.asarray` would compile a
+program for each shape.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from replicax._core import threefry
 from replicax._core.host_calls import is_compiling
 from replicax._core.host_devices import jax_setting
 from replicax._core.starting import keep_memory_of_cpus
@@ -45,7 +48,7 @@ def _from_host(original: Callable[..., Any], make: Callable[..., Any]) -> Callab
         if is_compiling() or jax.default_backend() != "cpu":
             return original(self, shape, dtype)
         kind = jnp.dtype(keras.backend.standardize_dtype(dtype))
-        return jnp.asarray(make(shape, kind))
+        return jax.device_put(make(shape, kind))
 
     return constant
 
@@ -61,7 +64,12 @@ def _quick_uniform(original: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if not _is_quick(shape, dtype, seed, minval, maxval):
             return original(shape, minval, maxval, dtype, seed)
-        return jnp.asarray(_drawn(_uniform, shape, seed, np.float32(minval), np.float32(maxval)))
+        key = _key(seed)
+        if threefry.rounds_once() and threefry.is_exact(minval, maxval):
+            numbers = threefry.uniform(key, math.prod(shape), minval, maxval)
+            return jax.device_put(numbers.reshape(shape))
+        limits = np.float32(minval), np.float32(maxval)
+        return jax.device_put(_drawn(_uniform, shape, key, *limits))
 
     return uniform
 
@@ -77,7 +85,8 @@ def _quick_normal(original: Callable[..., Any], draw: Callable[..., Any]) -> Cal
     ) -> Any:
         if not _is_quick(shape, dtype, seed, mean, stddev):
             return original(shape, mean, stddev, dtype, seed)
-        return jnp.asarray(_drawn(draw, shape, seed) * np.float32(stddev) + np.float32(mean))
+        numbers = _drawn(draw, shape, _key(seed))
+        return jax.device_put(numbers * np.float32(stddev) + np.float32(mean))
 
     return normal
 
@@ -97,11 +106,20 @@ def _is_quick(shape: Sequence[int], dtype: str | None, seed: Any, *numbers: Any)
     )
 
 
-def _drawn(draw: Callable[..., Any], shape: Sequence[int], seed: Any, *limits: Any) -> np.ndarray:
+def _key(seed: Any) -> np.ndarray:
+    """The key of one draw, without a program where a number stands for it."""
+    if type(seed) is int and 0 <= seed < 2**32:
+        return np.array([seed, 0], np.uint32)
+    key = _compat.drawn_seed(seed)
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(key) if is_typed else key)
+
+
+def _drawn(draw: Callable[..., Any], shape: Sequence[int], key: Any, *limits: Any) -> np.ndarray:
     count = math.prod(shape)
     size = max(_LEAST, 4 ** math.ceil(math.log(count, 4)))
     # A copy: a part would keep the whole alive.
-    numbers = np.asarray(_program(draw, size)(_compat.drawn_seed(seed), *limits))
+    numbers = np.asarray(_program(draw, size)(key, *limits))
     return numbers[:count].reshape(shape).copy()
 
 

@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._core import cpu_tuning
 from replicax._core.convolutions import library as of_library
 from replicax._core.convolutions import rule as of_rule
+from replicax._core.convolutions import sharding
 from replicax._core.convolutions.forms import Kind, form_of
+from replicax._core.convolutions.keys import found_again
 from replicax._core.convolutions.rule import install
 
 needs_kernel = pytest.mark.skipif(
@@ -268,3 +271,41 @@ def test_without_a_compiler_one_line_says_so(installed, monkeypatch, caplog, tmp
     monkeypatch.setattr(of_library.shutil, "which", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "No such file or directory: 'cc'" in why_not(caplog)
+
+
+def _others():
+    double = custom_partitioning(lambda x: 2 * x)
+    double.def_partition(lambda *_: None, sharding_rule="a b c d -> a b c d")
+    return double
+
+
+@pytest.mark.parametrize(
+    ("with_convolution", "with_others", "found"),
+    [(True, False, True), (True, True, False), (False, False, False), (False, True, False)],
+)
+def test_addresses_are_left_out_of_keys_where_all_that_is_divided_is_ours(
+    with_convolution, with_others, found
+):
+    @jax.jit
+    def inner(x):
+        x = _others()(x) if with_others else x
+        return lax.conv(x, jnp.ones((3, 3, 3, 3)), (1, 1), "SAME") if with_convolution else x
+
+    x = jnp.ones((2, 3, 8, 8))
+    setting = "jax_remove_custom_partitioning_ptr_from_cache_key"
+    with found_again(jax.make_jaxpr(lambda x: inner(x) + 1)(x)):
+        assert jax.config._value_holders[setting].value is found
+    assert jax.config._value_holders[setting].value is False
+
+
+def test_another_edition_of_the_code_is_another_program(monkeypatch):
+    x, w = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 3))
+    (form,) = forms(convolved, x, w)
+    given = []
+    monkeypatch.setattr(sharding, "_divided", lambda *args: given.append(args[-1]))
+    sharding.convolution(form, x.shape, x, w)
+    monkeypatch.setattr(sharding, "_edition", lambda: 7)
+    sharding.convolution(form, x.shape, x, w)
+    before, after = (numbers.tolist() for numbers in given)
+    assert before[:-1] == after[:-1]
+    assert before[-1] != after[-1] == 7

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
+import pytest
 
+from replicax._core import threefry
 from replicax._keras import _compat
 from replicax._keras.hooks import install_hooks
 
@@ -24,10 +27,13 @@ from replicax._keras.hooks import install_hooks
 install_hooks()
 for name, limits in {
     "uniform": {"minval": -0.07, "maxval": 0.07},
+    "uniform ": {"minval": 0.3, "maxval": 1.7},
+    "uniform  ": {"minval": 1e-9, "maxval": 1.0},
+    "uniform   ": {"minval": 1.0, "maxval": -1.0},
     "normal": {"mean": 0.3, "stddev": 0.7},
     "truncated_normal": {"mean": 0.0, "stddev": 0.05},
 }.items():
-    draw = getattr(_compat.jax_random, name)
+    draw = getattr(_compat.jax_random, name.strip())
     for shape in [(7,), (3, 3, 5, 16), (65537,)]:
         ours, theirs = (d(shape, **limits, seed=3) for d in (draw, draw._replicax_original))
         assert ours.dtype == theirs.dtype
@@ -53,6 +59,31 @@ def test_a_generator_goes_on():
     for _ in range(2):
         ours, theirs = (draw((4,), seed=seed) for draw, seed in zip(draws, generators, strict=True))
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
+def test_numbers_stand_for_the_same_keys_as_in_keras(seed):
+    ours = keras.random.uniform((4,), seed=seed)
+    np.testing.assert_array_equal(ours, jax.random.uniform(jnp.array([seed, 0], "uint32"), (4,)))
+    typed = jax.random.wrap_key_data(jnp.array([seed, 0], "uint32"))
+    np.testing.assert_array_equal(_compat.jax_random.uniform((4,), seed=typed), ours)
+
+
+@pytest.mark.skipif(not threefry.rounds_once(), reason="programs draw on this CPU")
+def test_nothing_is_compiled_for_a_first_value(caplog):
+    with jax.log_compiles():
+        keras.random.uniform((6, 31), -0.1, 0.1, seed=3)
+        keras.initializers.Zeros()((5, 17))
+        assert not caplog.records
+        jnp.asarray(np.ones((6, 31))) + 1
+    assert caplog.records  # else the log says nothing of compilations any more
+
+
+def test_limits_that_may_round_twice_are_left_to_programs():
+    assert threefry.is_exact(-0.1, 0.1)
+    assert threefry.is_exact(0, 1)
+    for low, high in [(1e-9, 1), (1, 1 + 1e-5), (1, 0), (0, 0), (0, float("inf"))]:
+        assert not threefry.is_exact(low, high)
 
 
 def test_compiled_functions_draw_as_ever():

@@ -7,8 +7,11 @@ over a divided dimension (of a weight gradient: over the images) ends in an all-
 
 from __future__ import annotations
 
+import functools
 import math
+import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +27,7 @@ from replicax._core.convolutions.library import TARGET
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
 _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
 _Shape = tuple[int, ...]
+_CODE = ("forms.py", "kernel.c", "sharding.py")
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
@@ -34,7 +38,8 @@ def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
         shape: Of the result.
         operands: Both operands, and the bias where the form has one.
     """
-    return _divided(form, shape, *operands, np.array(form.numbers(), np.int32))
+    numbers = np.array([*form.numbers(), _edition()], np.int32)
+    return _divided(form, shape, *operands, numbers)
 
 
 def with_devices(ctx: Any) -> Any:
@@ -61,10 +66,17 @@ def with_devices(ctx: Any) -> Any:
 
 
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
-    # In the key of a program on disk JAX has the address of this call's form, not the form. In
-    # another process another form may be there: the numbers tell such programs apart.
+    # In the key of a program on disk JAX has the address of this call's form, or nothing: see
+    # keys.py. The numbers, the last operand, tell programs of different forms apart.
     call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
     return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
+
+
+@functools.cache
+def _edition() -> int:
+    """A number for this code, which decides what is in a program that is kept on disk."""
+    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+    return zlib.crc32(code) & 0x7FFFFFFF
 
 
 def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
