@@ -142,14 +142,14 @@ FAULTS = """
         parts = [jax.lax.optimization_barrier(x + i) for i in range(6)]
         return sum(part.T @ part[:, :1] for part in parts), [part * 2 for part in parts]
 
-    x = jax.block_until_ready(jnp.ones((1 << 12, 1 << 10)))
+    x = jax.block_until_ready(jnp.ones((1 << 11, 1 << 10)))
 
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         jax.block_until_ready(step(x))
         return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-    print(min(faults() for _ in range(8)))
+    print(min(faults() for _ in range(20)))  # memory of threads that take turns is warm by and by
 """
 
 
@@ -160,7 +160,7 @@ FAULTS = """
 )
 def test_a_step_has_no_page_faults_whoever_starts_jax(begin):
     said = run_python(FAULTS.format(begin=begin), RX_CPU_TUNING="memory")
-    assert int(said.split()[-1]) < 8000  # each of its twelve arrays has 4,096 pages
+    assert int(said.split()[-1]) < 4000  # each of its twelve arrays has 2,048 pages
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
