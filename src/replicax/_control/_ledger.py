@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 from time import monotonic as clock
@@ -41,6 +41,7 @@ class _Meeting:
     """An exchange that is not complete: who has given what, and waits for the others since when."""
 
     values: dict[int, Any] = field(default_factory=dict)
+    gave: dict[int, float] = field(default_factory=dict)
     came: dict[int, float] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
 
@@ -105,14 +106,14 @@ class Ledger:
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())
             meeting.values[index] = value
-            now = clock()
+            meeting.gave[index] = now = clock()
             if not early:
                 meeting.since[index], meeting.came[index] = self._ticks.now, now
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
             # Nobody was late for those who do not wait yet.
-            self._note_late([meeting.came.get(each, now) for each in range(self._size)])
+            self._note_late(meeting.gave, [meeting.came.get(i, now) for i in range(self._size)])
         return [meeting.values[each] for each in range(self._size)]
 
     def wait(self, index: int, key: Key) -> None:
@@ -158,10 +159,10 @@ class Ledger:
         """Whether every worker has ended as it should."""
         return all(member.phase == "left" for member in self._members)
 
-    def _note_late(self, came: Sequence[float]) -> None:
-        """The others wait for who comes behind the middle of them."""
-        middle = median_low(came)
-        for index, moment in enumerate(came):
+    def _note_late(self, gave: Mapping[int, float], waiting: Sequence[float]) -> None:
+        """The others wait for who gives when the middle of them waits already."""
+        middle = median_low(waiting)
+        for index, moment in gave.items():
             self._late[index] += max(moment - middle, 0.0)
 
     def _state(self, index: int, member: _Member) -> WorkerState:

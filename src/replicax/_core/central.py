@@ -10,10 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.compiling import compiled
-from replicax._core.parting import Operation, Operations, computed, computed_once, parted
+from replicax._core.parting import (
+    Operation,
+    Operations,
+    computed,
+    computed_once,
+    parted,
+)
 from replicax._core.tracing import is_traced
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ class CentralProgram:
         ]
         self._plan(Operations(closed, rows))
         #: Positions of the arguments whose memory is used for new values.
-        self.replaced = self._replaced() if donates and not closed.effects else []
+        self.replaced = self._replaced() if donates and not _may_fail(closed) else []
         is_replaced = set(self.replaced)
         self._rest = [i for i in self._at_home if i not in is_replaced]
         leaves = jax.tree.leaves(args)
@@ -160,3 +167,16 @@ def _taken(
 def _array(value: Any, aval: Any) -> Any:
     """A value of a program, where a constant may be a number."""
     return value if isinstance(value, jax.Array) else jnp.asarray(value, aval.dtype)
+
+
+def _may_fail(closed: Any) -> bool:
+    """Whether a program calls Python, which may raise in its midst."""
+    return bool(closed.effects) or _calls_python(closed.jaxpr)
+
+
+def _calls_python(jaxpr: Any) -> bool:
+    return any(
+        equation.primitive.name == "pure_callback"
+        or any(map(_calls_python, jax.extend.core.jaxprs_in_params(equation.params)))
+        for equation in jaxpr.eqns
+    )

@@ -38,7 +38,9 @@ def replace(
     choose_rule(primitive, part, choose)
 
 
-def choose_rule(primitive: Any, part: str, choose: Callable[..., Any]) -> None:
+def choose_rule(
+    primitive: Any, part: str, choose: Callable[..., Any], *, cacheable: bool = True
+) -> None:
     """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
 
     Args:
@@ -46,6 +48,9 @@ def choose_rule(primitive: Any, part: str, choose: Callable[..., Any]) -> None:
         part: The part of the tuning that this belongs to.
         choose: Called with JAX's context of the operation and its parameters: gives the rule, or
             None for JAX's own.
+        cacheable: Whether JAX may lower it once for all that are alike. Where it must not, which
+            are operations that hold programs, the rule is asked on all platforms: JAX cannot
+            lower these by platform.
     """
     if (primitive, part) in _asked:
         return
@@ -56,10 +61,14 @@ def choose_rule(primitive: Any, part: str, choose: Callable[..., Any]) -> None:
         return
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
-        own = choose(ctx, **params) if is_on(part) else None
+        here = cacheable or tuple(ctx.module_context.platforms) == ("cpu",)
+        own = choose(ctx, **params) if here and is_on(part) else None
         return (own or stock)(ctx, *operands, **params)
 
-    mlir.register_lowering(primitive, rule, platform="cpu")
+    if cacheable:
+        mlir.register_lowering(primitive, rule, platform="cpu")
+    else:
+        mlir.register_lowering(primitive, rule, cacheable=False)
 
 
 def _rule_for_cpus(primitive: Any) -> Callable[..., Any] | None:

@@ -183,7 +183,9 @@ def called(equation: Any) -> Any:
 
 
 def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an operation of a program."""
+    """The results of an operation of a program, under the settings that it was traced under."""
     params = equation.primitive.get_bind_params(equation.params)
-    results = equation.primitive.bind(*operands, **params)
+    here = jax.sharding.get_abstract_mesh()  # not where it was traced
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here):
+        results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]

@@ -20,12 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from replicax._core.dependence import (
-    NOTHING,
-    VARIES,
-    is_collective,
-    labels_of_results,
-)
+from replicax._core.dependence import NOTHING, VARIES, is_collective, labels_of_results
 from replicax._core.partial_sums import bound, called
 from replicax._core.rows import Axis, axes_of_results, summed_axes
 from replicax._core.table_gradients import named
@@ -253,8 +248,9 @@ def _compute_mapped(
     constants: Mapping[Any, Any],
     needed: Collection[Any],
 ) -> None:
-    entering = {o.results[0]: o.operands[0] for o in operations if o.results[0] in within.entering}
-    inside = [o for o in operations if o.results[0] not in within.entering]
+    # An operation may have no results: it prints, for one.
+    entering = {o.results[0]: o.operands[0] for o in operations if _enters(o)}
+    inside = [o for o in operations if not _enters(o)]
     made = {key for o in operations for key in o.results}
     used = dict.fromkeys(key for o in inside for key in o.operands)
     whole = [key for key in used if key not in made and key not in constants]
@@ -274,6 +270,11 @@ def _compute_mapped(
     )
     results, _ = shared([known[key] for key in entering.values()], [known[key] for key in whole])
     known.update(zip(out, results, strict=True))
+
+
+def _enters(operation: Operation) -> bool:
+    here = operation.within
+    return here is not None and any(key in here.entering for key in operation.results)
 
 
 def _maps_replicas(equation: Any) -> bool:

@@ -101,7 +101,7 @@ def _reshaped(equation: Any, rows: Sequence[Axis], shape: Sequence[int]) -> Axis
     axis, before = rows[0], equation.invars[0].aval.shape
     if axis is None:
         return None
-    outer, length = math.prod(before[:axis]), max(before[axis], 1)
+    outer, length = math.prod(before[:axis]), 1 if before[axis] == 0 else before[axis]
     for place in range(len(shape)):
         if math.prod(shape[:place]) == outer and shape[place] and not shape[place] % length:
             return place

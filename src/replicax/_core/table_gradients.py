@@ -154,7 +154,7 @@ class _Evaluation:
             results = self._rows(equation, operands, numbers)
             if results is None:
                 whole = [self._dense(value) for value in operands]
-                with equation.ctx.manager, named(equation):
+                with named(equation):
                     results = bound(equation, whole)
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]

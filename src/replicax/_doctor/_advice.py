@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from replicax._core.timing import COMPILE, COMPUTE, COPY, INPUT
@@ -46,7 +46,10 @@ def findings(profile: Profile, workers: Sequence[Profile] = ()) -> list[Finding]
         profile: Of the script as it is, on the most replicas.
         workers: Of each worker of a cluster, if there was one.
     """
-    found = [*(rule(profile) for rule in RULES), slow_worker(workers)]
+    late = slow_worker(workers)
+    found = [*(rule(profile) for rule in RULES), late]
+    if late is not None:  # the others wait for it in what they do together
+        found = [_less(one, late) if one and one.cause == "communication" else one for one in found]
     large = [one for one in found if one is not None and one.share >= WORTH]
     return sorted(large, key=lambda one: -one.share)
 
@@ -67,6 +70,10 @@ def advice(found: Sequence[Finding], last: Profile) -> Finding:
         f"On {last.replicas} replicas, computing is {share:.0%} of a step of {_ms(last.seconds)}.",
         "Nothing else stands out: a faster model, or more devices, is what is left.",
     )
+
+
+def _less(finding: Finding, late: Finding) -> Finding:
+    return replace(finding, share=max(0.0, finding.share - late.share))
 
 
 def slow_input(profile: Profile) -> Finding:

@@ -56,7 +56,9 @@ def _is_relu(layer: Any) -> bool:
 
 
 def _is_usual(operand: Any) -> bool:
-    return isinstance(operand, jax.Array) and operand.dtype == "float32" and operand.size > 0
+    # In a program that is exported, a length may be a name.
+    known = isinstance(operand, jax.Array) and all(isinstance(n, int) for n in operand.shape)
+    return known and operand.dtype == "float32" and operand.size > 0
 
 
 def _fits(layer: Any, images: Any, kernel: Any) -> bool:

@@ -155,6 +155,16 @@ def test_who_offers_a_value_does_not_wait_until_he_asks(monkeypatch):
     assert ledger.lateness() == [0.0, 2.0]
 
 
+def test_who_offers_first_is_not_late_though_he_never_waits(monkeypatch):
+    moments = iter([0.0, 1.0, 1.0, 10.0])
+    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
+    ledger = _ledger.Ledger(4, Ticks(1.0))
+    ledger.give(0, ("x", 1), None, early=True)
+    for worker in (1, 3, 2):
+        ledger.give(worker, ("x", 1), None)
+    assert ledger.lateness() == [0.0, 0.0, 9.0, 0.0]
+
+
 def test_what_was_withdrawn_was_never_given():
     ledger = _ledger.Ledger(2, Ticks(1.0))
     for worker in range(2):

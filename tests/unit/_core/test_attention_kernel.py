@@ -200,3 +200,9 @@ def test_a_compiler_that_fails_is_told_of(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, "replicax"):
         assert not library.is_there.__wrapped__()
     assert "no such header" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 0, 2, 4), (0, 2, 4, 2, 4)])
+def test_nothing_to_attend_to_is_mapped_over_as_well(shape):
+    x = jnp.zeros(shape)
+    assert jax.vmap(lambda q: jax.nn.dot_product_attention(q, q, q))(x).shape == shape

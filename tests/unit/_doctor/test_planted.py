@@ -138,8 +138,9 @@ def test_a_worker_with_slow_data_is_named(tmp_path):
     path.write_text(MODEL + textwrap.dedent(slow))
     first, second = Script(str(path), [], warm_up=2, steps=3).of_workers(2)
     assert (first.replicas, first.rows, len(first.devices)) == (2, 64, 1)
-    assert first.parts["workers"] > 0.1  # for the batch of the other
-    (found,) = (one for one in findings(first, (first, second)) if one.cause == "slow worker")
+    assert first.parts["collectives"] > 0.1  # where the first waits for the batch of the other
+    found = findings(first, (first, second))[0]
+    assert found.cause == "slow worker"
     assert "Worker 1 takes" in found.number
     assert "its input wait takes" in found.number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -203,3 +204,57 @@ def test_fit_that_fails_midway_leaves_the_model_as_it_was(monkeypatch):
             model.fit(X[:12], Y[:12], batch_size=6, verbose=0)
     for now, then in zip(everything(model), before, strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+def test_a_step_that_prints_prints_once_for_each_replica(capfd):
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    with strategy.scope():
+        total = keras.Variable([1.0, 2.0], aggregation="mean")
+
+    def replica():
+        rx.print("first", total[0])
+        total.assign_add([1.0, 1.0])
+        rx.print("then", total[0])
+
+    strategy.run(replica)
+    jax.effects_barrier()
+    said = [line.split()[-2:] for line in capfd.readouterr().err.splitlines()]
+    assert sorted(said) == [["first", "1"]] * 2 + [["then", "2"]] * 2
+    assert total.value.tolist() == [2.0, 3.0]
+
+
+def test_a_python_function_that_raises_in_a_step_changes_no_variable():
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    with strategy.scope():
+        one, other = keras.Variable([1.0], aggregation="mean"), keras.Variable([1.0])
+
+    def fail(value):
+        raise ValueError("not today")
+
+    def replica(fails):
+        added = jnp.ones(1)
+        if fails:
+            added = jax.pure_callback(fail, jax.ShapeDtypeStruct((1,), "float32"), added)
+        one.assign_add(added)
+        other.assign_add(jnp.ones(1))
+
+    for _ in range(2):
+        strategy.run(replica, args=(False,))
+    with pytest.raises(Exception, match="not today"):
+        strategy.run(replica, args=(True,))
+        jax.block_until_ready(one.value)
+    assert other.value.tolist() == [3.0]
+
+
+def test_settings_that_hold_for_a_part_of_a_step_hold():
+    def draw():
+        with jax.threefry_partitionable(False):
+            value.assign(jax.random.uniform(jax.random.key(3), (3,)))
+
+    found = []
+    for strategy in (rx.CentralStorageStrategy(["CPU:1", "CPU:2"]), rx.OneDeviceStrategy("CPU:1")):
+        with strategy.scope():
+            value = keras.Variable([0.0, 0.0, 0.0])
+        strategy.run(draw)
+        found.append(value.value.tolist())
+    assert found[0] == found[1]

@@ -121,8 +121,8 @@ def _operation(name: str, types: Callable[..., Any], plain: Callable[..., Any]) 
 
 def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how: Any) -> Any:
     """The rows of all batches, as one batch: each row is computed by itself."""
-    mapped = zip(arrays, places, strict=True)
-    size = next(array.shape[place] for array, place in mapped if place is not None)
+    mapped = [pair for pair in zip(arrays, places, strict=True) if pair[1] is not None]
+    size, rows = jnp.moveaxis(*mapped[0], 0).shape[:2]
 
     def together(array: Any, place: Any) -> Any:
         if place is None:
@@ -132,7 +132,7 @@ def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how
         return array.reshape(size * array.shape[1], *array.shape[2:])
 
     results = made.bind(*map(together, arrays, places), **how)
-    return [one.reshape(size, -1, *one.shape[1:]) for one in results], [0] * len(results)
+    return [one.reshape(size, rows, *one.shape[1:]) for one in results], [0] * len(results)
 
 
 def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

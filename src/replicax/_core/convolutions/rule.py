@@ -25,7 +25,7 @@ _RECTIFIED = ["conv_general_dilated", "broadcast_in_dim", "add", "max"]
 def install() -> None:
     """Let convolutions go to the kernel, in all that is compiled for CPUs from now on."""
     lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose)
-    lowering.choose_rule(jit_p, "convolutions", _choose_rectified)
+    lowering.choose_rule(jit_p, "convolutions", _choose_rectified, cacheable=False)
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
