@@ -155,6 +155,8 @@ class StoreDistribution(_compat.Distribution):
         """A batch on the devices, and whether it is the same on all workers, if copies must be."""
         if isinstance(batch, WorkerRows):
             return self._put_rows(batch), None
+        for leaf in jax.tree.leaves(batch):
+            refuse_text(leaf)
         agreement = None
         if self.topology.num_processes > 1:
             shapes = map(np.shape, jax.tree.leaves(batch))
@@ -164,8 +166,6 @@ class StoreDistribution(_compat.Distribution):
 
     def _put(self, owned: bool, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)
-        for leaf in leaves:
-            refuse_text(leaf)
         layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
         arrays = leaves if owned else list(map(own_copy, leaves))
         return tree.unflatten(place_all(arrays, layouts))

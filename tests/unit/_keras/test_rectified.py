@@ -86,8 +86,16 @@ def test_without_the_part_it_is_keras_own(with_kernel):
     assert not is_one(layer, IMAGES)
 
 
-def test_keras_says_what_does_not_fit(with_kernel):
+def test_keras_decides_about_what_does_not_fit(with_kernel):
     layer = keras.layers.Conv2D(6, 7, activation="relu")
     layer.build((None, 9, 9, 4))
-    with pytest.raises(ValueError, match="empty output"):
-        layer.call(jax.numpy.ones((2, 6, 6, 4)))
+
+    def outcome():  # an error, or in older Keras an empty result
+        try:
+            return layer.call(jax.numpy.ones((2, 6, 6, 4))).shape
+        except ValueError as error:
+            return str(error)
+
+    found = outcome()
+    cpu_tuning.choose_parts(frozenset())
+    assert found == outcome()

@@ -23,6 +23,7 @@ enum { LANES = 16, ROWS = 8 }; /* of a vector; of a tile, which is two vectors w
 enum { LANES = 8, ROWS = 4 };
 #endif
 enum { BLOCK = 128, HELPERS = 255 }; /* positions at a time; threads beside the one that calls */
+enum { KEPT = 16 << 20 }; /* numbers that a thread keeps memory for */
 
 typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -166,6 +167,13 @@ static float *scratch(size_t count) {
   return kept.data;
 }
 
+static void give_back(size_t count) {
+  if (kept.count <= count) return;
+  free(kept.data);
+  kept.data = NULL;
+  kept.count = 0;
+}
+
 static int forward(const Job *job, int64_t number) {
   int64_t width = job->width, wide = job->padded_width, seen = job->seen, keys = job->padded_seen;
   int64_t apart = job->heads * width, row = number / job->heads, head = number % job->heads;
@@ -242,6 +250,7 @@ static void work(Job *job) {
     done++;
   }
   if (!done) return;
+  give_back(KEPT);
   pthread_mutex_lock(&job->mutex);
   job->done += done;
   if (job->done == job->heads_in_all) pthread_cond_signal(&job->all_done);
