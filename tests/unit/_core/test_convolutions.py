@@ -15,29 +15,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._core import cpu_tuning
 from replicax._core.convolutions import library as of_library
-from replicax._core.convolutions import rule as of_rule
 from replicax._core.convolutions import sharding
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.keys import found_again
-from replicax._core.convolutions.rule import install
+from replicax._core.handlers import building
 
-needs_kernel = pytest.mark.skipif(
-    of_library.library() is None, reason="the extra `onednn` or a C compiler is not installed"
-)
 IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
-
-
-@pytest.fixture
-def kernel(monkeypatch):
-    """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
-    monkeypatch.setattr(of_rule, "cores", lambda: 2)
-    before = cpu_tuning.parts_on()
-    cpu_tuning.choose_parts(frozenset({"convolutions"}))
-    install()
-    jax.clear_caches()
-    yield
-    cpu_tuning.choose_parts(before)
-    jax.clear_caches()
 
 
 def convolved(x, w, **how):
@@ -128,7 +111,6 @@ def test_other_types_stay_with_xla():
     ) == [None]
 
 
-@needs_kernel
 def test_numbers_are_those_of_xla(kernel):
     cases = [random_case(seed) for seed in range(8)]
     operands = [(x, w) for x, w, _ in cases]
@@ -150,7 +132,6 @@ def test_numbers_are_those_of_xla(kernel):
     )
 
 
-@needs_kernel
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])
 def test_each_device_computes_its_own_part(kernel, axes):
     mesh = jax.make_mesh(
@@ -184,7 +165,6 @@ def test_each_device_computes_its_own_part(kernel, axes):
     )
 
 
-@needs_kernel
 def test_replicas_that_run_the_same_program(kernel):
     mesh = jax.sharding.Mesh(jax.devices()[:4], ("data",))
     x, w, how = random_case(0)
@@ -198,7 +178,6 @@ def test_replicas_that_run_the_same_program(kernel):
     np.testing.assert_allclose(run(x), with_gradients(x, w, **how)[1], rtol=1e-4, atol=1e-4)
 
 
-@needs_kernel
 def test_kernels_of_which_each_thread_cannot_have_its_own_gradient(kernel):
     # 36 MB: of two threads, one computes the sum over both images.
     draw = np.random.default_rng(0)
@@ -212,7 +191,6 @@ def test_kernels_of_which_each_thread_cannot_have_its_own_gradient(kernel):
     np.testing.assert_allclose(found[0, 0], corner, rtol=1e-4, atol=1e-4)
 
 
-@needs_kernel
 def test_an_exported_program_needs_no_kernel(kernel):
     x, w, _ = random_case(0)
     exported = jax.export.export(jax.jit(convolved))(
@@ -267,10 +245,9 @@ def test_from_a_folder_that_others_can_write_to_no_kernel_is_loaded(installed, c
     assert "other users can write to" in why_not(caplog)
 
 
-def test_without_a_compiler_one_line_says_so(installed, monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(of_library.shutil, "which", lambda name: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "No such file or directory: 'cc'" in why_not(caplog)
+def test_without_a_compiler_one_line_says_so(installed, monkeypatch, caplog):
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    assert "no compiler of C" in why_not(caplog)
 
 
 def _others():

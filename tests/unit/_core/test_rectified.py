@@ -12,29 +12,10 @@ from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._core import cpu_tuning
-from replicax._core.convolutions import library as of_library
-from replicax._core.convolutions import rule as of_rule
 from replicax._core.convolutions.rectified import How, rectified
-from replicax._core.convolutions.rule import install
 
-needs_kernel = pytest.mark.skipif(
-    of_library.library() is None, reason="the extra `onednn` or a C compiler is not installed"
-)
 LAYOUTS = {3: ("NWC", "WIO", "NWC"), 4: ("NHWC", "HWIO", "NHWC")}
 TOGETHER = re.compile(r"custom_call @rx_convolution\(%\w+, %\w+, %\w+\)")
-
-
-@pytest.fixture
-def kernel(monkeypatch):
-    """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
-    monkeypatch.setattr(of_rule, "cores", lambda: 2)
-    before = cpu_tuning.parts_on()
-    cpu_tuning.choose_parts(frozenset({"convolutions"}))
-    install()
-    jax.clear_caches()
-    yield
-    cpu_tuning.choose_parts(before)
-    jax.clear_caches()
 
 
 def one_by_one(x, w, b, how):
@@ -65,7 +46,6 @@ def alike(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, theirs)
 
 
-@needs_kernel
 def test_numbers_and_gradients_are_those_of_one_by_one(kernel):
     cases = [random_case(seed) for seed in range(6)]
 
@@ -87,7 +67,6 @@ def test_numbers_and_gradients_are_those_of_one_by_one(kernel):
     alike(ours, run_all(one_by_one)(operands))
 
 
-@needs_kernel
 def test_many_parts_of_a_batch_get_the_bias_once(kernel):
     # 5 images of 1.2 MB each: a part has one.
     x, w = np.ones((5, 96, 96, 1), "float32"), np.zeros((1, 1, 1, 32), "float32")
@@ -96,7 +75,6 @@ def test_many_parts_of_a_batch_get_the_bias_once(kernel):
     np.testing.assert_array_equal(found, np.broadcast_to(np.maximum(b, 0), found.shape))
 
 
-@needs_kernel
 def test_what_is_no_number_stays_so(kernel):
     x, w, b, how = random_case(1)
     x[0] = np.nan
@@ -128,7 +106,6 @@ def test_other_transformations_give_the_same(kernel, change):
     alike(ours, jax.jit(change(lambda *some: one_by_one(*some, how)))(*operands))
 
 
-@needs_kernel
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])
 def test_each_device_computes_its_own_part(kernel, axes):
     mesh = jax.make_mesh(
@@ -154,7 +131,6 @@ def test_each_device_computes_its_own_part(kernel, axes):
     alike(compiled(*map(jax.device_put, (x, w, b), where)), expected)
 
 
-@needs_kernel
 def test_a_kernel_whose_inputs_are_divided_is_summed_before_relu(kernel):
     mesh = jax.make_mesh((2,), ("model",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
     x, w, b, how = random_case(0)
@@ -167,7 +143,6 @@ def test_a_kernel_whose_inputs_are_divided_is_summed_before_relu(kernel):
     alike(run(x, w, b), one_by_one(x, w, b, how))
 
 
-@needs_kernel
 def test_replicas_that_run_the_same_program(kernel):
     mesh = jax.sharding.Mesh(jax.devices()[:2], ("data",))
     x, w, b, how = random_case(1, images=8)
@@ -182,7 +157,6 @@ def test_replicas_that_run_the_same_program(kernel):
     alike(run(x, w, b), one_by_one(x, w, b, how))
 
 
-@needs_kernel
 def test_an_exported_program_needs_no_kernel(kernel):
     x, w, b, how = random_case(1)
     exported = jax.export.export(jax.jit(lambda *some: rectified(*some, how)))(x, w, b)

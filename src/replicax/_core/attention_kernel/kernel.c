@@ -2,27 +2,19 @@
 
    Each head of each row of the batch is computed by one thread, a block of its positions after the
    other, so that weights of pairs of positions never leave the cache. The gradient computes them
-   once more. Threads are those of XLA's pool; the one that calls works as well, and waits only for
-   heads that are being computed: a pool whose threads are all busy cannot block it. */
+   once more. */
 
-#define _GNU_SOURCE /* the cores that a thread may use */
+#include "handler.h"
+
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include "xla/ffi/api/c_api.h"
 
 #ifdef __AVX512F__
 enum { LANES = 16, ROWS = 8 }; /* of a vector; of a tile, which is two vectors wide */
 #else
 enum { LANES = 8, ROWS = 4 };
 #endif
-enum { BLOCK = 128, HELPERS = 255 }; /* positions at a time; threads beside the one that calls */
+enum { BLOCK = 128 }; /* positions at a time */
 enum { KEPT = 16 << 20 }; /* numbers that a thread keeps memory for */
 
 typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -30,17 +22,13 @@ typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 
 /* One attention: queries and results have `positions`, keys and values `seen`. */
 typedef struct {
-  int64_t heads_in_all, heads, positions, seen, width, padded_seen, padded_width;
+  Work work;
+  int64_t heads, positions, seen, width, padded_seen, padded_width;
   float scale;
   int causal, back;
   const float *query, *key, *value, *result, *result_gradient;
   float *stats; /* of each position its largest product, and one over the sum of the weights */
   float *to_result, *to_query, *to_key, *to_value;
-  atomic_long taken, users;
-  atomic_int failed;
-  int64_t done;
-  pthread_mutex_t mutex;
-  pthread_cond_t all_done;
 } Job;
 
 /* A tile of c: rows of a times columns of b. a has its own distance of rows and of columns. */
@@ -243,72 +231,10 @@ static int backward(const Job *job, int64_t number) {
   return 0;
 }
 
-static void work(Job *job) {
-  int64_t number, done = 0;
-  while ((number = atomic_fetch_add(&job->taken, 1)) < job->heads_in_all) {
-    if (job->back ? backward(job, number) : forward(job, number)) atomic_store(&job->failed, 1);
-    done++;
-  }
-  if (!done) return;
+static int compute(Work *work, int64_t head) {
+  const Job *job = (Job *)work;
+  int failed = job->back ? backward(job, head) : forward(job, head);
   give_back(KEPT);
-  pthread_mutex_lock(&job->mutex);
-  job->done += done;
-  if (job->done == job->heads_in_all) pthread_cond_signal(&job->all_done);
-  pthread_mutex_unlock(&job->mutex);
-}
-
-/* The last that leaves a job frees it. */
-static void leave(Job *job) {
-  if (atomic_fetch_sub(&job->users, 1) > 1) return;
-  pthread_mutex_destroy(&job->mutex);
-  pthread_cond_destroy(&job->all_done);
-  free(job);
-}
-
-static void help(void *job) {
-  work(job);
-  leave(job);
-}
-
-static int destroyed(const XLA_FFI_CallFrame *frame, XLA_FFI_Error *error) {
-  if (!error) return 0;
-  XLA_FFI_Error_Destroy_Args args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
-  frame->api->XLA_FFI_Error_Destroy(&args);
-  return 1;
-}
-
-/* How many threads may work on an attention: the pool may have more than there are cores. */
-static int64_t threads_of(const XLA_FFI_CallFrame *frame) {
-  int64_t threads = 1;
-  XLA_FFI_ThreadPool_NumThreads_Args args = {
-      .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, .ctx = frame->ctx, .num_threads = &threads};
-  if (destroyed(frame, frame->api->XLA_FFI_ThreadPool_NumThreads(&args))) return 1;
-  cpu_set_t here;
-  long cores = sched_getaffinity(0, sizeof here, &here) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&here);
-  if (cores > 0 && threads > cores) threads = cores;
-  return threads < 1 ? 1 : threads > HELPERS ? HELPERS : threads;
-}
-
-static int run(Job *job, const XLA_FFI_CallFrame *frame) {
-  int64_t threads = threads_of(frame);
-  atomic_init(&job->users, 1);
-  pthread_mutex_init(&job->mutex, NULL);
-  pthread_cond_init(&job->all_done, NULL);
-  for (int64_t i = 1; i < threads && i < job->heads_in_all; i++) {
-    XLA_FFI_ThreadPool_Schedule_Args args = {
-        .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, .ctx = frame->ctx, .task = help, .data = job};
-    atomic_fetch_add(&job->users, 1);
-    if (destroyed(frame, frame->api->XLA_FFI_ThreadPool_Schedule(&args))) { /* there is no pool */
-      leave(job);
-      break;
-    }
-  }
-  work(job);
-  pthread_mutex_lock(&job->mutex);
-  while (job->done < job->heads_in_all) pthread_cond_wait(&job->all_done, &job->mutex);
-  pthread_mutex_unlock(&job->mutex);
-  int failed = atomic_load(&job->failed);
-  leave(job);
   return failed;
 }
 
@@ -318,19 +244,14 @@ static void *argument(const XLA_FFI_CallFrame *frame, int i) { return ((XLA_FFI_
 static void *answer(const XLA_FFI_CallFrame *frame, int i) { return ((XLA_FFI_Buffer *)frame->rets.rets[i])->data; }
 
 static XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame, int back) {
-  if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    return NULL;
-  }
+  if (told_version(frame)) return NULL;
   const float *numbers = ((const XLA_FFI_Array *)frame->attrs.attrs[0])->data;
   const int64_t *query = ((XLA_FFI_Buffer *)frame->args.args[0])->dims;
   const int64_t *key = ((XLA_FFI_Buffer *)frame->args.args[1])->dims;
+  int failed = 1;
   Job *job = calloc(1, sizeof *job);
   if (job) {
-    job->heads_in_all = query[0] * query[2], job->heads = query[2];
-    job->positions = query[1], job->seen = key[1], job->width = query[3];
+    job->heads = query[2], job->positions = query[1], job->seen = key[1], job->width = query[3];
     job->padded_seen = padded(key[1]), job->padded_width = padded(query[3]);
     job->scale = numbers[0], job->causal = numbers[1] != 0, job->back = back;
     job->query = argument(frame, 0), job->key = argument(frame, 1), job->value = argument(frame, 2);
@@ -340,13 +261,13 @@ static XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame, int back) {
     } else {
       job->to_result = answer(frame, 0), job->stats = answer(frame, 1);
     }
-    if (!run(job, frame)) return NULL;
+    begin(&job->work, compute, query[0] * query[2]);
+    failed = do_together(&job->work, frame, threads_of(frame));
+    leave(&job->work);
   }
-  XLA_FFI_Error_Create_Args args = {
-      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-      .message = "no memory for attention; replicax.config.cpu_tuning(attention=False) is without it",
-      .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
-  return frame->api->XLA_FFI_Error_Create(&args);
+  return !failed ? NULL : failure(
+      frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+      "no memory for attention; replicax.config.cpu_tuning(attention=False) is without it");
 }
 
 XLA_FFI_Error *rx_attention(XLA_FFI_CallFrame *frame) { return attend(frame, 0); }

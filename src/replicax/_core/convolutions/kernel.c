@@ -1,22 +1,15 @@
 /* Convolutions of XLA:CPU, computed by oneDNN: an XLA FFI handler in C.
 
    The batch is cut into chunks. Each chunk runs on one thread, with primitives that use one thread,
-   on XLA's own pool: so replicas share the cores as in the rest of their programs. The thread that
-   calls takes chunks as well, and waits only for chunks that are being computed: a pool whose
-   threads are all busy cannot block it. Weight gradients are sums over the batch: each chunk has
-   its own, and they are added in one order, so that the same input gives the same bits. */
+   on XLA's own pool: so replicas share the cores as in the rest of their programs. Weight gradients
+   are sums over the batch: each chunk has its own, and they are added in one order, so that the same
+   input gives the same bits. */
 
-#define _GNU_SOURCE /* the cores that a thread may use */
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include "handler.h"
+
 #include <string.h>
-#include <unistd.h>
 
 #include "oneapi/dnnl/dnnl.h"
-#include "xla/ffi/api/c_api.h"
 
 /* Of libgomp, which oneDNN brings. */
 extern int omp_get_max_threads(void);
@@ -27,7 +20,6 @@ extern void omp_set_num_threads(int);
    HW and then channels; all float32. */
 enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR, WG, WO, WI, RECTIFIED, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
-enum { CHUNKS = 256 };
 enum { CACHED = 1 << 20 }; /* bytes: of images that a core has in its cache */
 enum { WEIGHTS_KEPT = 64 << 20 }; /* bytes: of weights, and weight gradients of chunks, per thread */
 
@@ -158,19 +150,15 @@ static int execute(dnnl_primitive_t primitive, const Buffer *buffers, int count)
   return bad;
 }
 
-/* One convolution, shared by the threads that work on it; the last that leaves frees it. */
+/* One convolution, which threads compute chunk by chunk. */
 typedef struct {
+  Work work;
   const int64_t *form;
   const Primitive *few, *many; /* chunks with form[N] / chunks images, and with one more */
   float *src, *dst;
   const float *bias; /* of a form that is `RECTIFIED`; else NULL */
   char *weights; /* in oneDNN's layout; of a weight gradient, one after the other for all chunks */
   size_t weights_size;
-  int chunks;
-  atomic_int taken, users, failed;
-  int done;
-  pthread_mutex_t mutex;
-  pthread_cond_t all_done;
 } Job;
 
 /* Adds the bias, and makes 0 of what is negative: what is no number stays so, as with XLA. */
@@ -182,9 +170,10 @@ static void rectify(float *restrict dst, const float *restrict bias, int64_t pix
     }
 }
 
-static int run_chunk(const Job *job, int chunk) {
-  const int64_t *f = job->form, first = f[N] * chunk / job->chunks, end = f[N] * (chunk + 1) / job->chunks;
-  const Primitive *p = end - first == f[N] / job->chunks ? job->few : job->many;
+static int compute(Work *work, int64_t chunk) {
+  const Job *job = (Job *)work;
+  const int64_t *f = job->form, first = f[N] * chunk / work->parts, end = f[N] * (chunk + 1) / work->parts;
+  const Primitive *p = end - first == f[N] / work->parts ? job->few : job->many;
   int back = f[KIND] == WEIGHT_GRADIENT;
   void *scratch = at_least(&scratch_memory, dnnl_memory_desc_get_size(p->scratch) + 64);
   Buffer buffers[] = {
@@ -197,55 +186,10 @@ static int run_chunk(const Job *job, int chunk) {
   return 0;
 }
 
-static void work(Job *job) {
-  int chunk, done = 0;
-  while ((chunk = atomic_fetch_add(&job->taken, 1)) < job->chunks) {
-    if (run_chunk(job, chunk)) atomic_store(&job->failed, 1);
-    done++;
-  }
-  if (!done) return;
-  pthread_mutex_lock(&job->mutex);
-  job->done += done;
-  if (job->done == job->chunks) pthread_cond_signal(&job->all_done);
-  pthread_mutex_unlock(&job->mutex);
-}
-
-static void leave(Job *job) {
-  if (atomic_fetch_sub(&job->users, 1) > 1) return;
-  pthread_mutex_destroy(&job->mutex);
-  pthread_cond_destroy(&job->all_done);
-  free(job);
-}
-
-static void help(void *job) {
-  work(job);
-  leave(job);
-}
-
-/* Lets threads of XLA's pool work on a job beside this one, until it is done. */
-static void work_together(Job *job, const XLA_FFI_CallFrame *frame, int64_t threads) {
-  for (int64_t i = 1; i < threads; i++) {
-    XLA_FFI_ThreadPool_Schedule_Args args = {
-        .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, .ctx = frame->ctx, .task = help, .data = job};
-    atomic_fetch_add(&job->users, 1);
-    XLA_FFI_Error *error = frame->api->XLA_FFI_ThreadPool_Schedule(&args);
-    if (error) { /* there is no pool: this thread does it all */
-      XLA_FFI_Error_Destroy_Args gone = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
-      frame->api->XLA_FFI_Error_Destroy(&gone);
-      leave(job);
-      break;
-    }
-  }
-  work(job);
-  pthread_mutex_lock(&job->mutex);
-  while (job->done < job->chunks) pthread_cond_wait(&job->all_done, &job->mutex);
-  pthread_mutex_unlock(&job->mutex);
-}
-
 /* The first of the chunks' weight gradients becomes the sum of all. */
 static void add_up(const Job *job) {
   float *sum = (float *)job->weights;
-  for (int chunk = 1; chunk < job->chunks; chunk++) {
+  for (int64_t chunk = 1; chunk < job->work.parts; chunk++) {
     const float *other = (const float *)(job->weights + chunk * job->weights_size);
     for (size_t i = 0; i < job->weights_size / sizeof(float); i++) sum[i] += other[i];
   }
@@ -256,23 +200,6 @@ static int reorder_weights(const Primitive *p, void *xla_weights, void *own_weig
   Buffer buffers[] = {{back ? DNNL_ARG_TO : DNNL_ARG_FROM, p->xla_weights, xla_weights},
                       {back ? DNNL_ARG_FROM : DNNL_ARG_TO, p->own_weights, own_weights}};
   return execute(p->reorder, buffers, 2);
-}
-
-/* How many threads may work on a convolution. */
-static int64_t threads_of(const XLA_FFI_CallFrame *frame) {
-  int64_t threads = 1;
-  XLA_FFI_ThreadPool_NumThreads_Args args = {
-      .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, .ctx = frame->ctx, .num_threads = &threads};
-  XLA_FFI_Error *error = frame->api->XLA_FFI_ThreadPool_NumThreads(&args);
-  if (error) {
-    XLA_FFI_Error_Destroy_Args gone = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = error};
-    frame->api->XLA_FFI_Error_Destroy(&gone);
-  }
-  cpu_set_t here;
-  long cores = sched_getaffinity(0, sizeof here, &here) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&here);
-  /* The pool may have more threads: one per device. */
-  if (cores > 0 && threads > cores) threads = cores;
-  return threads < 1 ? 1 : threads > CHUNKS ? CHUNKS : threads;
 }
 
 /* Of the weights, as the primitive has them. */
@@ -313,41 +240,29 @@ static int convolve(
     free(job);
     return 1;
   }
-  job->form = form, job->few = few, job->many = many, job->chunks = chunks;
+  job->form = form, job->few = few, job->many = many;
   job->weights = weights, job->weights_size = size, job->bias = bias;
   job->src = kind == INPUT_GRADIENT ? out : a;
   job->dst = kind == FORWARD ? out : kind == INPUT_GRADIENT ? a : b;
-  atomic_init(&job->users, 1);
-  pthread_mutex_init(&job->mutex, NULL);
-  pthread_cond_init(&job->all_done, NULL);
+  begin(&job->work, compute, chunks);
   int bad = kind != WEIGHT_GRADIENT && reorder_weights(few, b, weights);
-  if (!bad) {
-    work_together(job, frame, chunks < threads ? chunks : threads);
-    bad = atomic_load(&job->failed);
-  }
+  bad = bad || do_together(&job->work, frame, threads);
   if (!bad && kind == WEIGHT_GRADIENT) {
     add_up(job);
     bad = reorder_weights(few, out, weights);
   }
-  leave(job);
+  leave(&job->work);
   at_most(&weights_memory, WEIGHTS_KEPT);
   return bad;
 }
 
 XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
-  if (frame->extension_start && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
-    XLA_FFI_Metadata *metadata = ((XLA_FFI_Metadata_Extension *)frame->extension_start)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    return NULL;
-  }
+  if (told_version(frame)) return NULL;
   const XLA_FFI_Array *form = frame->attrs.attrs[0];
   XLA_FFI_Buffer *a = frame->args.args[0], *b = frame->args.args[1], *out = frame->rets.rets[0];
   const float *bias = frame->args.size > 2 ? ((XLA_FFI_Buffer *)frame->args.args[2])->data : NULL;
   if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, bias, out->data)) return NULL;
-  XLA_FFI_Error_Create_Args args = {
-      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-      .message = "oneDNN could not compute this convolution; replicax.config.cpu_tuning(convolutions=False) is without it",
-      .errc = XLA_FFI_Error_Code_INTERNAL};
-  return frame->api->XLA_FFI_Error_Create(&args);
+  return failure(
+      frame, XLA_FFI_Error_Code_INTERNAL,
+      "oneDNN could not compute this convolution; replicax.config.cpu_tuning(convolutions=False) is without it");
 }

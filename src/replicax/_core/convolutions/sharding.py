@@ -23,11 +23,15 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from replicax._core.convolutions.forms import Form, Kind
 from replicax._core.convolutions.library import TARGET
+from replicax._core.handlers.building import HEADER
 
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
 _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
 _Shape = tuple[int, ...]
-_CODE = ("forms.py", "kernel.c", "sharding.py")
+_CODE = (
+    *(Path(__file__).with_name(one) for one in ("forms.py", "kernel.c", "sharding.py")),
+    HEADER,
+)
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
@@ -75,7 +79,7 @@ def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
 @functools.cache
 def _edition() -> int:
     """A number for this code, which decides what is in a program that is kept on disk."""
-    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in _CODE)
+    code = b"".join(path.read_bytes() for path in _CODE)
     return zlib.crc32(code) & 0x7FFFFFFF
 
 

@@ -1,0 +1,84 @@
+"""A handler: C source, compiled for this machine's cores into the cache folder, known to XLA."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import jax
+
+from replicax._core.env import folder_for_cache
+from replicax._core.private_folder import private_folder
+
+HEADER = Path(__file__).with_name("handler.h")
+_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", f"-I{HEADER.parent}")
+_SECONDS = 60.0
+
+
+class NoHandlerError(Exception):
+    """A handler could not be compiled or loaded; the text says why."""
+
+
+def compiler() -> str | None:
+    """The system's compiler of C."""
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+def load(
+    name: str, source: Path, *arguments: str, targets: Iterable[str], made_of: Iterable[str] = ()
+) -> ctypes.CDLL:
+    """Load handlers, compiled if that has not been done, and tell XLA of them.
+
+    Args:
+        name: What their file in the cache folder begins with.
+        source: In C.
+        arguments: Further ones of the compiler.
+        targets: Names of the handlers, in the source and to XLA.
+        made_of: What else they depend on: with another one they are compiled anew.
+
+    Raises:
+        NoHandlerError: With why, such as a compiler that is missing.
+    """
+    try:
+        loaded = ctypes.CDLL(str(_compiled(name, source, arguments, made_of)))
+        for target in targets:
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(loaded, target)), "cpu")
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:
+        # RuntimeError: there is no home
+        raise NoHandlerError(getattr(error, "stderr", None) or error) from error
+    return loaded
+
+
+def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterable[str]) -> Path:
+    """The file, in the cache folder; compiled if it is not there yet."""
+    program = compiler()
+    if program is None:
+        raise FileNotFoundError("no compiler of C (cc, gcc or clang) is installed")
+    command = [program, *_FLAGS, str(source), f"-I{jax.ffi.include_dir()}", *arguments]
+    about = os.stat(program)  # another version of it is another file
+    parts = [HEADER.read_text(), source.read_text(), jax.__version__, _instructions(), *command]
+    parts += [str(about.st_size), str(about.st_mtime_ns), *made_of]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    kept = private_folder(folder_for_cache() / "replicax", "kernels") / f"{name}-{key}.so"
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            new = Path(folder, kept.name)
+            subprocess.run(
+                [*command, "-o", str(new)], check=True, capture_output=True, text=True,
+                timeout=_SECONDS,
+            )  # fmt: skip
+            os.replace(new, kept)  # at once: another process may be looking
+    return kept
+
+
+def _instructions() -> str:
+    """What this machine's cores can do: another machine may share the cache folder."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
