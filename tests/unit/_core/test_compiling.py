@@ -128,39 +128,36 @@ def test_what_the_user_told_malloc_stays(monkeypatch, name, value, own):
         assert host_memory.keep_memory.__wrapped__() is False
 
 
-FAULTS = """
-    import resource
+TOLD = """
+    from pathlib import Path
 
     import jax
-    import jax.numpy as jnp
     import replicax.tf as tf
+    from replicax._core import starting
 
+    def threads_of_xla():
+        names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+        return sum(name.startswith("tf_XLA") for name in names)
+
+    told, keep_memory = [], starting.keep_memory
+    starting.keep_memory = lambda: told.append((keep_memory(), threads_of_xla()))
     {begin}
-
-    @tf.function
-    def step(x):
-        parts = [jax.lax.optimization_barrier(x + i) for i in range(6)]
-        return sum(part.T @ part[:, :1] for part in parts), [part * 2 for part in parts]
-
-    x = jax.block_until_ready(jnp.ones((1 << 11, 1 << 10)))
-
-    def faults():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        jax.block_until_ready(step(x))
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    print(min(faults() for _ in range(20)))  # memory of threads that take turns is warm by and by
+    jax.block_until_ready(jax.numpy.ones(3) + 1)
+    print(told, threads_of_xla() > 0)
 """
 
 
+# A thread's memory is given back at each step for ever if the thread is older than what the C
+# library is told. What that costs (27,000 page faults a step of a CNN) depends on the system, this
+# does not.
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library's own business")
 @pytest.mark.parametrize(
     "begin",
     ["tf.distribute.OneDeviceStrategy('CPU:0')", "tf.keras.layers.Dense(3).build((None, 2))"],
 )
-def test_a_step_has_no_page_faults_whoever_starts_jax(begin):
-    said = run_python(FAULTS.format(begin=begin), RX_CPU_TUNING="memory")
-    assert int(said.split()[-1]) < 4000  # each of its twelve arrays has 2,048 pages
+def test_memory_is_kept_from_before_jax_has_threads_whoever_starts_it(begin):
+    said = run_python(TOLD.format(begin=begin), RX_CPU_TUNING="memory", JAX_PLATFORMS="cpu")
+    assert said.split("\n")[-2] == "[(True, 0)] True"
 
 
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
