@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 
@@ -43,7 +43,8 @@ class HostAdapter(_compat.DataAdapter):
     def __init__(self, dataset: Any, class_weight: Mapping[int, float] | None = None) -> None:
         self._dataset = dataset
         self._class_weight = class_weight
-        self._is_new = True
+        self._is_new = self._may_be_looked_at = True
+        self._look: _Look | None = None
         self._put_back: Iterator[Any] | None = None
         self._notes_positions = callable(getattr(dataset, "get_state", None))
         self.position: Any = None
@@ -77,26 +78,32 @@ class HostAdapter(_compat.DataAdapter):
             self._dataset = current.share(self._dataset, by_one=True)
         iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
         iterator.set_state(position)
-        self.position, self._is_new = position, False
+        self.position, self._is_new, self._look = position, False, None
         self._put_back = None if is_over else iterator.host_batches()
 
+    def end_look(self) -> None:
+        """Put back what Keras has looked at, if it has, before it begins.
+
+        A generator has it once, and an iterator would go on behind it. It is told to, and does not
+        wait for the look's own iterator to be closed: that is when the last reference to it goes,
+        which may be later on one worker than on another.
+        """
+        look, self._look, self._may_be_looked_at = self._look, None, False
+        if look is not None:
+            self._put_back = itertools.chain(look.seen, look.batches)
+
     def get_numpy_iterator(self) -> Iterator[Any]:
-        # Keras looks at the first batch before it begins. What it looked at is put back: a
-        # generator has it once, and an iterator would go on behind it.
-        batches = self._put_back or iter(self._begin())
-        may_be_a_look, self._is_new = self._is_new, False
-        seen: list[Any] = []
-        is_over = False
-        try:
-            for batch in batches:
-                if len(seen) <= _LOOKED_AT:
-                    seen.append(batch)
-                yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
-            is_over = True
-        finally:
-            looked = may_be_a_look and not is_over and len(seen) <= _LOOKED_AT
-            self._put_back = itertools.chain(seen, batches) if looked else None
-        if not seen:
+        batches, self._put_back = self._put_back or iter(self._begin()), None
+        look = self._look = _Look(batches, []) if self._may_be_looked_at else None
+        self._is_new, is_empty = False, True
+        for batch in batches:
+            is_empty = False
+            if look is self._look is not None and not look.saw(batch):
+                self._look = None  # but a pass
+            yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
+        if look is self._look:
+            self._look = None
+        if is_empty:
             raise UsageError(
                 "`fit`, `evaluate` and `predict` need at least one batch. Received: a data set "
                 "without batches. There would be no loss to report. Check the pipeline: files or "
@@ -123,9 +130,33 @@ class HostAdapter(_compat.DataAdapter):
         return None
 
 
+class _Look(NamedTuple):
+    """A first pass of which Keras may only want the first batch."""
+
+    batches: Iterator[Any]
+    seen: list[Any]
+
+    def saw(self, batch: Any) -> bool:
+        """Note a batch down; whether this may still be a look."""
+        self.seen.append(batch)
+        return len(self.seen) <= _LOOKED_AT
+
+
 def _pass_over(dataset: Any) -> Any:
     """An iterator, also over what only `fit` may iterate over."""
     return getattr(dataset, "begin", dataset.__iter__)()
+
+
+def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What Keras calls when it has looked at the first batch, and before it begins."""
+
+    @functools.wraps(original)
+    def reset(self: Any) -> None:
+        original(self)
+        if isinstance(self.data_adapter, HostAdapter):
+            self.data_adapter.end_look()
+
+    return reset
 
 
 def unannounced_end(original: Callable[..., Any]) -> Callable[..., Any]:

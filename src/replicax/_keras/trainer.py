@@ -20,7 +20,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
-from replicax._keras.data import adapted, unannounced_end
+from replicax._keras.data import adapted, ended_look, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
 from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
@@ -50,6 +50,7 @@ def install() -> None:
     _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
+    _compat.wrap(_compat.EpochIterator, "reset", ended_look)
     _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 
@@ -74,9 +75,48 @@ def test_a_look_at_the_first_batch_takes_none_away():
         look = adapter.get_numpy_iterator()
         for _ in range(looks):
             next(look)
-        del look
+        adapter.end_look()  # whoever may still have `look`
         assert list(adapter.get_numpy_iterator()) == [1, 2, 3]
         assert list(adapter.get_numpy_iterator()) == [4, 5, 6]
+
+
+def test_a_short_pass_is_no_look():
+    class Once(Batches):
+        num_batches = 1
+
+        def __init__(self):
+            self.passes = [iter([1]), iter([2])]
+
+        def host_batches(self):
+            return self.passes.pop(0)
+
+    adapter = HostAdapter(Once())
+    adapter.end_look()  # there was none: the model was built
+    for expected in (1, 2):
+        batches = adapter.get_numpy_iterator()
+        assert next(batches) == expected  # all that Keras takes, which knows the number
+        adapter.end_look()
+
+
+def test_fit_has_every_batch_though_somebody_keeps_what_keras_looked_through(monkeypatch):
+    kept = []  # as a thread does that reads the stacks of others
+    seam = HostAdapter.get_jax_iterator
+    monkeypatch.setattr(
+        HostAdapter, "get_jax_iterator", lambda self: kept.append(seam(self)) or kept[-1]
+    )
+    strategy = rx.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    rows = ((np.ones((1, 2), "float32"), np.ones((1, 1), "float32")) for _ in range(4))
+    dataset = rx.data.Dataset.from_generator(lambda: rows, ("float32", "float32"))
+    steps = []
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: steps.append(batch)
+    )
+    model.fit(dataset, callbacks=[count], verbose=0)
+    assert len(kept) == 2
+    assert steps == [0, 1, 2, 3]
 
 
 def test_an_empty_data_set_is_an_error():
