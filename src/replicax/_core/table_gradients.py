@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import jax
@@ -26,49 +26,12 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.packing import pack_size_of, packed, sum_in_packs, unpacked
 from replicax._core.partial_sums import bound
 from replicax._core.rows import pays_to_gather
+from replicax._core.table_rows import Firsts, Rows, find_firsts
 from replicax._core.topology import AXIS
 
 _CALLS = ("jit", "pjit")
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
-
-
-@dataclass
-class _Rows:
-    """A sum of rows, each added to zeros where its index says.
-
-    Args:
-        scatter: The operation that makes the whole of it.
-        zeros: What the rows are added to.
-        indices: Where each row belongs.
-        updates: The rows.
-        whole: All of it, once that was asked for.
-    """
-
-    scatter: Any
-    zeros: Any
-    indices: Any
-    updates: Any
-    whole: Any = None
-
-    def made_whole(self) -> Any:
-        return bound(self.scatter, [self.zeros, self.indices, self.updates])[0]
-
-    def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
-        sums = self.updates if self.scatter.params["unique_indices"] else self._sums()
-        return bound(self.scatter, [table, self.indices, sign(sums)])[0]
-
-    def _sums(self) -> Any:
-        """The rows, with the sum of those of one index where that is first, and zeros elsewhere."""
-        size, count = len(self.zeros), self.indices.size
-        indices = self.indices.reshape(count)
-        indices = jnp.where((indices >= 0) & (indices < size), indices, size)
-        first = jnp.full(size, count, jnp.int32)
-        first = first.at[indices].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
-        places = first.at[indices].get(mode="fill", fill_value=count)
-        rows = self.updates.reshape(count, *self.zeros.shape[1:])
-        sums = jnp.zeros_like(rows).at[places].add(rows, mode="drop")
-        return sums.reshape(self.updates.shape)
 
 
 def has_tables(jaxpr: Any) -> bool:
@@ -129,7 +92,8 @@ class _Evaluation:
 
     def __init__(self, replicas: int, mesh: Mesh | None = None) -> None:
         self._replicas, self._mesh = replicas, mesh
-        self._apart: list[_Rows] = []  # what needs the rows of other replicas, too
+        self._apart: list[Rows] = []  # what needs the rows of other replicas, too
+        self._found: list[Rows] = []  # what may be added to tables
 
     def outputs(self, closed: Any, args: Sequence[Any]) -> list[Any]:
         return [self._dense(value) for value in self._run(closed.jaxpr, closed.consts, args)]
@@ -171,7 +135,7 @@ class _Evaluation:
             is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
             pays = is_zero and pays_to_gather(equation, 1)
             return [self._noted(equation, *operands)] if pays else None
-        if not any(isinstance(operand, _Rows) for operand in operands):
+        if not any(isinstance(operand, Rows) for operand in operands):
             return None
         if self._mesh is None and (add_up := _sum_over_replicas(equation)):
             return self._summed(operands, add_up)
@@ -180,40 +144,48 @@ class _Evaluation:
             return [self._changed(first, operator.neg)]
         if name in _SCALED:
             return self._scaled(_SCALED[name], operands, numbers)
-        if name in _ADDED and isinstance(second, _Rows):
+        if name in _ADDED and isinstance(second, Rows):
             return self._added(self._dense(first), second, _ADDED[name])
         if name in ("add", "add_any"):
             return self._added(second, first, operator.pos)
         return None
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
-        rows = _Rows(scatter, zeros, self._dense(indices), self._dense(updates))
+        indices = self._dense(indices)
+        firsts = Firsts(indices, len(zeros))
+        rows = Rows(scatter, zeros, indices, self._dense(updates), firsts)
         if self._mesh is not None:
             if len(rows.updates) % self._replicas:
                 return rows.made_whole()
             self._apart.append(rows)
+        self._found.append(rows)
         return rows
 
-    def _changed(self, rows: _Rows, how: Callable[[Any], Any]) -> _Rows:
+    def _changed(self, rows: Rows, how: Callable[[Any], Any]) -> Rows:
         self._gather()
-        return _Rows(rows.scatter, rows.zeros, rows.indices, how(rows.updates))
+        return replace(rows, updates=how(rows.updates), whole=None)
 
     def _scaled(
         self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
     ) -> list[Any] | None:
         first, second = operands
-        if isinstance(first, _Rows) and numbers[1] is not None:
+        if isinstance(first, Rows) and numbers[1] is not None:
             return [self._changed(first, lambda updates: how(updates, numbers[1]))]
         if numbers[0] is not None and how is operator.mul:
             return [self._changed(second, lambda updates: how(updates, numbers[0]))]
         return None
 
-    def _added(self, table: Any, rows: _Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
+    def _added(self, table: Any, rows: Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
         self._gather()
-        return [rows.added_to(table, sign)] if jnp.shape(table) == rows.zeros.shape else None
+        if jnp.shape(table) != rows.zeros.shape:
+            return None
+        if rows.may_repeat and rows.firsts.places is None:
+            found = [one.firsts for one in self._found if one.may_repeat]
+            find_firsts([one for one in found if one.places is None])
+        return [rows.added_to(table, sign)]
 
     def _dense(self, value: Any) -> Any:
-        if not isinstance(value, _Rows):
+        if not isinstance(value, Rows):
             return value
         self._gather()
         if value.whole is None:
@@ -237,6 +209,7 @@ class _Evaluation:
         everyones = exchange([(rows.indices, rows.updates) for rows in apart])
         for rows, (indices, updates) in zip(apart, everyones, strict=True):
             rows.indices, rows.updates = indices, updates
+            rows.firsts = Firsts(indices, len(rows.zeros))
             # What one replica has sorted, or once only, is neither sorted nor once now.
             params = {**rows.scatter.params, "indices_are_sorted": False, "unique_indices": False}
             rows.scatter = rows.scatter.replace(params=params)
@@ -248,17 +221,19 @@ class _Evaluation:
         sums = add_up([self._dense(operands[i]) for i in others]) if others else []
         for i, total in zip(others, sums, strict=True):
             results[i] = total
-        self._apart += [found for found in results if isinstance(found, _Rows)]
+        self._apart += [found for found in results if isinstance(found, Rows)]
         return results
 
-    def _of_all(self, value: Any) -> _Rows | None:
+    def _of_all(self, value: Any) -> Rows | None:
         """The rows of all replicas, not here yet; None for what is not exchanged as rows."""
         waits = any(value is rows for rows in self._apart)  # a sum over all already
-        if waits or not isinstance(value, _Rows) or not self._exchanges(value):
+        if waits or not isinstance(value, Rows) or not self._exchanges(value):
             return None
-        return replace(value, whole=None)
+        self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
+        self._found.append(replace(value, whole=None))
+        return self._found[-1]
 
-    def _exchanges(self, rows: _Rows) -> bool:
+    def _exchanges(self, rows: Rows) -> bool:
         return self._replicas > 1 and pays_to_gather(rows.scatter, self._replicas)
 
 

@@ -98,7 +98,7 @@ class HostAdapter(_compat.DataAdapter):
         self._is_new, is_empty = False, True
         for batch in batches:
             is_empty = False
-            if look is self._look is not None and not look.saw(batch):
+            if look is not None and look is self._look and not look.saw(batch):
                 self._look = None  # but a pass
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
         if look is self._look:

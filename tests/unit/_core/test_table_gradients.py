@@ -104,6 +104,35 @@ def test_rows_go_where_they_belong_without_a_whole_gradient(step, expected, whol
     np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one():
+    draw = np.random.default_rng(1)
+    sizes, widths = (100, 400, 90, 150), (3, 2, 3, 1)
+    tables = [
+        draw.normal(size=shape).astype("float32") for shape in zip(sizes, widths, strict=True)
+    ]
+    # Each with rows that repeat; some below and behind the table, which belong nowhere.
+    ids = [draw.integers(-5, 8, 8).astype(kind) for kind in ("int32", "int16", "int32", "uint8")]
+    ids[1][0], ids[2][3] = 399, 90
+
+    def step(tables, ids, scales):
+        def loss(tables):
+            found = [t.at[i].get(mode="drop", fill_value=0, wrap_negative_indices=False)
+                     for t, i in zip(tables, ids, strict=True)]  # fmt: skip
+            return 2 * sum((one * scales[:, None]).sum() for one in found)
+
+        gradients = jax.grad(loss)(tables)
+        return [t - 0.5 * g for t, g in zip(tables, gradients, strict=True)]
+
+    program = jax.jit(with_rows(step, None))
+    found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
+    assert sum(e.primitive is lax.scatter_min_p for e in found) == 1
+    for table, numbers, new in zip(tables, ids, program(tables, ids, SCALES), strict=True):
+        for number, scale in zip(numbers.tolist(), SCALES, strict=True):
+            if 0 <= number < len(table):
+                table[number] -= scale
+        np.testing.assert_allclose(new, table, rtol=1e-5, atol=1e-5)
+
+
 def test_two_look_ups_of_one_table_are_added():
     def step(table, ids, scales):
         both = gradient(table, ids, scales) + gradient(table, ids[:4], scales[:4])
