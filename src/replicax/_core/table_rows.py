@@ -70,19 +70,19 @@ def find_firsts(some: Sequence[Firsts]) -> None:
     """Find the first rows of several tables as if these were one: few operations, for all."""
     sizes, counts = [one.size for one in some], [one.indices.size for one in some]
     size, count = sum(sizes), sum(counts)
-    if size > np.iinfo(np.int32).max and len(some) > 1:
+    kind = jnp.int32 if size <= np.iinfo(np.int32).max else jnp.int64
+    if kind is jnp.int64 and len(some) > 1:
         for one in some:
             find_firsts([one])
         return
-    starts, begins = np.cumsum([0, *sizes]), np.cumsum([0, *counts])
-    indices = [one.indices.reshape(-1) for one in some]
-    indices = [
-        jnp.where((each >= 0) & (each < one.size), each.astype(jnp.int32) + int(start), size)
-        for each, one, start in zip(indices, some, starts, strict=False)
-    ]
-    joined = jnp.concatenate(indices)
+    starts, begins = np.cumsum([0, *sizes[:-1]]), np.cumsum([0, *counts])
+    index = jnp.concatenate([one.indices.reshape(-1) for one in some])
+    is_there = (index >= 0) & (index < np.repeat(sizes, counts).astype(kind))
+    start = np.repeat(starts, counts).astype(kind)
+    index = jnp.where(is_there, index.astype(kind) + start, size)
     first = jnp.full(size, count, jnp.int32)
-    first = first.at[joined].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
-    places = first.at[joined].get(mode="fill", fill_value=count)
-    for one, begin, end in zip(some, begins, begins[1:], strict=False):
-        one.places = places[int(begin) : int(end)] - int(begin)
+    first = first.at[index].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
+    places = first.at[index].get(mode="fill", fill_value=count)
+    places -= np.repeat(begins[:-1], counts).astype(kind)
+    for one, begin, end in zip(some, begins.tolist(), begins[1:].tolist(), strict=False):
+        one.places = places[begin:end]
