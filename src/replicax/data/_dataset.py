@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import jax
@@ -20,6 +20,7 @@ from replicax.data._mapping import Mapping
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import read_ahead
+from replicax.data._nodes.first import Arriving
 from replicax.data._options import Options
 from replicax.data._position import before, noted, outline, refuse_if_read, resumed
 from replicax.data._processes import Processes
@@ -118,7 +119,8 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         Raises:
             UsageError: While it is read, if the elements are no batches.
         """
-        return _for_fit(Feed(self.prepared(), (self.epochs.next(),)))
+        path = (self.epochs.next(),)
+        return Arriving(self.prepared(), lambda node: _next_of(Feed(node, path)), _AHEAD_OF_FIT)
 
     @property
     def num_batches(self) -> int | None:
@@ -177,14 +179,16 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         return f"<Dataset {outline(self.node, source='()')}>"
 
 
-def _for_fit(feed: Feed) -> Iterator[Any]:
+def _next_of(feed: Feed) -> Callable[[], Any]:
+    """A function that makes the next batch for `fit`."""
+
     def make() -> Any:
         for batch in feed.elements(1):
             num_rows(batch)
             return own_copy(batch)
         raise StopIteration
 
-    return read_ahead(make, _AHEAD_OF_FIT)
+    return make
 
 
 @final
@@ -291,7 +295,7 @@ class DatasetIterator:
         if self._waiting:
             self.set_state(self.get_state())
         self._is_read = True
-        return _for_fit(self._feed)
+        return read_ahead(_next_of(self._feed), _AHEAD_OF_FIT)
 
     @property
     def num_batches(self) -> None:
