@@ -1,8 +1,8 @@
 """A step is compiled while a thread makes its first batch, where its shapes are known by then.
 
-Keras looks at the first batch, to build the loss and the metrics, before it begins. Where a data set
-of ours says what that batch will look like, they are built for such zeros, and so is the program.
-Whatever goes wrong here is left to the usual way, which says so.
+Keras looks at the first batch, to build the loss and the metrics, before it begins. Where a data
+set of ours says what that batch will look like, they are built for such zeros, and so is the
+program. Whatever goes wrong here is left to the usual way, which says so.
 """
 
 from __future__ import annotations

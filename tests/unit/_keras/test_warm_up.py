@@ -41,12 +41,12 @@ def net(strategy, **kwargs):
     return model
 
 
-def elements(waits_for=None, rows=len(ROWS)):
+def elements(waits_for=None):
     """A data set of rows that are made one by one, all but the first when something is done."""
     seen = []
 
     def generate():
-        for number, row in enumerate(zip(ROWS[:rows], TARGETS[:rows], strict=True)):
+        for number, row in enumerate(zip(ROWS, TARGETS, strict=True)):
             if number == 1 and waits_for is not None:
                 seen.append(waits_for.wait(60))  # the limit is for one that never comes
             yield row

@@ -28,7 +28,10 @@ def rows(waits_for=None, make=lambda number: np.float32([number, 0.0])):
         (lambda data: data.batch(4), (4, 2)),
         (lambda data: data.shuffle(5).batch(4, drop_remainder=True).prefetch(2), (4, 2)),
         (lambda data: data.map(lambda x, y: (np.stack([x, x]), y)).batch(3), (3, 2, 2)),
-        (lambda data: data.skip(0).take(7).repeat().batch(2, drop_remainder=True).batch(3), (3, 2, 2)),
+        (
+            lambda data: data.skip(0).take(7).repeat().batch(2, drop_remainder=True).batch(3),
+            (3, 2, 2),
+        ),
         (lambda data: data.padded_batch(4, padded_shapes=([5], [])), (4, 5)),
     ],
     ids=["batch", "shuffle", "map", "batches of batches", "padded"],

@@ -10,13 +10,13 @@ from typing import Any, final
 
 import jax
 
-from replicax.data._node import Cursor, Handles, Node, Path
+from replicax.data._node import Cursor, Feed, Handles, Node, Path
 from replicax.data._nodes.ahead import Ahead, Prefetch
 from replicax.data._nodes.batch import Batch, PaddedBatch
 from replicax.data._nodes.repeat import Repeat
 from replicax.data._nodes.select import Selection, Shard, ShardHint, Skip, Take
 from replicax.data._nodes.shuffle import Shuffle
-from replicax.data._spec import ArraySpec, spec_of
+from replicax.data._spec import ArraySpec, num_rows, own_copy, spec_of
 
 # Where the elements of the input go on as they are, or in batches.
 _GATHERING = (Batch, PaddedBatch, Prefetch, Repeat, Shard, ShardHint, Shuffle, Skip, Take)
@@ -106,16 +106,14 @@ class Arriving(Iterator[Any]):
 
     Args:
         node: What is read.
-        begin: Begins a pass over the node: a function that makes its next batch.
+        path: Which pass.
         size: How many batches wait at most.
     """
 
-    def __init__(
-        self, node: Node, begin: Callable[[Node], Callable[[], Any]], size: int
-    ) -> None:
+    def __init__(self, node: Node, path: Path, size: int) -> None:
         self._first = first = First()
         self._node = _with_notice(node, first)
-        produce = begin(self._node)
+        produce = batches_of(Feed(self._node, path))
 
         def make() -> Any:
             try:
@@ -143,6 +141,18 @@ class Arriving(Iterator[Any]):
         return found if all(map(_is_whole, jax.tree.leaves(found))) else None
 
 
+def batches_of(feed: Feed) -> Callable[[], Any]:
+    """A function that makes the next batch of a feed, in memory of its own."""
+
+    def make() -> Any:
+        for batch in feed.elements(1):
+            num_rows(batch)
+            return own_copy(batch)
+        raise StopIteration
+
+    return make
+
+
 def _with_rows(leaf: ArraySpec, rows: int | None) -> ArraySpec:
     """A spec of a batch that is full."""
     if not leaf.shape or leaf.shape[0] is not None:
@@ -151,5 +161,6 @@ def _with_rows(leaf: ArraySpec, rows: int | None) -> ArraySpec:
 
 
 def _is_whole(leaf: ArraySpec) -> bool:
-    """Whether all is known that an array is made by; text never is one."""
-    return leaf.shape is not None and None not in leaf.shape and hasattr(leaf.dtype, "itemsize")
+    """Whether all is known of an array of numbers."""
+    is_number = getattr(leaf.dtype, "kind", "O") != "O"  # text has no kind
+    return is_number and leaf.shape is not None and None not in leaf.shape
