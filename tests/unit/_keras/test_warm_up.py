@@ -114,6 +114,23 @@ def test_data_of_other_pipelines_is_compiled_for_as_it_comes(mirrored, change, s
     assert [shape for shape in model.traces if shape in shapes] == shapes
 
 
+def test_other_loops_and_several_steps_at_once_find_what_was_compiled(mirrored):
+    with mirrored.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=3)
+    inputs = elements()[0].map(lambda x, y: x).batch(8)
+    with programs_compiled() as programs:
+        history = model.fit(
+            elements()[0].batch(8), validation_data=elements()[0].batch(8), verbose=0
+        )
+        found = model.predict(inputs, verbose=0)
+    assert len([name for name in programs if "program" in name]) == 3, programs
+    expected = ROWS @ model.get_weights()[0] + model.get_weights()[1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    loss = np.mean((expected - TARGETS) ** 2)
+    np.testing.assert_allclose(history.history["val_loss"][0], loss, rtol=1e-5)
+
+
 def test_the_error_of_a_step_is_that_of_the_usual_way(mirrored):
     model = net(mirrored, fault=ArithmeticError("of the user"))
     data, _ = elements(model.traced)
