@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from queue import SimpleQueue
 from typing import Any, final
 
@@ -20,22 +20,24 @@ class Calls:
         self.waited = 0.0  # seconds in which others were waited for
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
-        # An answer may come before somebody waits for it, so both make the box.
-        self._boxes: defaultdict[Key, SimpleQueue[Any]] = defaultdict(SimpleQueue)
+        self._boxes: dict[Key, SimpleQueue[Any]] = {}
         self._refused: Exception | None = None
 
-    def begin(self, name: str) -> Key:
+    def begin(self, name: str, *, has_answer: bool = True) -> Key:
         """Give the next call of this name. Raises what `refuse` was given."""
         with self._lock:
             if self._refused:
                 raise self._refused
             self._numbers[name] += 1
-            return name, self._numbers[name]
+            key = name, self._numbers[name]
+            if has_answer:
+                self._box(key)
+            return key
 
     def wait(self, key: Key) -> Any:
         """Wait for the answer to a call. Raises what `refuse` was given."""
         with self._lock:
-            box = self._boxes[key]
+            box = self._box(key)
             if self._refused:
                 box.put(self._refused)
         begin = time.monotonic()
@@ -48,18 +50,28 @@ class Calls:
             raise answer
         return answer
 
-    def answer(self, key: Key, answer: Any) -> None:
-        """Give the answer to a call."""
+    def answer(self, key: Key, answer: Any, *, may_be_early: bool = False) -> None:
+        """Give the answer to a call, unless that was forgotten.
+
+        Args:
+            key: The call.
+            answer: Its answer.
+            may_be_early: Whether the call may not have begun here.
+        """
         with self._lock:
-            self._boxes[key].put(answer)
+            if may_be_early or key in self._boxes:
+                self._box(key).put(answer)
 
     def is_answered(self, key: Key) -> bool:
         """Whether the answer to a call is there."""
         with self._lock:
             return key in self._boxes and not self._boxes[key].empty()
 
+    def _box(self, key: Key) -> SimpleQueue[Any]:
+        return self._boxes.setdefault(key, SimpleQueue())
+
     def forget(self, key: Key) -> None:
-        """Drop the answer to a call that nobody waits for."""
+        """Drop the answer to a call that nobody waits for, now or when it comes."""
         with self._lock:
             self._boxes.pop(key, None)
 

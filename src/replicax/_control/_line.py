@@ -98,7 +98,7 @@ class Line:
         name = f"{name} of the chief"  # counted by itself
         if not self.is_chief:
             return self._offers.ask("ask", name)
-        self._offers.tell("chief", self._calls.begin(name), payload)
+        self._offers.tell("chief", self._calls.begin(name, has_answer=False), payload)
         return payload
 
     def install_exit_hooks(
@@ -180,7 +180,7 @@ class Line:
             case {"kind": "all", "name": name, "number": number, "values": values}:
                 self._calls.answer((name, number), values)
             case {"kind": "chief", "name": name, "number": number}:
-                self._calls.answer((name, number), payload)
+                self._calls.answer((name, number), payload, may_be_early=True)
             case {"kind": "table" | "welcome", "workers": table}:
                 self._table = from_json(table)
             case {"kind": "verdict", "message": message, "workers": workers}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Any, final
 
 import jax
@@ -60,6 +61,16 @@ def compiled(
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
+def compile_for(program: Any, *args: Any) -> None:
+    """Compile what `compiled` gave for arguments like these, as its first call would.
+
+    Nothing is computed, and no memory of an argument is reused.
+    """
+    traced = program.trace(*args)
+    with found_again(traced.jaxpr) if getattr(program, "is_by_jax", False) else nullcontext():
+        traced.lower().compile()
+
+
 def prepare(platform: str) -> None:
     """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
     if platform == "cpu" and is_on("attention"):
@@ -85,7 +96,7 @@ class _Tuned:
     def __init__(self, program: Any, inner: Any, *, by_jax: bool) -> None:
         self._program = program
         self._inner = inner
-        self._is_new = by_jax
+        self.is_by_jax = self._is_new = by_jax
         self.trace, self.lower = program.trace, program.lower
 
     def __call__(self, *args: Any) -> Any:

@@ -50,6 +50,8 @@ class PerReplica(DistributedValues):
     def __init__(self, stacked: Any = None, *, parts: tuple[Any, ...] | None = None) -> None:
         self.stacked = stacked
         self.parts = parts
+        # The sum over the replicas, if it is known; of this very value, not of what is made of it.
+        self.total: Any = None
 
     @property
     def is_even(self) -> bool:

@@ -68,7 +68,7 @@ class InStep:
         self._shares = shares
         self._is_same = is_same
         self._latest: Share | None = None
-        self._spec = ""
+        self._kind: Any = None
         self._specs: list[str] = []  # of all workers, as they were last told
         self._announced: deque[Told] = deque()
         # Who leaves a pass in its midst has announced more than he took.
@@ -76,8 +76,9 @@ class InStep:
 
     def announce(self, share: Share | None) -> None:
         """Tell the others of the next share, in any thread; it is taken in the same order."""
-        spec = describe(share) or self._spec
-        changed, self._spec = spec if spec != self._spec else "", spec
+        changed, kind = "", kind_of(share)
+        if kind is not None and kind != self._kind:
+            changed, self._kind = described(kind), kind
         facts = [share and share.sizes, changed, share and share.digest]
         self._announced.append(self._tell(self._name, facts))
 
@@ -122,10 +123,16 @@ def _withdraw(announced: deque[Told]) -> None:
         told.withdraw()
 
 
-def describe(share: Share | None) -> str:
-    """The nesting, shapes and types of a worker's batches; nothing if it has none."""
+def kind_of(share: Share | None) -> Any:
+    """The nesting, shapes and types of a worker's batches; None if it has none."""
     if share is None:
-        return ""
+        return None
     leaves, tree = jax.tree.flatten(share.pieces[0])
-    kinds = [f"{np.asarray(leaf).dtype}{[None, *np.shape(leaf)[1:]]}" for leaf in leaves]
+    return tree, [(np.shape(leaf)[1:], np.asarray(leaf).dtype) for leaf in leaves]
+
+
+def described(kind: Any) -> str:
+    """The same in words."""
+    tree, leaves = kind
+    kinds = [f"{dtype}{[None, *shape]}" for shape, dtype in leaves]
     return f"{', '.join(kinds)} in {tree}"

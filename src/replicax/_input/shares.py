@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from replicax._input.source import check_batch
 from replicax._input.split import split_batch, worker_batch_sizes
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._nodes.unfetched import Unfetched, in_parts
 from replicax.data._rewrite import with_file_shard, with_hinted_shard
 from replicax.data._spec import RowBuffer, joined, rows_of
 
@@ -110,7 +112,8 @@ class Sharing(Node):
     def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
         """The pipeline over one part of the data, as a policy divides it."""
         if of == 1:
-            return self.input
+            one_by_one = self.policy is AutoShardPolicy.DATA
+            return in_parts(self.input) if one_by_one and self.workers > 1 else self.input
         shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
         return shard(self.input, of, index)
 
@@ -158,11 +161,18 @@ class SharesCursor(OneByOne, Cursor):
         first = node.worker * node.replicas
         start = sum(sizes[:first])
         mine = sizes[first : first + node.replicas]
-        look = checksum if self._number == 1 else glance
-        digest = look(batch) if node.workers > 1 else ""
-        if node.workers > 1:
-            batch = rows_of(batch, start, start + sum(mine))
-        return replace(cut(batch, mine), digest=digest)
+        if node.workers == 1:
+            return cut(batch, mine)
+        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
+        return replace(cut(part(start, start + sum(mine)), mine), digest=self._digest(batch))
+
+    def _digest(self, batch: Any) -> str:
+        """A short number for a batch that all workers have: of the first one, for all of it."""
+        if self._number == 1:
+            return checksum(batch.rows(0, len(batch)) if isinstance(batch, Unfetched) else batch)
+        if isinstance(batch, Unfetched):
+            return glance(batch.ends(), len(batch))
+        return glance(batch)
 
     def _planned(self, global_batch_size: int) -> Share:
         """Pieces of fixed sizes, whatever batches the rows came in."""
@@ -202,7 +212,8 @@ class SharesCursor(OneByOne, Cursor):
     def _next_batch(self) -> Any:
         while self._streams:
             for batch in self._streams[0][2].elements(1):
-                self._structure = check_batch(batch, self._number, self._structure)
+                if not isinstance(batch, Unfetched):  # whose rows are all alike
+                    self._structure = check_batch(batch, self._number, self._structure)
                 self._number += 1
                 return batch
             self._streams.popleft()
@@ -225,6 +236,8 @@ class SharesCursor(OneByOne, Cursor):
 
 
 def _rows(batch: Any) -> int:
+    if isinstance(batch, Unfetched):
+        return len(batch)
     leaves = jax.tree.leaves(batch)
     return leaves[0].shape[0] if leaves else 0
 

@@ -10,6 +10,7 @@ from replicax._control.agreement import agree
 from replicax._keras import _compat
 from replicax._keras.data import HostAdapter
 from replicax._keras.distribution import StoreDistribution
+from replicax._keras.warm_up import expected
 from replicax._keras.workers import share_random_state
 
 
@@ -29,7 +30,8 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             agree("data", {"number of batches": str(adapter.num_batches)})
             if not owned:
                 share_random_state()  # from which Keras draws the order of arrays
-        return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
+        placed = distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
+        return expected(placed, adapter, distribution)
 
     return batches
 

@@ -7,6 +7,7 @@ several steps is in repeated.py.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._control.agreement import agree
+from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
@@ -104,6 +106,8 @@ class Steps:
         A full number of batches of one shape is one program, a loop on the devices.
         """
         wanted = self._model.steps_per_execution
+        if self._compiled is None and not self._eager:
+            self._warm_up(state, iterator, wanted)
         batches = self._pace.take(iterator, wanted)
         if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
@@ -119,6 +123,16 @@ class Steps:
         jax.block_until_ready(outputs)
         self._in_flight = joined(outputs)
         return self._in_flight, state
+
+    def _warm_up(self, state: Any, iterator: Any, wanted: int) -> None:
+        """Compile the steps while their first batch is being made, if one like it is known."""
+        blank = getattr(iterator, "blank", None)
+        with contextlib.suppress(Exception):  # of the user's code, which is traced again then
+            batch = blank and blank()
+            if batch is not None:
+                program = self._compile(state)
+                compile_for(program, state, [batch] * wanted)
+                self._compiled = program
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         store, topology = self._distribution.store, self._distribution.topology

@@ -28,7 +28,7 @@ from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
-from replicax._mesh.spmd import Program, build, wrap_output
+from replicax._mesh.spmd import Program, build
 from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
@@ -130,15 +130,16 @@ class Runtime:
                 return fn(*args, **kwargs)
 
         on_devices = self.store.is_resident or self.store.home is not None
-        donate = on_devices and _compat.get_stateless_scope() is None
+        traced = _compat.get_stateless_scope() is not None
         program = build(
             replica_fn,
             arrays,
             self.topology,
             self.reducer.combine,
-            donate=donate,
+            donate=on_devices and not traced,
             adopt=self.distribution.adopt,
             compiler_options=compiler_options,
+            sums=traced and self.topology.pays_per_array,
         )
         if self.topology.num_processes > 1:
             variables = program.captured.common(map(_compat.stored, program.captured.variables))
@@ -151,7 +152,7 @@ class Runtime:
         if traced:  # the function around lends, keeps and waits
             outputs, news, _ = self._computed(program, state.values(), arrays)
             _compat.write_all(state.written, news)
-            return self._wrapped(program, outputs)
+            return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
         begin_step("run", common=several)
         values = state.taken()
@@ -163,7 +164,7 @@ class Runtime:
         if several:
             dispatched(token.is_ready)
         state.give(news)
-        result = self._wrapped(program, outputs)
+        result = program.wrapped(outputs, self.topology.num_replicas)
         tell(lambda: Step("run", arrays, result))
         return result
 
@@ -173,10 +174,6 @@ class Runtime:
         except Exception as error:
             blame(error)
             raise_explained(error)
-
-    def _wrapped(self, program: Program, outputs: Sequence[Any]) -> Any:
-        pairs, replicas = zip(outputs, program.varies, strict=True), self.topology.num_replicas
-        return program.captured.assemble([wrap_output(out, v, replicas) for out, v in pairs])
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
         """Combine a nest of values over replicas, and over `axis` of each."""

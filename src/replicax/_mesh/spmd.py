@@ -18,6 +18,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
 from replicax._keras.program_state import ProgramState
+from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -33,6 +34,7 @@ class Program:
         captured: The function's state and output structure.
         state: The variables.
         varies: For each output array, whether it differs per replica.
+        sums: Of which output arrays the sums over replicas come behind them.
         compiled: From `(written values, other values, arrays)` to
             `(output arrays, new values, token)`.
     """
@@ -40,7 +42,17 @@ class Program:
     captured: Captured
     state: ProgramState
     varies: tuple[bool, ...]
+    sums: tuple[int, ...]
     compiled: Any
+
+    def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
+        """The function's output, of distributed values, from what `compiled` gives."""
+        count = len(self.varies)
+        pairs = zip(arrays[:count], self.varies, strict=True)
+        values = [wrap_output(array, varies, replicas) for array, varies in pairs]
+        for place, total in zip(self.sums, arrays[count:], strict=True):
+            values[place].total = total
+        return self.captured.assemble(values)
 
 
 def build(
@@ -53,6 +65,7 @@ def build(
     adopt: Callable[[Sequence[Any]], None],
     layout: Callable[[Any], Any] = _compat.layout,
     compiler_options: dict[str, Any] | None = None,
+    sums: bool = False,
 ) -> Program:
     """Trace, settle and compile a replica function.
 
@@ -65,6 +78,7 @@ def build(
         adopt: Called with the variables before they are asked where they live.
         layout: Where a variable lives.
         compiler_options: XLA options for this program.
+        sums: Whether the sums of what replicas return travel along, where that saves an operation.
 
     Returns:
         The program.
@@ -73,8 +87,11 @@ def build(
         VariableNotReduced: If replicas write different values to an unaggregated variable.
     """
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
-    make = _build_spmd if even else build_uneven
-    captured, varies, body = make(fn, arrays, topology, combine)
+    if even:
+        captured, varies, body, along = _build_spmd(fn, arrays, topology, combine, sums=sums)
+    else:
+        captured, varies, body = build_uneven(fn, arrays, topology, combine)
+        along = ()
     adopt(captured.variables)
     state = ProgramState(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
@@ -82,21 +99,21 @@ def build(
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs, news, *token = body(state.in_order(news, others), arrays)
         if layouts is not None:
-            outputs = [
-                _for_replicas(out, v, topology) for out, v in zip(outputs, varies, strict=True)
-            ]
+            pairs = zip(outputs, [*varies, *[False] * len(along)], strict=True)
+            outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
     how = {"devices": topology.devices, "compiler_options": compiler_options}
     if state.store is not None and donate:
-        return Program(captured, state, varies, state.central(step, arrays, donates=True, **how))
+        central = state.central(step, arrays, donates=True, **how)
+        return Program(captured, state, varies, along, central)
     program = compiled(
         step,
         donate_argnums=(0,) if state.donates else (),
         out_shardings=None if layouts is None else (None, layouts, None),
         **how,
     )
-    return Program(captured, state, varies, program)
+    return Program(captured, state, varies, along, program)
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
@@ -108,8 +125,8 @@ def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> 
 
 
 def _build_spmd(
-    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine
-) -> tuple[Captured, tuple[bool, ...], Any]:
+    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine, *, sums: bool
+) -> tuple[Captured, tuple[bool, ...], Any, tuple[int, ...]]:
     replicas = topology.num_replicas
     several = topology.model_parallel > 1
     group = SyncGroup(
@@ -127,16 +144,18 @@ def _build_spmd(
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
+    summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
+    is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
-        outputs, news = settled(captured, how, group, state, leaves, replicas=alike)
+        outputs, news = settled(summed, how, group, state, leaves, replicas=alike)
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
-        stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
+        stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
         # The map has an output in any case: of one without, XLA runs one device's part alone, and
         # the others would print nothing.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
@@ -145,7 +164,7 @@ def _build_spmd(
         return [leaf.stacked if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
 
     if replicas == 1:
-        return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves))
+        return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves)), along
     split, whole = PartitionSpec(AXIS), PartitionSpec()
 
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
@@ -157,10 +176,10 @@ def _build_spmd(
         mesh=topology.mesh,
         axis_names={AXIS},
         in_specs=(specs(rows), specs(shares)),
-        out_specs=(specs(varies), specs(written), whole),
+        out_specs=(specs(is_split), specs(written), whole),
         check_vma=False,
     )
-    return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves))
+    return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves)), along
 
 
 def _local_aval(array: Any) -> Any:

@@ -20,13 +20,13 @@ from replicax.data._mapping import Mapping
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import read_ahead
+from replicax.data._nodes.first import Arriving, batches_of
 from replicax.data._options import Options
 from replicax.data._position import before, noted, outline, refuse_if_read, resumed
 from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
 from replicax.data._selection import Selection
-from replicax.data._spec import num_rows, own_copy
 from replicax.data._storage import Storage
 from replicax.data._yielded import plain, yielded
 
@@ -118,7 +118,7 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         Raises:
             UsageError: While it is read, if the elements are no batches.
         """
-        return _for_fit(Feed(self.prepared(), (self.epochs.next(),)))
+        return Arriving(self.prepared(), (self.epochs.next(),), _AHEAD_OF_FIT)
 
     @property
     def num_batches(self) -> int | None:
@@ -175,16 +175,6 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
 
     def __repr__(self) -> str:
         return f"<Dataset {outline(self.node, source='()')}>"
-
-
-def _for_fit(feed: Feed) -> Iterator[Any]:
-    def make() -> Any:
-        for batch in feed.elements(1):
-            num_rows(batch)
-            return own_copy(batch)
-        raise StopIteration
-
-    return read_ahead(make, _AHEAD_OF_FIT)
 
 
 @final
@@ -291,7 +281,7 @@ class DatasetIterator:
         if self._waiting:
             self.set_state(self.get_state())
         self._is_read = True
-        return _for_fit(self._feed)
+        return read_ahead(batches_of(self._feed), _AHEAD_OF_FIT)
 
     @property
     def num_batches(self) -> None:

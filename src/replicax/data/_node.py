@@ -167,6 +167,12 @@ class Feed:
             return None, 0
         return self._table.rows(np.asarray(handles)), len(handles)
 
+    def handles(self, count: int) -> np.ndarray:
+        """The numbers of the next `count` rows, of a node with a table."""
+        found = np.asarray(self._cursor.read(count))
+        self._taken += len(found)
+        return found
+
     def skip(self, count: int) -> None:
         """Pass over `count` elements; among rows, without fetching them."""
         ready = [self._ready.popleft() for _ in range(min(count, len(self._ready)))]

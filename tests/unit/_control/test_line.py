@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from replicax._control import Limits, Ticks, _ledger, open_channel
+from replicax._control._calls import Calls
 from replicax._control._wire import Wire, encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 from replicax.launch._ports import free_ports
@@ -189,6 +190,20 @@ def test_offers_are_answered_when_all_have_given(cluster):
     other.offer("x", 12)
     assert two.all(lambda line: line.exchange("z", line.index)) == [[0, 1]] * 2
     assert not other._calls.is_answered(("x", 3))
+
+
+def test_an_answer_that_comes_when_nobody_wants_it_any_more_is_not_kept():
+    calls = Calls()
+    left, wanted = calls.begin("x"), calls.begin("x")
+    calls.forget(left)
+    for key in (left, wanted):
+        calls.answer(key, [0])
+    assert not calls.is_answered(left)
+    assert calls.wait(wanted) == [0]
+    calls.answer(wanted, [1])
+    assert not calls.is_answered(wanted)
+    calls.answer(("y", 1), b"", may_be_early=True)  # of the chief, who waits for nobody
+    assert calls.wait(calls.begin("y")) == b""
 
 
 def test_what_is_offered_is_json(cluster):

@@ -15,6 +15,7 @@ from replicax._input.shares import Share, Sharing, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.files import FileRecords
+from replicax.data._nodes.tables import ArrayTable
 
 AUTO, DATA, FILE = AutoShardPolicy.AUTO, AutoShardPolicy.DATA, AutoShardPolicy.FILE
 HINT, OFF = AutoShardPolicy.HINT, AutoShardPolicy.OFF
@@ -108,6 +109,36 @@ def test_data_gives_each_worker_its_part_of_every_batch():
     dataset = numbers(9).batch(2)
     assert flat(dataset, DATA, 2, 0) == [[0], [2], [4], [6], [8]]  # 38
     assert flat(dataset, DATA, 2, 1) == [[1], [3], [5], [7], []]  # 38
+
+
+def test_of_rows_in_memory_a_worker_fetches_its_own(monkeypatch):
+    fetched, original = [], ArrayTable.rows
+
+    def noted(self, handles):
+        fetched.append(handles.tolist())
+        return original(self, handles)
+
+    monkeypatch.setattr(ArrayTable, "rows", noted)
+    dataset = Dataset.from_tensor_slices(np.arange(16.0)).batch(8)
+    assert flat(dataset, DATA, 4, 2) == [[4.0, 5.0], [12.0, 13.0]]
+    # The first batch is compared as a whole, the others by their ends.
+    assert fetched == [[4, 5], list(range(8)), [12, 13], [8, 15]]
+
+
+@pytest.mark.parametrize("rows", [16, 17, 13])
+def test_batches_are_compared_alike_however_they_are_read(rows):
+    memory = Dataset.from_tensor_slices((np.arange(rows), np.ones((rows, 2)))).batch(4)
+    made = Dataset.from_generator(lambda: iter(memory))
+    for worker in range(3):
+        one, other = (
+            Feed(sharing(data, DATA, 3, worker), (0,)).elements(9) for data in (memory, made)
+        )
+        assert [share.digest for share in one] == [share.digest for share in other]
+        assert len({share.digest for share in one}) == len(one) == -(-rows // 4)
+        for mine, its in zip(one, other, strict=True):
+            for a, b in zip(mine.pieces[0], its.pieces[0], strict=True):
+                np.testing.assert_array_equal(a, b)
+                assert (a.dtype, a.shape) == (b.dtype, b.shape)
 
 
 def test_workers_of_a_dropped_remainder_take_as_many_steps():

@@ -61,18 +61,20 @@ class Ahead:
         self._shelf = _Shelf(size)
         self._thread: threading.Thread | None = None
         self._over: tuple[str, Any, Any] | None = None
+        self._is_used = False
         self.state: Any = None
 
     def __next__(self) -> Any:
         """The next value; an error of `produce` comes after the values before it."""
         if self._over is None:
-            self._start()
+            self.begin()
             shelf = self._shelf
             with shelf.changed:
                 shelf.changed.wait_for(lambda: bool(shelf.items) or shelf.stopped)
                 if shelf.stopped:
                     raise StopIteration
                 kind, value, state = shelf.items.popleft()
+                self._is_used = True
                 shelf.changed.notify_all()
             if kind == "value":
                 self.state = state
@@ -89,8 +91,13 @@ class Ahead:
         """End the thread; what waits is dropped."""
         self._shelf.stop()
 
-    def _start(self) -> None:
-        """Start at the first use: a position may still be set on what is read."""
+    @property
+    def has_made(self) -> bool:
+        """Whether a value, an error or the end waits, or was taken."""
+        return bool(self._shelf.items) or self._is_used
+
+    def begin(self) -> None:
+        """Start the thread, at the first use: a position may still be set on what is read."""
         if self._thread is not None:
             return
         run = contextvars.copy_context().run
