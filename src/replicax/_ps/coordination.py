@@ -43,6 +43,8 @@ class Engine:
         store: Where variables live.
         recoveries: Brings servers back.
         patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
+        platform: What workers compute on, as JAX calls it; None to ask one of them.
+        keeps: Whether a later program may begin with what servers hold in the end.
     """
 
     def __init__(
@@ -54,7 +56,10 @@ class Engine:
         recoveries: Recoveries,
         *,
         patience: float | None,
+        platform: str | None = None,
+        keeps: bool = False,
     ) -> None:
+        self.platform, self._keeps = platform, keeps
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries
         self.patience = patience
@@ -70,8 +75,17 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def wait_no_more(self) -> None:
+        """Whoever waits for servers that are still starting gets an error: it is over."""
+        if self._keeps:
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.store.ready()
+        self.store.close()
+
     def finish(self) -> None:
         """The program ends well: servers write what a later run may begin with."""
+        if not self.store.is_ready:
+            return
         for server in range(self.client.num_servers):
             with suppress(ServerGone, UnavailableError, RemoteError):
                 self.client.call(server, "finish")
@@ -165,6 +179,7 @@ class Coordination:
     def staleness(self) -> Counter[int]:
         """How often a server has applied a gradient that was so many updates late."""
         self.engine.store.wait()
+        self.engine.store.ready()
         client, found = self.engine.client, Counter[int]()
         asked = range(client.num_servers)
         for late in self.dispatcher.with_servers(
@@ -192,6 +207,7 @@ class Coordination:
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""
+        self.engine.wait_no_more()
         self.dispatcher.close()
         if self._watch is not None:
             self._watch.close()
@@ -205,12 +221,16 @@ class Coordination:
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""
         if self._found is None:
-            engine = self.engine
-            member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = engine.dial(member.addresses)
-            self._found = (_export_name(link.call("ping").head["platform"]),)
-            link.close()
+            self._found = (_export_name(self.engine.platform or self._asked()),)
         return self._found
+
+    def _asked(self) -> str:
+        engine = self.engine
+        member = engine.cluster.member("worker", 0, timeout=engine.patience)
+        link = engine.dial(member.addresses)
+        platform = link.call("ping").head["platform"]
+        link.close()
+        return platform
 
 
 def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:

@@ -51,10 +51,14 @@ class HostProcess:
         process: The process; we write to it and read from it.
         folder: Where it has its files, and those of its members.
         joins: Whether it joins a Ray that somebody else has started.
+        platform: What all of its members compute on, as JAX calls it; None if they are to say it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: str, *, joins: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], folder: str, *, joins: bool, platform: str | None
+    ) -> None:
         self.folder = folder
+        self.platform = platform
         self._joins = joins
         self._process = process
         self._owner = os.getpid()
@@ -82,7 +86,7 @@ class HostProcess:
                 stderr=None if show_output else log,
                 start_new_session=True,
             )
-        return cls(process, folder, joins=joins)
+        return cls(process, folder, joins=joins, platform=environment.get("JAX_PLATFORMS"))
 
     @property
     def session(self) -> int:

@@ -137,21 +137,31 @@ def _exported(
 ) -> tuple[bytes, list[int]]:
     """The code of some outputs, and which inputs it needs."""
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jaxpr.in_avals]
+    kept = _needed(jaxpr.jaxpr, wanted)
+    while True:
 
-    def main(*inputs: Any) -> list[Any]:
-        outputs = evaluate(jaxpr, *inputs)
-        return [outputs[i] for i in wanted]
-
-    exported = _export(main, shapes, platforms)
-    kept = list(exported.module_kept_var_idx)
-    if len(kept) < len(shapes):
-
-        def pruned(*inputs: Any) -> list[Any]:
+        def main(*inputs: Any, kept: Sequence[int] = kept) -> list[Any]:
             given = dict(zip(kept, inputs, strict=True))
-            return main(*[given.get(i, jnp.zeros(s.shape, s.dtype)) for i, s in enumerate(shapes)])
+            all_of_them = [
+                given[i] if i in given else jnp.zeros(shape.shape, shape.dtype)
+                for i, shape in enumerate(shapes)
+            ]
+            outputs = evaluate(jaxpr, *all_of_them)
+            return [outputs[i] for i in wanted]
 
-        exported = _export(pruned, [shapes[i] for i in kept], platforms)
-    return exported.serialize(), kept
+        exported = _export(main, [shapes[i] for i in kept], platforms)
+        if len(exported.module_kept_var_idx) == len(kept):
+            return exported.serialize(), kept
+        kept = [kept[i] for i in exported.module_kept_var_idx]
+
+
+def _needed(jaxpr: Any, wanted: Sequence[int]) -> list[int]:
+    """Which inputs some outputs follow from, as far as the outermost operations show."""
+    needed = {id(jaxpr.outvars[i]) for i in wanted}
+    for operation in reversed(jaxpr.eqns):
+        if operation.effects or any(id(output) in needed for output in operation.outvars):
+            needed.update(map(id, operation.invars))
+    return [i for i, given in enumerate(jaxpr.invars) if id(given) in needed]
 
 
 def _data(recorded: Recorded) -> range:

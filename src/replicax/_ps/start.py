@@ -18,6 +18,7 @@ from replicax._ps.client import Client
 from replicax._ps.cluster import Size, local_size
 from replicax._ps.coordination import Coordination, Engine
 from replicax._ps.dialer import Dialer
+from replicax._ps.early import Early
 from replicax._ps.given_cluster import GivenCluster
 from replicax._ps.host_process import FORK, RAY
 from replicax._ps.keeping import keeping, own_folder
@@ -51,6 +52,7 @@ class EngineRoom:
     resolver: Any
     settings: dict[str, Any]
     patience: float | None
+    starts_meanwhile: bool
 
     def coordination(
         self,
@@ -69,14 +71,24 @@ class EngineRoom:
             replicas=bool(self.settings["replicas"]),
             patience=self.patience,
         )
-        recoveries.meet()
         engine = Engine(
-            self.cluster, self.dial, self.client, self.store, recoveries, patience=self.patience
+            self.cluster,
+            self.dial,
+            self.client,
+            self.store,
+            recoveries,
+            patience=self.patience,
+            platform=getattr(self.cluster, "platform", None),
+            keeps=self.settings["is_kept"],
         )
         coordination = Coordination(
             engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
         )
         self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
+        if self.starts_meanwhile:
+            self.steady.early = Early(recoveries.meet)
+        else:
+            recoveries.meet()
         coordination.begin(limits)
         return coordination
 
@@ -132,13 +144,11 @@ def start(
     dial = Dialer(cluster.secret, settings["run"], hello, told)
     # Where somebody else starts processes, or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
-    addresses = [
-        cluster.member("server", k, timeout=patience).addresses for k in range(cluster.num_servers)
-    ]
-    client = Client(dial, addresses)
+    client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner)
-    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience)
+    early = isinstance(cluster, StartedCluster) and address is None
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
 
 
 def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:

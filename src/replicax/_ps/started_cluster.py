@@ -74,6 +74,7 @@ class StartedCluster:
         self.num_servers = servers
         self.num_workers = workers
         self.session = process.session
+        self.platform = process.platform
         self.folder = process.folder  # it goes with the cluster, however that ends
         self._process = process
         self._patience = patience

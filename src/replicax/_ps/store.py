@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -81,12 +82,29 @@ class ServerStore:
             (),
             shape,
             dtype,
-            make=lambda value: self._make(variable, value, shards),
+            make=lambda: (self._placed(shape, shards), functools.partial(self._create, variable)),
             changed=self.changed,
             before=self.wait,
         )
         _compat.adopt(variable, self, None)
         move_out(variable, home, sharded=shards > 1)
+
+    def ready(self) -> None:
+        """Wait until there are servers that have all variables.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        self._client.ready()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are servers that have all variables."""
+        return self._client.is_ready
+
+    def close(self) -> None:
+        """Let nobody wait for servers any more."""
+        self._client.close()
 
     def wait(self) -> None:
         """Let what is under way end, before something is read or written."""
@@ -96,24 +114,24 @@ class ServerStore:
         """Note that closures from now on have to see something new."""
         self.epoch += 1
 
-    def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
+    def _placed(self, shape: tuple[int, ...], shards: int) -> list[Placed]:
+        """Where the shards of a new variable are to be."""
         places, start = [], 0
-        sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
-        for size in sizes:
-            piece = value if size is None else value[start : start + size]
-            server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
-            head = {
-                "cell": cell,
-                "path": variable.path,
-                "shape": piece.shape,
-                "dtype": str(value.dtype),
-                "decays": True,
-            }
-            self._client.call(server, "create", head, [raw(piece)])
-            stop = start + (piece.shape[0] if piece.ndim else 0)
-            places.append(Placed(server, cell, start, stop))
-            start = stop
+        for size in shard_rows(shape[0], shards) if shards > 1 else shape[:1] or (0,):
+            server = next(self._turn) % self._client.num_servers
+            places.append(Placed(server, next(self._cells), start, start + size))
+            start += size
         return places
+
+    def _create(self, variable: Any, place: Placed, piece: np.ndarray) -> None:
+        head = {
+            "cell": place.cell,
+            "path": variable.path,
+            "shape": piece.shape,
+            "dtype": str(piece.dtype),
+            "decays": True,
+        }
+        self._client.call(place.server, "create", head, [raw(piece)])
 
     def places(self, variable: Any) -> tuple[Placed, ...]:
         """Where a variable's rows are."""
@@ -147,7 +165,7 @@ class ServerStore:
         }
         payload = cloudpickle.dumps(recipe)
         for server in range(self._client.num_servers):
-            self._client.call(server, "optimizer", head, [payload])
+            self._client.tell(server, "optimizer", head, [payload])
         counter = _compat.iterations(optimizer)
         for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
@@ -209,7 +227,7 @@ class ServerStore:
                 "constrained": constraint is not None,
             }
             payload = [*map(raw, pieces), *constrained]
-            self._client.call(place.server, "optimizer", head, [b"", *payload])
+            self._client.tell(place.server, "optimizer", head, [b"", *payload])
         for index, (slot, shared) in enumerate(slots):
             if is_table:
                 home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
