@@ -181,6 +181,11 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
 
 def _host(engine: str | None, address: str | None) -> str:
     """What starts processes. Elsewhere than on Linux a fork may not be what its parent was."""
+    if engine == "processes" and address is not None:
+        raise UsageError(
+            "Ray starts the members of a Ray cluster. Received: engine='processes' with address="
+            f"{address!r}. Forks are on this machine only. Leave out one of the two."
+        )
     forks = engine == "processes" or (engine is None and sys.platform == "linux")
     return FORK if forks and address is None else RAY
 

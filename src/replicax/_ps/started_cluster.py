@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from replicax._core import compilation_cache
 from replicax._core.cpu_tuning import parts_on
 from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UsageError
@@ -198,7 +199,7 @@ def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
 def _of_all(servers: Members, workers: Members) -> dict[str, str]:
     """What forks have from the beginning: JAX reads some of it when it is imported."""
     common = dict(servers.environment.items() & workers.environment.items())
-    return {**_for_all(), **common}
+    return {**_for_all(), **compilation_cache.for_child(), **common}
 
 
 def _for_all() -> dict[str, str]:
@@ -216,6 +217,7 @@ def _plan_here(kind: Members, folder: str) -> dict[str, Any]:
     """On this machine, where members find what this program finds, such as the script's modules."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {"PYTHONPATH": path, "TMPDIR": folder}  # what they leave behind goes with the cluster
+    own |= compilation_cache.for_child()
     return {**asdict(kind), "environment": {**own, **_for_all(), **kind.environment}}
 
 

@@ -140,25 +140,25 @@ class ServerStore:
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
         """The number of an optimizer on the servers, which then update these variables by it."""
         number, known = self._optimizers.get(id(optimizer), (len(self._optimizers), None))
-        if known is None:
-            self._optimizers[id(optimizer)] = (number, optimizer)
-            self._host(number, optimizer)
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         for variable in new:
             if (id(variable), number) in self._left:
                 raise two_optimizers(variable.path)
             self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
-        if new:
-            self._add(number, optimizer, new)
+        if new or known is None:
+            recipe, steps = Recipe.of(optimizer), int(_compat.read(_compat.iterations(optimizer)))
+            if known is None:
+                self._optimizers[id(optimizer)] = (number, optimizer)
+                self._host(number, optimizer, recipe, steps)
+            self._add(number, optimizer, new, recipe, is_new=steps == 0)
         return number
 
-    def _host(self, number: int, optimizer: Any) -> None:
-        recipe = Recipe.of(optimizer)
+    def _host(self, number: int, optimizer: Any, recipe: Recipe, steps: int) -> None:
         rate = _compat.learning_rate(optimizer)
         is_variable = isinstance(rate, _compat.KerasVariable)
         head = {
             "id": number,
-            "iterations": int(_compat.read(_compat.iterations(optimizer))),
+            "iterations": steps,
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
             "constrained": False,
@@ -174,11 +174,17 @@ class ServerStore:
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
 
-    def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
-        recipe = Recipe.of(optimizer)
+    def _add(
+        self,
+        number: int,
+        optimizer: Any,
+        variables: Sequence[Any],
+        recipe: Recipe,
+        *,
+        is_new: bool,
+    ) -> None:
         by_rows = {id(v): _is_by_rows(home_of(v)) for v in variables}
         rowwise = not any(by_rows.values()) or is_rowwise(recipe)
-        is_new = int(_compat.read(_compat.iterations(optimizer))) == 0
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
