@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replicax._ps.cluster import Cluster
     from replicax._ps.dialer import Dialer
     from replicax._ps.recovery import Recoveries, Recovery
+    from replicax._ps.steady import SteadyClient
     from replicax._ps.store import ServerStore
 
 LANES = 2  # per worker: while one computes, the other fetches or sends
@@ -42,6 +43,7 @@ class Engine:
         client: The way to the servers.
         store: Where variables live.
         recoveries: Brings servers back.
+        steady: The way to the servers that outlives them, and waits for them at the beginning.
         patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
         platform: What workers compute on, as JAX calls it; None to ask one of them.
         keeps: Whether a later program may begin with what servers hold in the end.
@@ -55,11 +57,13 @@ class Engine:
         store: ServerStore,
         recoveries: Recoveries,
         *,
+        steady: SteadyClient,
         patience: float | None,
         platform: str | None = None,
         keeps: bool = False,
     ) -> None:
         self.platform, self._keeps = platform, keeps
+        self._steady = steady
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries
         self.patience = patience
@@ -75,16 +79,24 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def ready(self) -> None:
+        """Wait until there are servers that have all variables.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        self._steady.ready()
+
     def wait_no_more(self) -> None:
         """Whoever waits for servers that are still starting gets an error: it is over."""
         if self._keeps:
             with suppress(ServerGone, UnavailableError, RemoteError):
-                self.store.ready()
-        self.store.close()
+                self.ready()
+        self._steady.close()
 
     def finish(self) -> None:
         """The program ends well: servers write what a later run may begin with."""
-        if not self.store.is_ready:
+        if not self._steady.is_ready:
             return
         for server in range(self.client.num_servers):
             with suppress(ServerGone, UnavailableError, RemoteError):
@@ -179,7 +191,7 @@ class Coordination:
     def staleness(self) -> Counter[int]:
         """How often a server has applied a gradient that was so many updates late."""
         self.engine.store.wait()
-        self.engine.store.ready()
+        self.engine.ready()
         client, found = self.engine.client, Counter[int]()
         asked = range(client.num_servers)
         for late in self.dispatcher.with_servers(

@@ -15,11 +15,10 @@ import os
 import select
 import shutil
 import signal
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from os import _exit as end_at_once  # documented, in spite of its name
@@ -166,7 +165,7 @@ class _Host:
                 os.close(ours)
             kind, secret = self._plan["members"][role], bytes.fromhex(self._plan["secret"])
             start = partial(self._starter, role, index, secret, kind["settings"], host=_LOOPBACK)
-            _be_member(start, kind["environment"], telling, alive=self._alive, pause=pause)
+            _be_member(start, telling, alive=self._alive, pause=pause)
         os.close(telling)
         self._children[process] = _Child(role, index, incarnation, told)
 
@@ -203,14 +202,7 @@ class _Host:
             self.end()
 
 
-def _be_member(
-    start: Callable[[], Endpoint],
-    environment: Mapping[str, str],
-    telling: int,
-    *,
-    alive: int,
-    pause: float,
-) -> Never:
+def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause: float) -> Never:
     """What a fork does: it is a member until it is killed, or who has forked it has ended."""
     try:
         signal.set_wakeup_fd(-1)
@@ -218,7 +210,6 @@ def _be_member(
             signal.signal(signum, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        os.environ.update(environment)
         np.random.seed()  # else all forks would draw the same numbers; Python's own differ
         threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
         time.sleep(pause)

@@ -143,7 +143,7 @@ class ServerHome:
         """Make the cells on the servers."""
         assert self._create is not None
         for place in self.places:
-            self._create(place, self._piece(value, place))
+            self._create(place, _piece(value, place, self.places))
 
     def add(self, value: np.ndarray) -> None:
         """Add to the value, which workers may add to at the same time."""
@@ -187,11 +187,8 @@ class ServerHome:
     def _send(self, new: np.ndarray, kind: str) -> None:
         for place in self.places:
             items = [[place.cell, self._slot, kind]]
-            piece = raw(self._piece(new, place))
+            piece = raw(_piece(new, place, self.places))
             self._client.call(place.server, "write", {"items": items}, [piece])
-
-    def _piece(self, value: np.ndarray, place: Placed) -> np.ndarray:
-        return value if len(self.places) == 1 else value[place.start : place.stop]
 
     def _read_shard(self, place: Placed) -> np.ndarray:
         self._before()
@@ -215,6 +212,10 @@ class ServerHome:
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
         return array_of(reply.buffers[0], self.dtype, (len(rows), *self.shape[1:]))
+
+
+def _piece(value: np.ndarray, place: Placed, places: Sequence[Placed]) -> np.ndarray:
+    return value if len(places) == 1 else value[place.start : place.stop]
 
 
 @final

@@ -128,9 +128,7 @@ class HostProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _environment(
-    host: str, folder: str, own: Mapping[str, str], *, joins: bool
-) -> dict[str, str]:
+def _environment(host: str, folder: str, own: Mapping[str, str], *, joins: bool) -> dict[str, str]:
     path = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, [str(_PACKAGE), *sys.path]))}
     # A member is no task of a cluster around this program, its Ray no part of a Ray around it.
     without = ["TF_CONFIG", "RX_"]

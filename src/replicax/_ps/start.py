@@ -77,6 +77,7 @@ class EngineRoom:
             self.client,
             self.store,
             recoveries,
+            steady=self.steady,
             patience=self.patience,
             platform=getattr(self.cluster, "platform", None),
             keeps=self.settings["is_kept"],
@@ -202,7 +203,13 @@ def _started(size: Size, host: str, address: str | None) -> StartedCluster:
 
 
 def threads_of(count: int) -> dict[str, str]:
-    """What makes JAX on a CPU compute with so many threads; more can only be had together."""
+    """What makes JAX on a CPU compute with so many threads; more can only be had together.
+
+    XLA asks `NPROC` how large its pool of threads is, which kernels use that are not its own.
+    """
     if count > 1:
         return {}
-    return {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    return {
+        "NPROC": "1",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    }

@@ -1,7 +1,7 @@
 """A cluster whose members are started here, watched, and started again.
 
-On this machine they are forks of a process of their own, `fork_host.py`; or Ray starts them, here or
-on several machines, from another one, `ray_host.py`. Here is the program's end of both.
+On this machine they are forks of a process of their own, `fork_host.py`; or Ray starts them, here
+or on several machines, from another one, `ray_host.py`. Here is the program's end of both.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Members:
     Args:
         count: How many.
         settings: What each is told, as JSON has it.
-        environment: Variables of their environment, beside that of all. Of forks, those that are
-            read when modules are imported have to be the same for both roles.
+        environment: Variables of their environment, beside that of all. Forks have those of both
+            roles, because they have imported the same.
         resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
             one core in a cluster that is joined, and nothing on this machine. Only a member that
             asks for a GPU sees one.
@@ -197,9 +197,8 @@ def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
 
 
 def _of_all(servers: Members, workers: Members) -> dict[str, str]:
-    """What forks have from the beginning: JAX reads some of it when it is imported."""
-    common = dict(servers.environment.items() & workers.environment.items())
-    return {**_for_all(), **compilation_cache.for_child(), **common}
+    own = {**servers.environment, **workers.environment}
+    return {**_for_all(), **compilation_cache.for_child(), **own}
 
 
 def _for_all() -> dict[str, str]:

@@ -73,9 +73,7 @@ class SteadyClient:
                 self._changes[server] += 1
         return reply
 
-    def tell(
-        self, server: int, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()
-    ) -> None:
+    def tell(self, server: int, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
         """Change something there: now, or when there are servers."""
 
         def call() -> None:

@@ -77,34 +77,18 @@ class ServerStore:
         shape = tuple(variable.shape)
         dtype = _compat.stored_dtype(variable)
         shards = num_shards(self._partitioner, shape, dtype)
+        create = functools.partial(_create_cell, self._client, variable)
         home = ServerHome(
             self._client,
             (),
             shape,
             dtype,
-            make=lambda: (self._placed(shape, shards), functools.partial(self._create, variable)),
+            make=lambda: (self._placed(shape, shards), create),
             changed=self.changed,
             before=self.wait,
         )
         _compat.adopt(variable, self, None)
         move_out(variable, home, sharded=shards > 1)
-
-    def ready(self) -> None:
-        """Wait until there are servers that have all variables.
-
-        Raises:
-            UnavailableError: If they did not start.
-        """
-        self._client.ready()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether there are servers that have all variables."""
-        return self._client.is_ready
-
-    def close(self) -> None:
-        """Let nobody wait for servers any more."""
-        self._client.close()
 
     def wait(self) -> None:
         """Let what is under way end, before something is read or written."""
@@ -122,16 +106,6 @@ class ServerStore:
             places.append(Placed(server, next(self._cells), start, start + size))
             start += size
         return places
-
-    def _create(self, variable: Any, place: Placed, piece: np.ndarray) -> None:
-        head = {
-            "cell": place.cell,
-            "path": variable.path,
-            "shape": piece.shape,
-            "dtype": str(piece.dtype),
-            "decays": True,
-        }
-        self._client.call(place.server, "create", head, [raw(piece)])
 
     def places(self, variable: Any) -> tuple[Placed, ...]:
         """Where a variable's rows are."""
@@ -294,6 +268,17 @@ class Tuned:
         """Where it is, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
+
+
+def _create_cell(client: SteadyClient, variable: Any, place: Placed, piece: np.ndarray) -> None:
+    head = {
+        "cell": place.cell,
+        "path": variable.path,
+        "shape": piece.shape,
+        "dtype": str(piece.dtype),
+        "decays": True,
+    }
+    client.call(place.server, "create", head, [raw(piece)])
 
 
 def _is_by_rows(home: Any) -> bool:

@@ -17,8 +17,8 @@ import pytest
 import replicax as rx
 from replicax._ps.cluster import SERVER, WORKER
 from replicax._ps.host_process import RAY
-from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.session import processes_of
+from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
 import tiny_member
@@ -205,9 +205,7 @@ def test_without_the_token_nobody_is_let_in(cluster, near):
 def test_a_ray_that_is_not_there_is_told_at_once():
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = f"127.0.0.1:{held.getsockname()[1]}"
-    joined = StartedCluster.start(
-        Members(1), Members(0), host=RAY, address=address, starter=TINY
-    )
+    joined = StartedCluster.start(Members(1), Members(0), host=RAY, address=address, starter=TINY)
     try:
         with pytest.raises(rx.errors.UnavailableError, match="(?s)will not: .*Connection refused"):
             joined.member(SERVER, 0)
