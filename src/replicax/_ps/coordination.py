@@ -45,7 +45,8 @@ class Engine:
         recoveries: Brings servers back.
         steady: The way to the servers that outlives them, and waits for them at the beginning.
         patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
-        platform: What workers compute on, as JAX calls it; None to ask one of them.
+        platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
+            one of them.
         keeps: Whether a later program may begin with what servers hold in the end.
     """
 
@@ -135,7 +136,8 @@ class Coordination:
         self._lanes_each = 1 if in_rounds else LANES
         gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
         self._flush = gate.flush if in_rounds else lambda: None
-        self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
+        near = engine.platform is not None
+        self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
         self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
         self._watch: Pulse | None = None

@@ -128,8 +128,8 @@ class ServerHome:
     def write(self, value: Any) -> None:
         self._before()
         new = np.asarray(value, dtype=np.dtype(self.dtype))
-        is_new = not self.places and self._make is not None
-        if is_new:
+        is_new = not self.places
+        if is_new and self._make is not None:
             places, self._create = self._make()
             self.places = tuple(places)
         if not self._client.keep(self, new, is_new=is_new):
