@@ -5,7 +5,7 @@
 People rate films, by planted tastes. The model has a row for each person and each film; a step
 fetches and changes the rows of its batch, and no others. The workers share the ratings out among
 themselves, so that each is seen once in an epoch, whatever becomes of a worker. With
-`--engine threads` servers and workers are threads of this process, otherwise Ray starts processes.
+`--engine threads` servers and workers are threads of this process, otherwise they are processes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a recommender on parameter servers.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=1)
-    parser.add_argument("--engine", choices=("ray", "threads"), help="default: Ray, or TF_CONFIG")
+    engines = ("processes", "ray", "threads")
+    parser.add_argument("--engine", choices=engines, help="default: processes, or TF_CONFIG")
     parser.add_argument("--ratings", type=int, default=60_000, help="to train on")
     parser.add_argument("--batch-size", type=int, default=256, help="of one worker's step")
     parser.add_argument("--epochs", type=int, default=5)

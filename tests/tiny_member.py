@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
+
+import numpy as np
 
 from replicax._ps.contact import Presence
 from replicax._ps.wire import Link, Listener
@@ -14,7 +18,8 @@ class TinyEndpoint:
     def __init__(self, role, index, secret, settings, host, port):
         self._presence = Presence(role, index)
         variables = {name: os.environ.get(name) for name in settings.get("variables", [])}
-        self._given = {"pid": os.getpid(), "variables": variables}
+        draws = np.random.random() if settings.get("draws") else None
+        self._given = {"pid": os.getpid(), "variables": variables, "draws": draws}
         self._listener = Listener(secret, self._handle, host=host, port=port)
         self.addresses = self._presence.addresses = self._listener.start()
 
@@ -32,6 +37,10 @@ class TinyEndpoint:
 
 def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
     """Start one, or fail to."""
+    once = settings.get("dies_once")
+    if once and not Path(once).exists():
+        Path(once).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     if settings.get("fails"):
         raise OSError(f"{role} {index} has no disk")
     return TinyEndpoint(role, index, secret, settings, host, port)

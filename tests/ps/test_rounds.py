@@ -98,3 +98,5 @@ def test_options_that_mean_nothing(started, options, message):
 def test_an_engine_that_is_not_there():
     with pytest.raises(UsageError, match="The engine of a parameter-server strategy is"):
         rx.ParameterServerStrategy(engine="gloo")
+    with pytest.raises(UsageError, match="Ray starts the members of a Ray cluster"):
+        rx.ParameterServerStrategy(engine="processes", address="auto")

@@ -18,7 +18,11 @@ import filelock
 import jax
 from jax.experimental.compilation_cache import compilation_cache as cache_of_jax
 
-from replicax._core.env import compilation_cache_folder, usual_compilation_cache
+from replicax._core.env import (
+    RX_COMPILATION_CACHE,
+    compilation_cache_folder,
+    usual_compilation_cache,
+)
 from replicax._core.errors import UsageError
 from replicax._core.host_devices import jax_setting
 from replicax._core.private_folder import private_folder
@@ -52,6 +56,16 @@ def begin() -> None:
         _log.info("Compiled programs are not kept for the next start: %s", error)
 
 
+def for_child() -> dict[str, str]:
+    """The variables by which a process of this program keeps programs where this one does."""
+    folder = jax_setting("jax_compilation_cache_dir")
+    if folder is None:
+        return {RX_COMPILATION_CACHE: "off"}
+    if Path(folder).name == _name():
+        return {RX_COMPILATION_CACHE: str(Path(folder).parent)}
+    return {"JAX_COMPILATION_CACHE_DIR": folder}  # the user's own
+
+
 def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
     """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`.
 
@@ -77,7 +91,7 @@ def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
 
 def _use(folder: Path) -> Path:
     # Machine code for other CPUs does not run here, and JAX's own names do not tell them apart.
-    own = private_folder(folder, f"cpu-{_cpu()}")
+    own = private_folder(folder, _name())
     _tidy(own)
     for name, (default, ours) in _SETTINGS.items():
         if jax_setting(name) == default:
@@ -103,11 +117,12 @@ def _tidy(folder: Path) -> None:
                     (folder / (name + suffix)).unlink()
 
 
-def _cpu() -> str:
+@functools.cache
+def _name() -> str:
     """A name for what this CPU can do."""
     found = [platform.machine(), platform.processor()]
     with suppress(OSError):
         first, _, _ = _CPU_INFO.read_text().partition("\n\n")
         wanted = ("model name", "flags", "Features", "CPU part")
         found += [line for line in first.splitlines() if line.startswith(wanted)]
-    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
+    return "cpu-" + hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]

@@ -8,6 +8,7 @@ gradients at once (clipping by norm, loss scaling) was done by the worker that s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
@@ -107,6 +108,7 @@ class ShardOptimizer:
         self._recipe = recipe
         self._built: dict[Part, tuple[Any, list[Any], list[np.ndarray]]] = {}
         self._updates: dict[tuple[Part, ...], Callable[..., Any]] = {}
+        self._compiling = threading.Lock()
 
     def initial_slots(self, part: Part) -> list[np.ndarray]:
         """The slots of a value that was never updated."""
@@ -151,11 +153,22 @@ class ShardOptimizer:
             The new values and the new slots.
         """
         key = tuple(parts)
-        if key not in self._updates:
-            self._updates[key] = compiled(self._traced(key))
         rate = None if learning_rate is None else np.float32(learning_rate)
-        return self._updates[key](
-            values, grads, slots, np.int32(iterations), rate, np.float32(scale)
+        given = values, grads, slots, np.int32(iterations), rate, np.float32(scale)
+        if key not in self._updates:
+            with self._compiling:  # once, although `prepare` may be at it
+                if key not in self._updates:
+                    update = compiled(self._traced(key))
+                    found = update(*given)
+                    self._updates[key] = update
+                    return found
+        return self._updates[key](*given)
+
+    def prepare(self, parts: Sequence[Part], learning_rate: float | None) -> None:
+        """Compile ahead what updates these values, by a step whose results nobody takes."""
+        values = [np.zeros(part.shape, part.dtype) for part in parts]
+        self.update(
+            parts, values, values, [self._build(part)[2] for part in parts], 0, learning_rate
         )
 
     def _traced(self, parts: tuple[Part, ...]) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ class Client:
         if self._lost:
             self.check(server)
         if self._closed:
-            raise _closed(server)
+            raise closed(server)
 
     @contextmanager
     def _watched(self, server: int) -> Iterator[None]:
@@ -140,7 +140,7 @@ class Client:
                 link.close()
 
 
-def _closed(server: int) -> UnavailableError:
+def closed(server: int) -> UnavailableError:
     return UnavailableError(
         "Variables can be read and changed until their strategy is closed. Received: a use of "
         f"server {server}, after that. It has ended, and what it held is gone. Save the model, or "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from replicax._ps.cluster import Cluster
     from replicax._ps.dialer import Dialer
     from replicax._ps.recovery import Recoveries, Recovery
+    from replicax._ps.steady import SteadyClient
     from replicax._ps.store import ServerStore
 
 LANES = 2  # per worker: while one computes, the other fetches or sends
@@ -42,7 +43,11 @@ class Engine:
         client: The way to the servers.
         store: Where variables live.
         recoveries: Brings servers back.
+        steady: The way to the servers that outlives them, and waits for them at the beginning.
         patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
+        platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
+            one of them.
+        keeps: Whether a later program may begin with what servers hold in the end.
     """
 
     def __init__(
@@ -53,8 +58,13 @@ class Engine:
         store: ServerStore,
         recoveries: Recoveries,
         *,
+        steady: SteadyClient,
         patience: float | None,
+        platform: str | None = None,
+        keeps: bool = False,
     ) -> None:
+        self.platform, self._keeps = platform, keeps
+        self._steady = steady
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries
         self.patience = patience
@@ -70,8 +80,25 @@ class Engine:
         """Closures from now on see the updates of all that have ended."""
         self._barrier += 1
 
+    def ready(self) -> None:
+        """Wait until there are servers that have all variables.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        self._steady.ready()
+
+    def wait_no_more(self) -> None:
+        """Whoever waits for servers that are still starting gets an error: it is over."""
+        if self._keeps:
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.ready()
+        self._steady.close()
+
     def finish(self) -> None:
         """The program ends well: servers write what a later run may begin with."""
+        if not self._steady.is_ready:
+            return
         for server in range(self.client.num_servers):
             with suppress(ServerGone, UnavailableError, RemoteError):
                 self.client.call(server, "finish")
@@ -109,7 +136,8 @@ class Coordination:
         self._lanes_each = 1 if in_rounds else LANES
         gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
         self._flush = gate.flush if in_rounds else lambda: None
-        self.tracer = Tracer(engine.store, adopt, scope, self._platforms)
+        near = engine.platform is not None
+        self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
         self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
         self._watch: Pulse | None = None
@@ -165,6 +193,7 @@ class Coordination:
     def staleness(self) -> Counter[int]:
         """How often a server has applied a gradient that was so many updates late."""
         self.engine.store.wait()
+        self.engine.ready()
         client, found = self.engine.client, Counter[int]()
         asked = range(client.num_servers)
         for late in self.dispatcher.with_servers(
@@ -192,6 +221,7 @@ class Coordination:
 
     def close(self) -> None:
         """End all that was started: closures, links, members."""
+        self.engine.wait_no_more()
         self.dispatcher.close()
         if self._watch is not None:
             self._watch.close()
@@ -205,12 +235,16 @@ class Coordination:
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""
         if self._found is None:
-            engine = self.engine
-            member = engine.cluster.member("worker", 0, timeout=engine.patience)
-            link = engine.dial(member.addresses)
-            self._found = (_export_name(link.call("ping").head["platform"]),)
-            link.close()
+            self._found = (_export_name(self.engine.platform or self._asked()),)
         return self._found
+
+    def _asked(self) -> str:
+        engine = self.engine
+        member = engine.cluster.member("worker", 0, timeout=engine.patience)
+        link = engine.dial(member.addresses)
+        platform = link.call("ping").head["platform"]
+        link.close()
+        return platform
 
 
 def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:

@@ -33,6 +33,9 @@ class Placed:
     stop: int
 
 
+Create = Callable[[Placed, np.ndarray], None]
+
+
 def task_name(server: int) -> str:
     """A server, as TensorFlow names it."""
     return f"/job:ps/task:{server}"
@@ -77,7 +80,7 @@ class ServerHome:
         places: Where its rows are; empty until it has a value.
         shape: The variable's shape.
         dtype: The type of its elements.
-        make: Called with the first value, to make the cells.
+        make: Called for the first value: says where its rows are to be, and what makes their cells.
         slot: Which slot it is; None for the variable itself.
         changed: Called after each write.
         before: Called before each read and write.
@@ -90,7 +93,7 @@ class ServerHome:
         shape: tuple[int, ...],
         dtype: str,
         *,
-        make: Callable[[np.ndarray], Sequence[Placed]] | None = None,
+        make: Callable[[], tuple[Sequence[Placed], Create]] | None = None,
         slot: int | None = None,
         changed: Callable[[], None] = lambda: None,
         before: Callable[[], None] = lambda: None,
@@ -98,12 +101,16 @@ class ServerHome:
         self.places = tuple(places)
         self.shape, self.dtype = shape, dtype
         self._client, self._make, self._slot = client, make, slot
+        self._create: Create | None = None
         self._changed, self._before = changed, before
 
     def read(self) -> np.ndarray | None:
         self._before()
         if not self.places:
             return None
+        kept = self._client.kept(self)
+        if kept is not None:
+            return kept
         found = [self._shard(place) for place in self.places]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -121,11 +128,22 @@ class ServerHome:
     def write(self, value: Any) -> None:
         self._before()
         new = np.asarray(value, dtype=np.dtype(self.dtype))
-        if not self.places and self._make is not None:
-            self.places = tuple(self._make(new))
-        else:
-            self._send(new, "set")
+        is_new = not self.places
+        if is_new and self._make is not None:
+            places, self._create = self._make()
+            self.places = tuple(places)
+        if not self._client.keep(self, new, is_new=is_new):
+            if is_new:
+                self.create(new)
+            else:
+                self._send(new, "set")
         self._changed()
+
+    def create(self, value: np.ndarray) -> None:
+        """Make the cells on the servers."""
+        assert self._create is not None
+        for place in self.places:
+            self._create(place, _piece(value, place, self.places))
 
     def add(self, value: np.ndarray) -> None:
         """Add to the value, which workers may add to at the same time."""
@@ -168,9 +186,9 @@ class ServerHome:
 
     def _send(self, new: np.ndarray, kind: str) -> None:
         for place in self.places:
-            piece = new if len(self.places) == 1 else new[place.start : place.stop]
             items = [[place.cell, self._slot, kind]]
-            self._client.call(place.server, "write", {"items": items}, [raw(piece)])
+            piece = raw(_piece(new, place, self.places))
+            self._client.call(place.server, "write", {"items": items}, [piece])
 
     def _read_shard(self, place: Placed) -> np.ndarray:
         self._before()
@@ -194,6 +212,10 @@ class ServerHome:
     def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
         reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
         return array_of(reply.buffers[0], self.dtype, (len(rows), *self.shape[1:]))
+
+
+def _piece(value: np.ndarray, place: Placed, places: Sequence[Placed]) -> np.ndarray:
+    return value if len(places) == 1 else value[place.start : place.stop]
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,12 @@ def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> N
     )
     for cell, value, held in zip(cells, values, slots, strict=True):
         cell.step(value, held)
+
+
+def prepare(hosted: Hosted, cells: list[Cell]) -> None:
+    """Compile what `step` needs for these cells."""
+    with suppress(Exception):  # whatever it is, the first step will raise it again
+        hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
 
 
 def step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from replicax._core.attention_kernel.operation import on_this_machine
 from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
 from replicax._keras.shard_optimizer import check_by_rows
@@ -50,6 +51,7 @@ def build(
     where: Callable[[Any], dict[str, Any]],
     number: Callable[[Any, Sequence[Any]], int],
     platforms: Sequence[str] | None = None,
+    near: bool = False,
 ) -> Program:
     """Make the program of a recorded closure.
 
@@ -58,11 +60,13 @@ def build(
         where: Describes the home of a variable.
         number: Names an optimizer on the servers, for these variables.
         platforms: What workers compute on.
+        near: Whether that is this machine.
     """
     captured = recorded.captured
     variables = captured.variables
     wanted, layout = _outputs(recorded, where, number)
-    main, kept = _exported(captured.jaxpr, wanted, platforms)
+    with on_this_machine(near) as allowed:
+        main, kept = _exported(captured.jaxpr, wanted, platforms, allowed)
     tables = {id(table.variable): index for index, table in enumerate(recorded.tables)}
     num_leaves = len(captured.jaxpr.in_avals) - len(variables)
     lookups = recorded.lookups
@@ -133,25 +137,38 @@ def _table_index(tables: Sequence[Table], variable: Any) -> int:
 
 
 def _exported(
-    jaxpr: Any, wanted: Sequence[int], platforms: Sequence[str] | None
+    jaxpr: Any,
+    wanted: Sequence[int],
+    platforms: Sequence[str] | None,
+    allowed: Sequence[jax.export.DisabledSafetyCheck] = (),
 ) -> tuple[bytes, list[int]]:
     """The code of some outputs, and which inputs it needs."""
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jaxpr.in_avals]
+    kept = _needed(jaxpr.jaxpr, wanted)
+    while True:
 
-    def main(*inputs: Any) -> list[Any]:
-        outputs = evaluate(jaxpr, *inputs)
-        return [outputs[i] for i in wanted]
-
-    exported = _export(main, shapes, platforms)
-    kept = list(exported.module_kept_var_idx)
-    if len(kept) < len(shapes):
-
-        def pruned(*inputs: Any) -> list[Any]:
+        def main(*inputs: Any, kept: Sequence[int] = kept) -> list[Any]:
             given = dict(zip(kept, inputs, strict=True))
-            return main(*[given.get(i, jnp.zeros(s.shape, s.dtype)) for i, s in enumerate(shapes)])
+            all_of_them = [
+                given[i] if i in given else jnp.zeros(shape.shape, shape.dtype)
+                for i, shape in enumerate(shapes)
+            ]
+            outputs = evaluate(jaxpr, *all_of_them)
+            return [outputs[i] for i in wanted]
 
-        exported = _export(pruned, [shapes[i] for i in kept], platforms)
-    return exported.serialize(), kept
+        exported = _export(main, [shapes[i] for i in kept], platforms, allowed)
+        if len(exported.module_kept_var_idx) == len(kept):
+            return exported.serialize(), kept
+        kept = [kept[i] for i in exported.module_kept_var_idx]
+
+
+def _needed(jaxpr: Any, wanted: Sequence[int]) -> list[int]:
+    """Which inputs some outputs follow from, as far as the outermost operations show."""
+    needed = {id(jaxpr.outvars[i]) for i in wanted}
+    for operation in reversed(jaxpr.eqns):
+        if operation.effects or any(id(output) in needed for output in operation.outvars):
+            needed.update(map(id, operation.invars))
+    return [i for i, given in enumerate(jaxpr.invars) if id(given) in needed]
 
 
 def _data(recorded: Recorded) -> range:
@@ -180,9 +197,15 @@ def _exported_ids(
     return len(names).to_bytes(4, "big") + names + code
 
 
-def _export(fn: Callable[..., Any], shapes: Any, platforms: Sequence[str] | None) -> Any:
+def _export(
+    fn: Callable[..., Any],
+    shapes: Any,
+    platforms: Sequence[str] | None,
+    allowed: Sequence[jax.export.DisabledSafetyCheck],
+) -> Any:
     try:
-        return jax.export.export(jax.jit(fn), platforms=platforms)(*shapes)
+        export = jax.export.export(jax.jit(fn), platforms=platforms, disabled_checks=allowed)
+        return export(*shapes)
     except (ValueError, NotImplementedError) as error:
         raise UsageError(
             "What a closure computes travels to the workers as compiled code. Received: a "

@@ -74,12 +74,30 @@ class Recoveries:
         self._ended: dict[int, dict[int, None]] = {}
 
     def meet(self) -> None:
-        """Let workers in to all servers, which are new."""
+        """Wait for all servers, which are new, and let workers in.
+
+        Raises:
+            UnavailableError: If one does not come.
+        """
         for server in range(self._client.num_servers):
-            self._lives[server] = self._opened(server, workers=True)[0]["life"]
+            self._meet(server)
         if self._replicas:
             for server in range(self._client.num_servers):
                 self._tell_partner(server)
+
+    def _meet(self, server: int) -> None:
+        end = time.monotonic() + (self._patience or 0.0)
+        while True:
+            member = self._cluster.member("server", server, timeout=self._patience)
+            self._incarnations[server] = member.incarnation
+            self._client.move(server, member.addresses)
+            try:
+                self._lives[server] = self._opened(server, workers=True)[0]["life"]
+                return
+            except ServerGone:  # it has died; so far it holds nothing
+                if time.monotonic() >= end:
+                    raise
+            threading.Event().wait(_PAUSE)
 
     def note(self, closure: int, pushed: list[int], clocks: dict[str, int]) -> None:
         """A closure has ended, and pushed to these servers."""

@@ -18,13 +18,14 @@ from replicax._core.errors import ClusterError
 from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cell_requests import CellRequests
-from replicax._ps.hosted import Hosted, OtherOptimizer, step, step_rows
+from replicax._ps.hosted import Hosted, OtherOptimizer, prepare, step, step_rows
 from replicax._ps.rounds import Sums
 from replicax._ps.scaling import scaling
 from replicax._ps.table_requests import TableRequests
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
+MOST_AHEAD = 64 << 20  # bytes: to compile updates of more ahead would take too much memory
 _CHANGES = {"create", "write", "scatter", "optimizer", "round", "table", "table_load"}
 
 
@@ -108,7 +109,17 @@ class ParameterServer:
             if self.plans.get(message.head["id"]) != message.head:
                 self.plans[message.head["id"]] = message.head
                 self._tell(message.op, message.head, ())
+                self._prepare(message.head["pushes"])
         return {}, ()
+
+    def _prepare(self, pushes: Sequence[dict[str, Any]]) -> None:
+        """Compile updates while the worker compiles what it will push."""
+        for push in pushes:
+            cells = [self.cells[number] for number in push["cells"] if number in self.cells]
+            hosted = self.optimizers.get(push["optimizer"])
+            if hosted is not None and 0 < sum(cell.value.nbytes for cell in cells) <= MOST_AHEAD:
+                # No daemon: the interpreter must not end while something is compiled.
+                threading.Thread(target=prepare, args=(hosted, cells)).start()
 
     def _exchange(self, session: Any, message: Any) -> Reply:
         head = message.head

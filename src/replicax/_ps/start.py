@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from replicax._ps.client import Client
 from replicax._ps.cluster import Size, local_size
 from replicax._ps.coordination import Coordination, Engine
 from replicax._ps.dialer import Dialer
+from replicax._ps.early import Early
 from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.host_process import FORK, RAY
 from replicax._ps.keeping import keeping, own_folder
-from replicax._ps.ray_cluster import Members, RayCluster
 from replicax._ps.recovery import Recoveries
 from replicax._ps.scaling import scaling
+from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.steady import SteadyClient
 from replicax._ps.store import ServerStore
 from replicax._ps.task_server import serve_this_task_if_member
@@ -49,6 +52,7 @@ class EngineRoom:
     resolver: Any
     settings: dict[str, Any]
     patience: float | None
+    starts_meanwhile: bool
 
     def coordination(
         self,
@@ -67,14 +71,25 @@ class EngineRoom:
             replicas=bool(self.settings["replicas"]),
             patience=self.patience,
         )
-        recoveries.meet()
         engine = Engine(
-            self.cluster, self.dial, self.client, self.store, recoveries, patience=self.patience
+            self.cluster,
+            self.dial,
+            self.client,
+            self.store,
+            recoveries,
+            steady=self.steady,
+            patience=self.patience,
+            platform=getattr(self.cluster, "platform", None),
+            keeps=self.settings["is_kept"],
         )
         coordination = Coordination(
             engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
         )
         self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
+        if self.starts_meanwhile:
+            self.steady.early = Early(recoveries.meet)
+        else:
+            recoveries.meet()
         coordination.begin(limits)
         return coordination
 
@@ -103,11 +118,11 @@ def start(
         **kept: See `keeping`.
     """
     scaling(settings["staleness_scaling"])
-    if engine not in (None, "ray", "threads"):
+    if engine not in (None, "processes", "ray", "threads"):
         raise UsageError(
-            "The engine of a parameter-server strategy is 'ray' or 'threads'. Received: "
-            f"engine={engine!r}. Ray runs servers and workers as processes, threads run them "
-            "here. Leave it out for Ray."
+            "The engine of a parameter-server strategy is 'processes', 'ray' or 'threads'. "
+            f"Received: engine={engine!r}. Servers and workers are processes on this machine, or "
+            "Ray runs them, or they are threads here. Leave it out for processes."
         )
     size = _local(num_ps, num_workers)
     cluster: Any
@@ -122,7 +137,7 @@ def start(
     elif is_given:
         cluster = GivenCluster.described(resolver)
     else:
-        cluster = _ray(size, address)
+        cluster = _started(size, _host(engine, address), address)
     folder = own_folder(settings, getattr(cluster, "folder", None))
     if folder is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
@@ -130,13 +145,11 @@ def start(
     dial = Dialer(cluster.secret, settings["run"], hello, told)
     # Where somebody else starts processes, or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
-    addresses = [
-        cluster.member("server", k, timeout=patience).addresses for k in range(cluster.num_servers)
-    ]
-    client = Client(dial, addresses)
+    client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner)
-    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience)
+    early = isinstance(cluster, StartedCluster) and address is None
+    return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
 
 
 def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
@@ -167,18 +180,36 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
     return Size(num_ps or usual.servers, num_workers or usual.workers, usual.threads)
 
 
-def _ray(size: Size, address: str | None) -> RayCluster:
-    """Processes of Ray. Those on this machine share its cores: each gets some threads."""
-    threads = {} if address else threads_of(size.threads)
-    return RayCluster.start(
-        Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **threads}),
-        Members(size.workers, environment=threads),
+def _host(engine: str | None, address: str | None) -> str:
+    """What starts processes. Elsewhere than on Linux a fork may not be what its parent was."""
+    if engine == "processes" and address is not None:
+        raise UsageError(
+            "Ray starts the members of a Ray cluster. Received: engine='processes' with address="
+            f"{address!r}. Forks are on this machine only. Leave out one of the two."
+        )
+    forks = engine == "processes" or (engine is None and sys.platform == "linux")
+    return FORK if forks and address is None else RAY
+
+
+def _started(size: Size, host: str, address: str | None) -> StartedCluster:
+    """Processes. Those on this machine share its cores: each gets some threads."""
+    here = {} if address else {"JAX_PLATFORMS": "cpu", **threads_of(size.threads)}
+    return StartedCluster.start(
+        Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **here}),
+        Members(size.workers, environment=here),
+        host=host,
         address=address,
     )
 
 
 def threads_of(count: int) -> dict[str, str]:
-    """What makes JAX on a CPU compute with so many threads; more can only be had together."""
+    """What makes JAX on a CPU compute with so many threads; more can only be had together.
+
+    XLA asks `NPROC` how large its pool of threads is, which kernels use that are not its own.
+    """
     if count > 1:
         return {}
-    return {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    return {
+        "NPROC": "1",
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    }

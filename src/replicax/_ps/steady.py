@@ -12,10 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._ps.client import closed
 from replicax._ps.server import is_change
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from replicax._ps.client import Client
+    from replicax._ps.early import Early
+    from replicax._ps.home import ServerHome
     from replicax._ps.wire import Message
 
 Outlive = Callable[[Callable[[], Any]], Any]
@@ -36,6 +41,8 @@ class SteadyClient:
         self._changes: Counter[int] = Counter()
         # `outlive(call)` gives `call()`, again after each server that it finds gone was restored.
         self.outlive: Outlive = lambda call: call()
+        # While servers start; None if they were there at once.
+        self.early: Early | None = None
 
     @property
     def num_servers(self) -> int:
@@ -52,8 +59,10 @@ class SteadyClient:
         """Ask a server something; a change is made once.
 
         Raises:
-            UnavailableError: If the server is gone, and will not come back with what it had.
+            UnavailableError: If the server did not start, or is gone and will not come back with
+                what it had.
         """
+        self.ready()
         head = dict(head or {})
         changes = is_change(op, head)
         if changes:
@@ -63,6 +72,42 @@ class SteadyClient:
             with self._lock:
                 self._changes[server] += 1
         return reply
+
+    def tell(self, server: int, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
+        """Change something there: now, or when there are servers."""
+
+        def call() -> None:
+            self.call(server, op, head, buffers)
+
+        if self.early is None or not self.early.tell(call):
+            call()
+
+    def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
+        """Keep a variable's value until there are servers; False if they are to have it now."""
+        return self.early is not None and self.early.keep(home, value, is_new=is_new)
+
+    def kept(self, home: ServerHome) -> np.ndarray | None:
+        """The value of a variable that no server has yet."""
+        return None if self.early is None else self.early.value(home)
+
+    def ready(self) -> None:
+        """Wait until there are servers that have all that was kept for them.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        if self.early is not None:
+            self.early.settle()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once."""
+        return self.early is None or self.early.is_over
+
+    def close(self) -> None:
+        """Let nobody wait for servers any more."""
+        if self.early is not None:
+            self.early.end(closed(0))
 
     def each(
         self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head

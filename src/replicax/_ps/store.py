@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -76,12 +77,13 @@ class ServerStore:
         shape = tuple(variable.shape)
         dtype = _compat.stored_dtype(variable)
         shards = num_shards(self._partitioner, shape, dtype)
+        create = functools.partial(_create_cell, self._client, variable)
         home = ServerHome(
             self._client,
             (),
             shape,
             dtype,
-            make=lambda value: self._make(variable, value, shards),
+            make=lambda: (self._placed(shape, shards), create),
             changed=self.changed,
             before=self.wait,
         )
@@ -96,23 +98,13 @@ class ServerStore:
         """Note that closures from now on have to see something new."""
         self.epoch += 1
 
-    def _make(self, variable: Any, value: np.ndarray, shards: int) -> list[Placed]:
+    def _placed(self, shape: tuple[int, ...], shards: int) -> list[Placed]:
+        """Where the shards of a new variable are to be."""
         places, start = [], 0
-        sizes = shard_rows(value.shape[0], shards) if shards > 1 else (None,)
-        for size in sizes:
-            piece = value if size is None else value[start : start + size]
-            server, cell = next(self._turn) % self._client.num_servers, next(self._cells)
-            head = {
-                "cell": cell,
-                "path": variable.path,
-                "shape": piece.shape,
-                "dtype": str(value.dtype),
-                "decays": True,
-            }
-            self._client.call(server, "create", head, [raw(piece)])
-            stop = start + (piece.shape[0] if piece.ndim else 0)
-            places.append(Placed(server, cell, start, stop))
-            start = stop
+        for size in shard_rows(shape[0], shards) if shards > 1 else shape[:1] or (0,):
+            server = next(self._turn) % self._client.num_servers
+            places.append(Placed(server, next(self._cells), start, start + size))
+            start += size
         return places
 
     def places(self, variable: Any) -> tuple[Placed, ...]:
@@ -122,32 +114,32 @@ class ServerStore:
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
         """The number of an optimizer on the servers, which then update these variables by it."""
         number, known = self._optimizers.get(id(optimizer), (len(self._optimizers), None))
-        if known is None:
-            self._optimizers[id(optimizer)] = (number, optimizer)
-            self._host(number, optimizer)
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         for variable in new:
             if (id(variable), number) in self._left:
                 raise two_optimizers(variable.path)
             self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
-        if new:
-            self._add(number, optimizer, new)
+        if new or known is None:
+            recipe, steps = Recipe.of(optimizer), int(_compat.read(_compat.iterations(optimizer)))
+            if known is None:
+                self._optimizers[id(optimizer)] = (number, optimizer)
+                self._host(number, optimizer, recipe, steps)
+            self._add(number, optimizer, new, recipe, is_new=steps == 0)
         return number
 
-    def _host(self, number: int, optimizer: Any) -> None:
-        recipe = Recipe.of(optimizer)
+    def _host(self, number: int, optimizer: Any, recipe: Recipe, steps: int) -> None:
         rate = _compat.learning_rate(optimizer)
         is_variable = isinstance(rate, _compat.KerasVariable)
         head = {
             "id": number,
-            "iterations": int(_compat.read(_compat.iterations(optimizer))),
+            "iterations": steps,
             "learning_rate": float(_compat.read(rate)) if is_variable else None,
             "cells": [],
             "constrained": False,
         }
         payload = cloudpickle.dumps(recipe)
         for server in range(self._client.num_servers):
-            self._client.call(server, "optimizer", head, [payload])
+            self._client.tell(server, "optimizer", head, [payload])
         counter = _compat.iterations(optimizer)
         for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
@@ -156,11 +148,17 @@ class ServerStore:
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
 
-    def _add(self, number: int, optimizer: Any, variables: Sequence[Any]) -> None:
-        recipe = Recipe.of(optimizer)
+    def _add(
+        self,
+        number: int,
+        optimizer: Any,
+        variables: Sequence[Any],
+        recipe: Recipe,
+        *,
+        is_new: bool,
+    ) -> None:
         by_rows = {id(v): _is_by_rows(home_of(v)) for v in variables}
         rowwise = not any(by_rows.values()) or is_rowwise(recipe)
-        is_new = int(_compat.read(_compat.iterations(optimizer))) == 0
         probe = ShardOptimizer(recipe)
         for variable in variables:
             constraint = getattr(variable, "constraint", None)
@@ -209,7 +207,7 @@ class ServerStore:
                 "constrained": constraint is not None,
             }
             payload = [*map(raw, pieces), *constrained]
-            self._client.call(place.server, "optimizer", head, [b"", *payload])
+            self._client.tell(place.server, "optimizer", head, [b"", *payload])
         for index, (slot, shared) in enumerate(slots):
             if is_table:
                 home: Any = SlotHome(tuple(slot.shape)[1:], slot.dtype)
@@ -270,6 +268,17 @@ class Tuned:
         """Where it is, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
+
+
+def _create_cell(client: SteadyClient, variable: Any, place: Placed, piece: np.ndarray) -> None:
+    head = {
+        "cell": place.cell,
+        "path": variable.path,
+        "shape": piece.shape,
+        "dtype": str(piece.dtype),
+        "decays": True,
+    }
+    client.call(place.server, "create", head, [raw(piece)])
 
 
 def _is_by_rows(home: Any) -> bool:

@@ -104,6 +104,7 @@ class Tracer:
         adopt: Takes variables that were made outside the scope.
         scope: Enters the strategy's scope.
         platforms: What workers compute on.
+        near: Whether they are on this machine.
     """
 
     def __init__(
@@ -112,9 +113,11 @@ class Tracer:
         adopt: Callable[[Sequence[Any]], None],
         scope: Callable[[], AbstractContextManager[Any]],
         platforms: Callable[[], Sequence[str]],
+        *,
+        near: bool = False,
     ) -> None:
         self._store, self._adopt, self._scope = store, adopt, scope
-        self._platforms = platforms
+        self._platforms, self._near = platforms, near
         self._families, self._slots = ProgramCache(), Slots()
         self._lock = threading.RLock()
 
@@ -196,6 +199,7 @@ class Tracer:
                     where=self.where,
                     number=self._store.optimizer,
                     platforms=self._platforms(),
+                    near=self._near,
                 )
 
         return Family(trace)

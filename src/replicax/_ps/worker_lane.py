@@ -107,6 +107,7 @@ class WorkerLane:
         self, closure: Closure, task: Task, program: Program, sources: Any, *, more: bool
     ) -> Any:
         engine = self._engine
+        engine.ready()
         try:
             link = self._link or self._connect(
                 engine.cluster.member("worker", self.worker, timeout=engine.patience)

@@ -66,10 +66,10 @@ def check(name: str, devices: Sequence[jax.Device]) -> None:
     """
     if name not in OF_WORKERS:
         make(name, devices)
-    elif name == PARAMETER_SERVER and importlib.util.find_spec("ray") is None:
+    elif name == PARAMETER_SERVER and importlib.util.find_spec("cloudpickle") is None:
         raise rx.errors.UsageError(
-            "Parameter servers that are compared are started by Ray. Received: "
-            f"{name}, where Ray is not installed. It is an optional dependency. Run "
+            "Parameter servers that are compared are started here, as processes. Received: "
+            f"{name}, where cloudpickle is not installed. It is an optional dependency. Run "
             "`pip install 'replicax[ps]'`, or name the other strategies with `--strategies`."
         )
 

@@ -26,9 +26,10 @@ class ParameterServerStrategy(Strategy):
     `fit`. A closure fetches the values that it needs, computes, and sends gradients; the servers
     apply them as they come. Nobody waits for the slowest.
 
-    **Differs from TF:** without arguments a local cluster is started; `fit`, `evaluate` and
-    `predict` work; each update is applied once, also if a worker dies; a server that dies comes
-    back; staleness is measured, and can be bounded.
+    **Differs from TF:** without arguments a local cluster is started, and the strategy is there
+    before its processes are: if they cannot start, the first use of a server says so; `fit`,
+    `evaluate` and `predict` work; each update is applied once, also if a worker dies; a server that
+    dies comes back; staleness is measured, and can be bounded.
 
     Args:
         cluster_resolver: Who is in the cluster, with jobs `worker` and `ps`. Defaults to
@@ -36,7 +37,8 @@ class ParameterServerStrategy(Strategy):
         variable_partitioner: Divides variables by rows: see `rx.experimental.partitioners`.
         num_workers: How many workers a cluster that is started here has.
         num_ps: How many servers it has.
-        engine: "ray", or "threads" for servers and workers in this process, to debug.
+        engine: "processes" on this machine, which is the default on Linux; "ray", the default
+            elsewhere; or "threads" for servers and workers in this process, to debug.
         address: The address of a Ray cluster that runs already, or "auto".
         max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
             any number.

@@ -179,6 +179,22 @@ def test_programs_that_are_divided_or_exported_are_without_it():
     assert "rx_attention" not in exported.mlir_module()
 
 
+def test_programs_that_are_exported_for_this_machine_are_with_it():
+    arrays = [jnp.asarray(array) for array in drawn(*[(4, 6, 2, 4)] * 3)]
+
+    def exported(stays):
+        # A new function each time: JAX keeps what it has lowered.
+        with operation.on_this_machine(stays) as allowed:
+            fn = jax.jit(lambda *x: attended(*x))
+            return jax.export.export(fn, disabled_checks=allowed)(*arrays)
+
+    assert "rx_attention" not in exported(False).mlir_module()
+    assert "rx_attention" in exported(True).mlir_module()
+    there = jax.export.deserialize(exported(True).serialize())
+    with rx.config.cpu_tuning(False):
+        close(jax.jit(there.call)(*arrays), attended(*arrays))
+
+
 def test_unknown_programs_of_several_devices_keep_the_operations_of_jax(monkeypatch):
     monkeypatch.undo()
     arrays = drawn(*[SQUARES] * 3)

@@ -8,10 +8,11 @@ import time
 import pytest
 
 import replicax as rx
-from replicax._ps import ray_cluster
+from replicax._ps import started_cluster
 from replicax._ps.cluster import SERVER, WORKER, Member, Size, load_starter, local_size
-from replicax._ps.ray_cluster import Members, RayCluster
+from replicax._ps.host_process import RAY
 from replicax._ps.roster import Roster
+from replicax._ps.started_cluster import Members, StartedCluster
 
 import tiny_member
 
@@ -94,11 +95,11 @@ def test_at_the_end_the_first_reason_counts_and_who_was_there_is_still_known():
 
 
 def test_without_ray_the_fix_is_told(monkeypatch):
-    monkeypatch.setattr(ray_cluster.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(started_cluster.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(rx.errors.UsageError, match=r"are run by Ray\. .* 'replicax\[ps\]'"):
-        RayCluster.start(Members(1), Members(1))
+        StartedCluster.start(Members(1), Members(1), host=RAY)
 
 
 def test_a_runtime_environment_is_for_other_machines():
     with pytest.raises(rx.errors.UsageError, match="A runtime environment is for the machines"):
-        RayCluster.start(Members(1), Members(1), runtime_env={"pip": ["x"]})
+        StartedCluster.start(Members(1), Members(1), host=RAY, runtime_env={"pip": ["x"]})

@@ -16,8 +16,9 @@ import pytest
 
 import replicax as rx
 from replicax._ps.cluster import SERVER, WORKER
-from replicax._ps.ray_cluster import Members, RayCluster
+from replicax._ps.host_process import RAY
 from replicax._ps.session import processes_of
+from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
 import tiny_member
@@ -44,7 +45,7 @@ def cluster():
         environment = dict(os.environ)
         server = Members(1, {"variables": SEEN}, {"JAX_PLATFORMS": "cpu"})
         with rx.config.cpu_tuning(False, memory=True, pooling=True):
-            cluster = RayCluster.start(server, Members(2), starter=TINY)
+            cluster = StartedCluster.start(server, Members(2), host=RAY, starter=TINY)
         assert os.environ == environment
     with pytest.raises(rx.errors.UnavailableError, match="no worker 1 within 0.01 seconds; it has"):
         cluster.member(WORKER, 1, timeout=0.01)
@@ -171,9 +172,10 @@ def test_another_cluster_joins_the_same_ray_and_leaves_it(cluster, near, monkeyp
     # What other machines would find in their installation.
     runtime_env = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     nothing = {"CPU": 0}  # that Ray has no cores to give
-    joined = RayCluster.start(
+    joined = StartedCluster.start(
         Members(1, resources=nothing),
         Members(1, {"fails": True}, resources=nothing),
+        host=RAY,
         address=address_of(cluster),
         runtime_env=runtime_env,
         starter=TINY,
@@ -203,7 +205,7 @@ def test_without_the_token_nobody_is_let_in(cluster, near):
 def test_a_ray_that_is_not_there_is_told_at_once():
     with socket.create_server(("127.0.0.1", 0)) as held:
         address = f"127.0.0.1:{held.getsockname()[1]}"
-    joined = RayCluster.start(Members(1), Members(0), address=address, starter=TINY)
+    joined = StartedCluster.start(Members(1), Members(0), host=RAY, address=address, starter=TINY)
     try:
         with pytest.raises(rx.errors.UnavailableError, match="(?s)will not: .*Connection refused"):
             joined.member(SERVER, 0)
@@ -215,9 +217,10 @@ DRIVER = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
-from replicax._ps.ray_cluster import Members, RayCluster
+from replicax._ps.host_process import RAY
+from replicax._ps.started_cluster import Members, StartedCluster
 workers = Members(1, {{"variables": ["TMPDIR"]}})
-cluster = RayCluster.start(Members(0), workers, starter={TINY!r})
+cluster = StartedCluster.start(Members(0), workers, host=RAY, starter={TINY!r})
 worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")
 print(worker["pid"], worker["variables"]["TMPDIR"], flush=True)
 time.sleep(600)

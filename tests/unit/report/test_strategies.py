@@ -57,8 +57,8 @@ def _names():
     return {word: getattr(rx, word) for word in words}
 
 
-def test_without_ray_parameter_servers_are_refused_before_the_work(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
+def test_without_their_packages_parameter_servers_are_refused_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(
         rx.errors.UsageError, match="Parameter servers that are compared are started"
     ):

@@ -9,7 +9,9 @@ arrays where a program is divided over devices: there the formula stays.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -22,6 +24,22 @@ from jax.interpreters import ad, batching, mlir
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
+
+_stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
+
+
+@contextmanager
+def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyCheck]]:
+    """A `with` block for an export: if the program stays on this machine, it may use the kernel.
+
+    Who loads such a program asks `is_there` before. The value is what the export has to let pass.
+    """
+    token = _stays_here.set(stays)
+    try:
+        names = (FORWARD, GRADIENT) if stays else ()
+        yield [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
+    finally:
+        _stays_here.reset(token)
 
 
 def is_for_kernel(scale: Any) -> bool:
@@ -136,7 +154,7 @@ def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how
 
 
 def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule for CPUs: the kernel, but in programs that are exported, or divided by JAX."""
+    """The rule for CPUs: the kernel, but not where JAX divides, or what leaves this machine."""
     own, other = (mlir.lower_fun(fn, multiple_results=True) for fn in (kernel, plain))
 
     def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
@@ -146,7 +164,7 @@ def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Ca
             whole = _is_whole(context.mesh, context.manual_axes)
         else:
             whole = getattr(context, "num_devices", None) == 1
-        exported = module.lowering_parameters.for_export
+        exported = module.lowering_parameters.for_export and not _stays_here.get()
         empty = any(0 in aval.shape for aval in ctx.avals_in)
         return (own if whole and not exported and not empty else other)(ctx, *operands, **how)
 

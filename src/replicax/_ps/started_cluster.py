@@ -1,6 +1,7 @@
-"""A cluster whose members Ray starts, watches and starts again: on this machine, or on several.
+"""A cluster whose members are started here, watched, and started again.
 
-Ray itself runs in a process of its own, `ray_host.py`; here is the program's end of it.
+On this machine they are forks of a process of their own, `fork_host.py`; or Ray starts them, here
+or on several machines, from another one, `ray_host.py`. Here is the program's end of both.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, final
 
+from replicax._core import compilation_cache
 from replicax._core.cpu_tuning import parts_on
 from replicax._core.env import KERAS_BACKEND, tuning_for_child
 from replicax._core.errors import UsageError
 from replicax._ps.cluster import SERVER, START_MEMBER, WORKER, Member
-from replicax._ps.ray_process import RayProcess
+from replicax._ps.host_process import FORK, RAY, HostProcess
 from replicax._ps.roster import Roster
 
 _SECRET_BYTES = 32
@@ -38,7 +40,8 @@ class Members:
     Args:
         count: How many.
         settings: What each is told, as JSON has it.
-        environment: Variables of their environment, beside that of all.
+        environment: Variables of their environment, beside that of all. Forks have those of both
+            roles, because they have imported the same.
         resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
             one core in a cluster that is joined, and nothing on this machine. Only a member that
             asks for a GPU sees one.
@@ -51,14 +54,14 @@ class Members:
 
 
 @final
-class RayCluster:
-    """Members as actors of Ray.
+class StartedCluster:
+    """Members in processes that are started for this cluster.
 
-    Ray restarts a member whose process dies, on another machine if its own is gone. All of it ends
-    when the cluster is closed, and when this process ends, however that happens.
+    One whose process dies is started again; by Ray on another machine, if its own is gone. All of
+    it ends when the cluster is closed, and when this process ends, however that happens.
 
     Args:
-        process: What runs Ray.
+        process: What starts them.
         secret: What lets the members trust each other.
         servers: How many there are.
         workers: How many there are.
@@ -66,12 +69,13 @@ class RayCluster:
     """
 
     def __init__(
-        self, process: RayProcess, secret: bytes, *, servers: int, workers: int, patience: float
+        self, process: HostProcess, secret: bytes, *, servers: int, workers: int, patience: float
     ) -> None:
         self.secret = secret
         self.num_servers = servers
         self.num_workers = workers
         self.session = process.session
+        self.platform = process.platform
         self.folder = process.folder  # it goes with the cluster, however that ends
         self._process = process
         self._patience = patience
@@ -86,18 +90,20 @@ class RayCluster:
         servers: Members,
         workers: Members,
         *,
+        host: str = FORK,
         address: str | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         show_output: bool = False,
         starter: str = START_MEMBER,
-    ) -> RayCluster:
-        """Start a Ray on this machine, or join one, and start the members.
+    ) -> StartedCluster:
+        """Start the members, here or by Ray.
 
         It returns at once: `member` waits until one is there.
 
         Args:
             servers: How many servers, and how.
             workers: How many workers, and how.
+            host: What starts them: `FORK`, or `RAY`, for which Ray is started or joined.
             address: That of a Ray cluster to join, as `ray.init` takes it, such as `"auto"`. By
                 default Ray runs on this machine only, asks for a token that nobody else knows,
                 listens on the loopback interface, and has no dashboard.
@@ -109,10 +115,13 @@ class RayCluster:
         Raises:
             UsageError: If Ray is not installed.
         """
-        _check(address, runtime_env)
+        if host == RAY:
+            _check(address, runtime_env)
         joins = address is not None
         secret = secrets.token_bytes(_SECRET_BYTES)
-        process = RayProcess.start(joins=joins, show_output=show_output)
+        process = HostProcess.start(
+            host, _of_all(servers, workers), joins=joins, show_output=show_output
+        )
         cluster = cls(
             process,
             secret,
@@ -139,7 +148,7 @@ class RayCluster:
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Say what to start, and listen from now on to what becomes of it."""
         threading.Thread(
-            target=_listen, args=(self._process, self._roster), name="replicax-ray", daemon=True
+            target=_listen, args=(self._process, self._roster), name="replicax-members", daemon=True
         ).start()
         self._tell(plan)
 
@@ -187,6 +196,11 @@ def _check(address: str | None, runtime_env: Mapping[str, Any] | None) -> None:
         )
 
 
+def _of_all(servers: Members, workers: Members) -> dict[str, str]:
+    own = {**servers.environment, **workers.environment}
+    return {**_for_all(), **compilation_cache.for_child(), **own}
+
+
 def _for_all() -> dict[str, str]:
     return {KERAS_BACKEND: "jax", **tuning_for_child(parts_on())}
 
@@ -202,10 +216,11 @@ def _plan_here(kind: Members, folder: str) -> dict[str, Any]:
     """On this machine, where members find what this program finds, such as the script's modules."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     own = {"PYTHONPATH": path, "TMPDIR": folder}  # what they leave behind goes with the cluster
+    own |= compilation_cache.for_child()
     return {**asdict(kind), "environment": {**own, **_for_all(), **kind.environment}}
 
 
-def _listen(process: RayProcess, roster: Roster) -> None:
+def _listen(process: HostProcess, roster: Roster) -> None:
     """Enter into the roster what is told; when no more comes, nobody will come."""
     for line in process.lines():
         event = json.loads(line)
@@ -221,9 +236,9 @@ def _listen(process: RayProcess, roster: Roster) -> None:
                     "This Ray cluster asks for no token: whoever reaches it can run code there, "
                     "and read the secret of these members. Start Ray with RAY_AUTH_MODE=token."
                 )
-            case _:  # Ray's own messages say more than its exceptions
+            case _:  # its own messages say more than Ray's exceptions
                 roster.end(_shown(f"{process.last_words()}\n{event['text']}"))
-    roster.end(_shown(f"{process.last_words()}\nThe process that runs Ray has ended."))
+    roster.end(_shown(f"{process.last_words()}\nThe process that starts members has ended."))
 
 
 def _shown(text: str) -> str:

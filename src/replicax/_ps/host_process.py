@@ -1,6 +1,6 @@
-"""The process that runs Ray, from outside: its environment, its start and its end.
+"""The process that starts members, from outside: its environment, its start and its end.
 
-What it does is in `ray_host.py`, what is said to it in `ray_cluster.py`.
+What it does is in `fork_host.py` or `ray_host.py`, what is said to it in `started_cluster.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -20,7 +20,8 @@ from replicax._core.env import environment_for_child
 from replicax._ps.session import end_session
 
 _PACKAGE = Path(__file__).parents[2]
-_LOG = "ray_host.log"
+_LOG = "host.log"
+FORK, RAY = "fork_host", "ray_host"
 _TOKEN_BYTES = 32
 _SECONDS_TO_END = 20.0
 
@@ -43,41 +44,49 @@ _RAY_OF_OUR_OWN = {
 
 
 @final
-class RayProcess:
-    """A process that runs Ray, in a session of its own, and what came of it.
+class HostProcess:
+    """A process that starts members, in a session of its own, and what came of it.
 
     Args:
         process: The process; we write to it and read from it.
-        folder: Where it has its files, and those of its Ray.
+        folder: Where it has its files, and those of its members.
         joins: Whether it joins a Ray that somebody else has started.
+        platform: What all of its members compute on, as JAX calls it; None if they are to say it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: str, *, joins: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], folder: str, *, joins: bool, platform: str | None
+    ) -> None:
         self.folder = folder
+        self.platform = platform
         self._joins = joins
         self._process = process
         self._owner = os.getpid()
 
     @classmethod
-    def start(cls, *, joins: bool, show_output: bool) -> RayProcess:
+    def start(
+        cls, host: str, environment: Mapping[str, str], *, joins: bool, show_output: bool
+    ) -> HostProcess:
         """Start it. Ctrl-C is not for it: a terminal sends that to its own session only.
 
         Args:
+            host: What it runs, `FORK` or `RAY`.
+            environment: Variables of all members, if they are its forks.
             joins: Whether it will join a Ray that somebody else has started.
             show_output: Whether what it prints is shown.
         """
         # In the shortest of all folders: it holds sockets, whose paths have 100 characters at most.
-        folder = tempfile.mkdtemp(prefix="rx-ray-", dir="/tmp")
+        folder = tempfile.mkdtemp(prefix="rx-ps-", dir="/tmp")
         with Path(folder, _LOG).open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "replicax._ps.ray_host"],
-                env=_environment(joins=joins),
+                [sys.executable, "-P", "-m", f"replicax._ps.{host}"],
+                env=_environment(host, folder, environment, joins=joins),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=None if show_output else log,
                 start_new_session=True,
             )
-        return cls(process, folder, joins=joins)
+        return cls(process, folder, joins=joins, platform=environment.get("JAX_PLATFORMS"))
 
     @property
     def session(self) -> int:
@@ -119,11 +128,13 @@ class RayProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _environment(*, joins: bool) -> dict[str, str]:
-    path = {"PYTHONPATH": os.pathsep.join([str(_PACKAGE), *sys.path])}
+def _environment(host: str, folder: str, own: Mapping[str, str], *, joins: bool) -> dict[str, str]:
+    path = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, [str(_PACKAGE), *sys.path]))}
     # A member is no task of a cluster around this program, its Ray no part of a Ray around it.
     without = ["TF_CONFIG", "RX_"]
+    if host == FORK:  # its forks have what it has; what they leave behind goes with the cluster
+        return environment_for_child({**path, "TMPDIR": folder, **own}, without=without)
     if joins:
         return environment_for_child(path, without=without)
-    own = {**_RAY_OF_OUR_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES)}
-    return environment_for_child({**path, **own}, without=[*without, "RAY_"])
+    ray = {**_RAY_OF_OUR_OWN, "RAY_AUTH_TOKEN": secrets.token_hex(_TOKEN_BYTES)}
+    return environment_for_child({**path, **ray}, without=[*without, "RAY_"])
