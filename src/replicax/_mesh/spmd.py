@@ -134,6 +134,7 @@ def _build_spmd(
         combine,
         mesh=topology.mesh if several else None,
         pays_per_array=topology.pays_per_array,
+        meets_per_array=topology.meets_per_array,
     )
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
