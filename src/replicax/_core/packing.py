@@ -16,9 +16,6 @@ from replicax._core.topology import AXIS
 
 # How a sum in packs is known in a traced program: by the name of the call, which ends with sizes.
 _SUM = "sum_in_packs_of_"
-# Bytes: up to here, devices of a CPU meet for longer than it takes to copy an array.
-SMALL = 1 << 18
-_SIZES = ("bytes_per_pack", "largest")
 
 
 def group_by_size(sizes: Sequence[int | None], bytes_per_pack: int) -> list[list[int]]:
@@ -101,7 +98,8 @@ def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     before, is_sum, sizes = str(equation.params.get("name", "")).partition(_SUM)
     if not is_sum or before:
         return None
-    return functools.partial(sum_in_packs, **dict(zip(_SIZES, map(int, sizes.split("_")), strict=True)))
+    bytes_per_pack, largest = map(int, sizes.split("_"))
+    return functools.partial(sum_in_packs, bytes_per_pack=bytes_per_pack, largest=largest)
 
 
 @functools.lru_cache(maxsize=64)

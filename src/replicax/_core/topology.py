@@ -24,6 +24,8 @@ AXIS = "replica"
 # The second axis, where several devices hold one replica.
 MODEL = "model"
 
+# Bytes: up to here, an array is copied faster than the devices of a CPU meet for it.
+_SMALL = 1 << 18
 _DEVICE_NAME = re.compile(
     r"^(?:/job:[^/]*)?(?:/replica:\d+)?(?:/task:\d+)?/?(?:device:)?([a-z_]+):?(\d+)?$"
 )
@@ -174,12 +176,15 @@ class Topology:
         return self.platform == "cpu" and self.num_processes > 1
 
     @property
-    def meets_per_array(self) -> bool:
-        """Whether the devices meet once for each array of an all-reduce, merged or not.
+    def packs_up_to(self) -> int | None:
+        """The largest array, in bytes, that is added up in a buffer with others; 0 for any.
 
-        Those of CPUs in one process do, at 50 to 100 µs each.
+        None for no buffers. Devices of CPUs in one process meet for each array of an all-reduce,
+        merged or not, for 50 to 100 µs: longer than it takes to copy a small one.
         """
-        return self.platform == "cpu" and self.num_processes == 1
+        if self.platform != "cpu":
+            return None
+        return 0 if self.num_processes > 1 else _SMALL
 
     @property
     def may_deadlock(self) -> bool:

@@ -49,9 +49,10 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return placed
 
 
-def kept_untracked(_: Callable[..., Any]) -> Callable[..., Any]:
+def kept_untracked(original: Callable[..., Any]) -> Callable[..., Any]:
     """Setting an attribute of a model: of what its loop holds, Keras is to track nothing."""
 
+    @functools.wraps(original)
     def setattr(self: Any, name: str, value: Any) -> None:
         if not _compat.keep_loop_state(self, name, value):
             super(_compat.JAXTrainer, self).__setattr__(name, value)
