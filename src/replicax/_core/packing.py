@@ -95,11 +95,22 @@ def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -
 
 def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
+    sizes = _sizes_of(equation)
+    return functools.partial(sum_in_packs, **sizes) if sizes else None
+
+
+def pack_size_of(equation: Any) -> int | None:
+    """`bytes_per_pack`, if an operation is the call of `sum_in_packs` for arrays of any size."""
+    sizes = _sizes_of(equation)
+    return sizes["bytes_per_pack"] if sizes and not sizes["largest"] else None
+
+
+def _sizes_of(equation: Any) -> dict[str, int] | None:
     before, is_sum, sizes = str(equation.params.get("name", "")).partition(_SUM)
     if not is_sum or before:
         return None
     bytes_per_pack, largest = map(int, sizes.split("_"))
-    return functools.partial(sum_in_packs, bytes_per_pack=bytes_per_pack, largest=largest)
+    return {"bytes_per_pack": bytes_per_pack, "largest": largest}
 
 
 @functools.lru_cache(maxsize=64)
