@@ -66,8 +66,11 @@ class CentralProgram:
         self._plan(Operations(closed, rows))
         #: Positions of the arguments whose memory is used for new values.
         self.replaced = self._replaced() if donates and not _may_fail(closed) else []
-        is_replaced = set(self.replaced)
-        self._rest = [i for i in self._at_home if i not in is_replaced]
+        # JAX gives memory that is used again to the first result that it fits: in this order to
+        # the variable's own. To another's, XLA would copy it out of the way first.
+        order = {i: place for place, i in enumerate(self.replaced)}
+        self._late.sort(key=lambda k: order.get(self._olds[k], len(order)))
+        self._rest = [i for i in self._at_home if i not in order]
         leaves = jax.tree.leaves(args)
         some = store.lend([leaves[i] for i in self._away[:1]])
         self._layout = some[0].sharding if some else None

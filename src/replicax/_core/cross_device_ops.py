@@ -44,7 +44,8 @@ class CrossDeviceOps:
         Returns:
             The combined arrays, the same on every replica.
         """
-        return sum_leaves(op, leaves, group)
+        totals = group.sum_together(leaves)
+        return totals if op is ReduceOp.SUM else [total / group.size for total in totals]
 
     def reduce(
         self,

@@ -14,7 +14,7 @@ from jax import lax
 
 from replicax._core.topology import AXIS
 
-# How a sum in packs is known in a traced program: by the name of the call, which ends with a size.
+# How a sum in packs is known in a traced program: by the name of the call, which ends with sizes.
 _SUM = "sum_in_packs_of_"
 
 
@@ -80,7 +80,7 @@ def combine_packed(
     return results
 
 
-def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0) -> list[Any]:
+def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -> list[Any]:
     """Inside a map over the replicas: the sums of arrays, which travel in buffers.
 
     In a traced program this is one call, so that others can see what it adds up.
@@ -88,25 +88,47 @@ def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0) -> list[Any]:
     Args:
         leaves: The arrays.
         bytes_per_pack: The size in bytes from which on a buffer is full; 0 for none.
+        largest: The size in bytes of the largest array in a buffer; 0 for any.
     """
-    return _summing(bytes_per_pack)(leaves)
+    return _summing(bytes_per_pack, largest)(leaves)
+
+
+def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
+    """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
+    sizes = _sizes_of(equation)
+    return functools.partial(sum_in_packs, **sizes) if sizes else None
 
 
 def pack_size_of(equation: Any) -> int | None:
-    """`bytes_per_pack`, if an operation is the call of `sum_in_packs`; else None."""
-    before, is_sum, size = str(equation.params.get("name", "")).partition(_SUM)
-    return int(size) if is_sum and not before and size.isdecimal() else None
+    """`bytes_per_pack`, if an operation is the call of `sum_in_packs` for arrays of any size."""
+    sizes = _sizes_of(equation)
+    return sizes["bytes_per_pack"] if sizes and not sizes["largest"] else None
+
+
+def _sizes_of(equation: Any) -> dict[str, int] | None:
+    before, is_sum, sizes = str(equation.params.get("name", "")).partition(_SUM)
+    if not is_sum or before:
+        return None
+    bytes_per_pack, largest = map(int, sizes.split("_"))
+    return {"bytes_per_pack": bytes_per_pack, "largest": largest}
 
 
 @functools.lru_cache(maxsize=64)
-def _summing(bytes_per_pack: int) -> Callable[[list[Any]], list[Any]]:
+def _summing(bytes_per_pack: int, largest: int) -> Callable[[list[Any]], list[Any]]:
+    def add_up(packs: list[Any]) -> list[Any]:
+        return list(lax.psum(packs, AXIS))
+
     def summed(leaves: list[Any]) -> list[Any]:
-        def add_up(packs: list[Any]) -> list[Any]:
-            return list(lax.psum(packs, AXIS))
+        fits = [not largest or leaf.nbytes <= largest for leaf in leaves]
+        if sum(fits) == 1:  # alone in a buffer it would be copied for nothing
+            fits = [False] * len(leaves)
+        large = [leaf for leaf, fit in zip(leaves, fits, strict=True) if not fit]
+        small = [leaf for leaf, fit in zip(leaves, fits, strict=True) if fit]
+        ours = iter(combine_packed(small, add_up, bytes_per_pack=bytes_per_pack))
+        others = iter(add_up(large) if large else [])
+        return [next(ours if fit else others) for fit in fits]
 
-        return combine_packed(leaves, add_up, bytes_per_pack=bytes_per_pack)
-
-    summed.__name__ = f"{_SUM}{bytes_per_pack}"
+    summed.__name__ = f"{_SUM}{bytes_per_pack}_{largest}"
     return jax.jit(summed)
 
 

@@ -124,6 +124,19 @@ def place_all(values: Any, layouts: Any) -> Any:
     return jax.tree.map(place, values, jax.tree.broadcast(layouts, values))
 
 
+def place_batch(leaves: Sequence[Any], layouts: Sequence[Sharding]) -> list[Any]:
+    """`place` for each leaf of a batch; arrays of NumPy are taken over, and must not change.
+
+    `jax.device_put` comes to the same, in two to three times as long.
+    """
+    if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
+        return place_all(list(leaves), list(layouts))
+    return [
+        jax.make_array_from_callback(leaf.shape, layout, leaf.__getitem__)
+        for leaf, layout in zip(leaves, layouts, strict=True)
+    ]
+
+
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """An array without values, whose memory the devices of a CPU take over as it is."""
     kind = np.dtype(dtype)

@@ -79,7 +79,7 @@ class SyncGroup:
         share: This replica's weight in a mean of variables: 0 for a replica without rows.
         gathers: The sizes that gathers meet, for uneven shapes.
         mesh: The devices, if several of them hold one replica.
-        pays_per_array: Whether each array of an all-reduce is an operation of the network.
+        packs_up_to: The largest array that travels in a buffer with others: see `Topology`.
     """
 
     def __init__(
@@ -90,14 +90,12 @@ class SyncGroup:
         share: float | None = None,
         gathers: GatherLog | None = None,
         mesh: Mesh | None = None,
-        pays_per_array: bool = False,
+        packs_up_to: int | None = None,
     ) -> None:
         self.size, self.is_on_one_device = size, mesh is None
-        self._pays_per_array = pays_per_array
-        self._mesh = mesh
+        self._mesh, self._packs_up_to = mesh, packs_up_to
         self.share = 1.0 / size if share is None else share
-        self._combine = combine
-        self._gathers = gathers
+        self._combine, self._gathers = combine, gathers
 
     def replica_id(self) -> Any:
         """The number of this replica; int32."""
@@ -146,8 +144,10 @@ class SyncGroup:
         return list(lax.psum(leaves, AXIS))
 
     def sum_together(self, leaves: list[Any]) -> list[Any]:
-        """`sum`, in one buffer for each type if that is cheaper."""
-        return self.sum(leaves, 0 if self._pays_per_array else None)
+        """`sum`, in a buffer for each type where that is cheaper: of all leaves, or small ones."""
+        if self._packs_up_to is None or self._gathers is not None:
+            return self.sum(leaves)
+        return sum_in_packs(leaves, largest=self._packs_up_to)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         """Concatenate every array of a nest over the group along `axis`."""

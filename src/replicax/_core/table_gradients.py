@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.packing import pack_size_of, packed, sum_in_packs, unpacked
+from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.partial_sums import bound
 from replicax._core.rows import pays_to_gather
 from replicax._core.table_rows import Firsts, Rows, find_firsts
@@ -240,8 +240,8 @@ class _Evaluation:
 def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     """How an operation sums arrays over all replicas, if that is what it does."""
     params = equation.params
-    if (size := pack_size_of(equation)) is not None:
-        return functools.partial(sum_in_packs, bytes_per_pack=size)
+    if (add_up := summing_in_packs(equation)) is not None:
+        return add_up
     plain = params.get("axes") == (AXIS,) and params.get("axis_index_groups") is None
     if equation.primitive.name == "psum" and plain:
         return lambda leaves: list(lax.psum(leaves, AXIS))

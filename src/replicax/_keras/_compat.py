@@ -527,6 +527,16 @@ def drop_loop_state(model: Any) -> None:
     model._jax_state = None
 
 
+def keep_loop_state(model: Any, name: str, value: Any) -> bool:
+    """Give a model an attribute if it is the state that Keras' loop holds; whether it is.
+
+    Keras itself would look for variables to track among all values, after each step.
+    """
+    if name == "_jax_state":
+        object.__setattr__(model, name, value)
+    return name == "_jax_state"
+
+
 def stored_dtype(variable: KerasVariable) -> str:
     """The type that a variable is stored in, which may be another than a layer reads."""
     return str(jax.dtypes.canonicalize_dtype(variable._dtype))

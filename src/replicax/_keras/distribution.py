@@ -24,7 +24,7 @@ from replicax._core.placement import (
     is_spread,
     own_copy,
     place,
-    place_all,
+    place_batch,
     place_rows,
     to_host,
 )
@@ -173,7 +173,7 @@ class StoreDistribution(_compat.Distribution):
         leaves, tree = jax.tree.flatten(batch)
         layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
         arrays = leaves if owned else list(map(own_copy, leaves))
-        return tree.unflatten(place_all(arrays, layouts))
+        return tree.unflatten(place_batch(arrays, layouts))
 
     def _put_rows(self, batch: WorkerRows) -> Any:
         """The global batch of which each worker holds some rows; all workers call it together."""

@@ -49,6 +49,17 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return placed
 
 
+def kept_untracked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Setting an attribute of a model: of what its loop holds, Keras is to track nothing."""
+
+    @functools.wraps(original)
+    def setattr(self: Any, name: str, value: Any) -> None:
+        if not _compat.keep_loop_state(self, name, value):
+            super(_compat.JAXTrainer, self).__setattr__(name, value)
+
+    return setattr
+
+
 def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
     """The values of all variables for a loop: none, if its steps read and write variables."""
 

@@ -24,7 +24,12 @@ from replicax._keras.capture import raise_explained
 from replicax._keras.data import adapted, ended_look, unannounced_end
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.epochs import heard_of_at_its_end
-from replicax._keras.placing import placed_batch, placed_batches, state_elsewhere
+from replicax._keras.placing import (
+    kept_untracked,
+    placed_batch,
+    placed_batches,
+    state_elsewhere,
+)
 from replicax._keras.replica_steps import ReplicaSteps
 from replicax._keras.slots import noted
 from replicax._keras.steps import Steps
@@ -49,6 +54,7 @@ def install() -> None:
     _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
     _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
     _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
+    _compat.wrap(trainer, "__setattr__", kept_untracked)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.EpochIterator, "reset", ended_look)

@@ -83,19 +83,26 @@ def _each(arrays: Sequence[Any], layout: Sharding) -> Sequence[Any]:
     (source,) = sources
     devices = list(np.array(layout.mesh.devices).flat)
     on_cpu = all(device.platform == "cpu" for device in (source, *devices))
-    seen = [_as_memory(array) for array in arrays] if on_cpu else arrays
-    copies = [arrays if device == source else jax.device_put(seen, device) for device in devices]
+    if on_cpu and not any(_is_extended(array.dtype) for array in arrays):
+        return [_shared(array, layout) for array in arrays]
+    copies = [arrays if device == source else jax.device_put(arrays, device) for device in devices]
     make = jax.make_array_from_single_device_arrays
     each = zip(*copies, strict=True)
     return [make(array.shape, layout, parts) for array, parts in zip(arrays, each, strict=True)]
 
 
-def _as_memory(array: Any) -> Any:
-    """An array of a CPU, as another device of CPUs takes over its memory.
+@functools.cache
+def _is_extended(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _shared(array: Any, layout: Sharding) -> Any:
+    """An array of a CPU, whose memory all devices of a layout read.
 
     NumPy sees it, too, then: no program will write to it, whatever is donated.
     """
-    return array if jnp.issubdtype(array.dtype, jax.dtypes.extended) else np.asarray(array)
+    seen = np.asarray(array)
+    return jax.make_array_from_callback(seen.shape, layout, lambda _: seen)
 
 
 def _together(arrays: Sequence[Any], layout: Sharding) -> Sequence[Any]:

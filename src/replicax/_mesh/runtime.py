@@ -70,8 +70,9 @@ class Runtime:
         in_replica_view = bool(compression or local_steps)
         self.distribution = StoreDistribution(store, topology, in_replica_view=in_replica_view)
         self.distribution.local_steps = local_steps
-        if topology.pays_per_array:
-            group = SyncGroup(topology.num_replicas, reducer.combine)
+        packs, alone = topology.packs_up_to, topology.model_parallel == 1 < topology.num_replicas
+        if topology.pays_per_array or (alone and packs is not None):
+            group = SyncGroup(topology.num_replicas, reducer.combine, packs_up_to=packs)
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         prepare(topology.platform)
         self.hands_out = False

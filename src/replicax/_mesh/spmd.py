@@ -133,7 +133,7 @@ def _build_spmd(
         replicas,
         combine,
         mesh=topology.mesh if several else None,
-        pays_per_array=topology.pays_per_array,
+        packs_up_to=topology.packs_up_to,
     )
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
-from replicax._core.placement import aligned, own_copy, place_rows
+from replicax._core.placement import aligned, own_copy, place_batch, place_rows
 from replicax._core.values import PerReplica, refuse_text
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
         refuse_text(leaf)
     if topology.num_replicas == 1:
         one = len(topology.devices) == 1
-        home = topology.devices[0] if one else topology.replicated
-        return tree.unflatten(jax.device_put([own_copy(leaf) for leaf in leaves], home))
+        home = SingleDeviceSharding(topology.devices[0]) if one else topology.replicated
+        return tree.unflatten(place_batch(list(map(own_copy, leaves)), [home] * len(leaves)))
     columns = list(zip(leaves, *(tree.flatten_up_to(piece) for piece in pieces[1:]), strict=True))
     return tree.unflatten(_put_columns(topology, columns))
 
@@ -49,7 +50,7 @@ def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[P
     if topology.num_processes > 1:
         placed = iter([place_rows(a, topology.split, topology.num_replicas) for a in even])
     else:
-        placed = iter(jax.device_put(even, topology.split))
+        placed = iter(place_batch(even, [topology.split] * len(even)))
     return [
         # Uneven pieces are computed in lockstep, by every device: see lockstep.py.
         PerReplica(parts=tuple(jax.device_put(list(map(own_copy, column)), topology.replicated)))
@@ -100,4 +101,6 @@ def _stacked(leaves: Sequence[Any]) -> np.ndarray:
     """A copy of these arrays as one, which the devices of a CPU take over as it is."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     out = aligned((len(arrays), *arrays[0].shape), np.result_type(*arrays))
-    return np.stack(arrays, out=out)
+    for place, array in enumerate(arrays):
+        out[place] = array
+    return out

@@ -103,6 +103,32 @@ def test_workers_exchange_packs_of_a_size(operation, sizes):
     assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == sizes
 
 
+@pytest.mark.parametrize(
+    ("sizes", "travel"),
+    [
+        ([3, 1, 2], [6]),  # the small ones in one buffer
+        ([3, 70_000, 1, 65_536], [65_540, 70_000]),  # up to 256 KB; the large by themselves
+        ([3, 70_000], [3, 70_000]),  # one alone is not copied
+    ],
+)
+def test_devices_that_meet_for_each_array_add_up_small_ones_together(sizes, travel):
+    group = SyncGroup(2, CrossDeviceOps().combine, packs_up_to=1 << 18)
+    leaves = [np.arange(2 * size, dtype="float32").reshape(2, size) for size in sizes]
+
+    def mean(*leaves):
+        return group.all_reduce(ReduceOp.MEAN, leaves)
+
+    assert sorted(travelling(mean, *(leaf[0] for leaf in leaves))) == travel
+    for found, leaf in zip(jax.vmap(mean, axis_name=AXIS)(*leaves), leaves, strict=True):
+        np.testing.assert_array_equal(found, np.stack([leaf.mean(axis=0)] * 2))
+
+
+def test_an_operation_that_says_how_it_packs_is_obeyed():
+    group = SyncGroup(2, NcclAllReduce(num_packs=0).combine, packs_up_to=1 << 18)
+    leaves = [np.ones(3, "float32")] * 2
+    assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == [3, 3]
+
+
 @pytest.mark.parametrize("packs_by_default", [False, True])
 def test_one_call_may_have_other_packs(packs_by_default):
     operation = CollectiveAllReduce(packs_by_default=packs_by_default)

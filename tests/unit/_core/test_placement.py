@@ -18,6 +18,7 @@ from replicax._core.placement import (
     is_spread,
     place,
     place_all,
+    place_batch,
     place_rows,
     to_host,
 )
@@ -90,6 +91,17 @@ def test_a_nest_is_placed():
 def test_a_nest_goes_leaf_by_leaf_to_devices_of_others(monkeypatch):
     monkeypatch.setattr(placement, "place", lambda value, layout: value + 1)
     assert place_all({"a": [1, 2]}, Far()) == {"a": [2, 3]}
+
+
+def test_leaves_of_a_batch_go_each_where_its_layout_says():
+    rows, one = np.arange(8.0).reshape(4, 2), np.array(3, "int32")
+    home = jax.sharding.SingleDeviceSharding(TWO.devices[1])
+    layouts = [TWO.split, TWO.replicated, home]
+    for leaves in ([rows, one, rows], [rows, one, jnp.asarray(rows)]):  # the last is on a device
+        placed = place_batch(leaves, layouts)
+        assert [leaf.sharding for leaf in placed] == layouts
+        assert [leaf.tolist() for leaf in placed] == [rows.tolist(), 3, rows.tolist()]
+        assert [str(leaf.dtype) for leaf in placed] == ["float32", "int32", "float32"]
 
 
 def test_rows_of_one_process():

@@ -416,3 +416,24 @@ def test_plain_keras_gives_the_same_bits_with_the_seams():
         timeout=100,
     )
     assert done.stdout.split()[-1:] == ["same"], done.stderr
+
+
+def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
+    model = net(strategy)
+    tracker, looked = type(model._tracker), []
+    track = tracker.track
+
+    def noted(self, value):
+        looked.append(value)
+        return track(self, value)
+
+    def looks(rows):
+        looked.clear()
+        model.fit(X[:rows], Y[:rows], batch_size=1, verbose=0)
+        return len(looked)
+
+    monkeypatch.setattr(tracker, "track", noted)
+    looks(1)
+    assert looks(2) == looks(8)
+    model.extra = [1]  # at what a user sets it looks as ever
+    assert looked[-2:] == [[1], 1]

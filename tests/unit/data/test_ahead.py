@@ -181,6 +181,34 @@ def test_what_is_closed_has_ended():
     wait_until(lambda: not threads())
 
 
+@pytest.mark.parametrize("how", ["close", "end", "error"])
+def test_all_who_wait_hear_that_there_is_no_more(how):
+    go_on, heard = threading.Event(), []
+
+    def produce():
+        assert go_on.wait(60)
+        raise OSError("no more") if how == "error" else StopIteration
+
+    ahead = Ahead(produce, lambda: None, 1)
+
+    def wait():
+        try:
+            next(ahead)
+        except (StopIteration, OSError) as error:
+            heard.append(type(error))
+
+    readers = [threading.Thread(target=wait) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    if how == "close":
+        ahead.close()
+    go_on.set()
+    for reader in readers:
+        reader.join(60)
+    ended = [StopIteration] * 3 if how != "error" else [OSError, StopIteration, StopIteration]
+    assert sorted(heard, key=str) == sorted(ended, key=str)
+
+
 def test_what_is_closed_before_it_began_has_ended():
     ahead = Ahead(lambda: 1, lambda: None, 2)
     ahead.close()

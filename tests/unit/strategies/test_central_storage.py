@@ -144,6 +144,26 @@ def test_only_what_the_replicas_read_is_lent(monkeypatch):
     assert weight.value.tolist() == [-2.75, -1.75]  # 1.5 less, then 2.25 less
 
 
+def test_what_an_optimizer_keeps_stays_in_its_memory():
+    # Of what has one shape, each value takes the memory of its own old one: nothing is moved.
+    strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:5")
+    with strategy.scope():
+        weight = keras.Variable(np.ones((4, 5), "float32"))
+        optimizer = keras.optimizers.Adam(0.1)
+        optimizer.build([weight])
+
+    def replica(x):
+        optimizer.apply([x * weight])
+
+    for _ in range(2):  # the first takes copies
+        strategy.run(replica, args=(np.ones((4, 5), "float32"),))
+    kept = [v for v in optimizer.variables if v.shape == (4, 5)]
+    before = [v.value.unsafe_buffer_pointer() for v in kept]
+    strategy.run(replica, args=(np.ones((4, 5), "float32"),))
+    assert [v.value.unsafe_buffer_pointer() for v in kept] == before
+    assert len(kept) == 2
+
+
 def test_values_that_somebody_holds_stay_as_they_were():
     strategy = rx.CentralStorageStrategy(["CPU:1", "CPU:2"], "CPU:1")
     weight, momentum, step = a_loop(strategy)

