@@ -180,8 +180,9 @@ class _Evaluation:
         if jnp.shape(table) != rows.zeros.shape:
             return None
         if rows.may_repeat and rows.firsts.places is None:
-            found = [one.firsts for one in self._found if one.may_repeat]
-            find_firsts([one for one in found if one.places is None])
+            others = [one.firsts for one in self._found if one.may_repeat and one.whole is None]
+            unknown = {id(one): one for one in [rows.firsts, *others] if one.places is None}
+            find_firsts(list(unknown.values()))
         return [rows.added_to(table, sign)]
 
     def _dense(self, value: Any) -> Any:
@@ -229,8 +230,10 @@ class _Evaluation:
         waits = any(value is rows for rows in self._apart)  # a sum over all already
         if waits or not isinstance(value, Rows) or not self._exchanges(value):
             return None
+        # As a rule the sum is added to a table, and not also what one replica brings to it.
         self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
-        self._found.append(replace(value, whole=None))
+        firsts = Firsts(value.indices, len(value.zeros))
+        self._found.append(replace(value, firsts=firsts, whole=None))
         return self._found[-1]
 
     def _exchanges(self, rows: Rows) -> bool:

@@ -61,6 +61,7 @@ class Rows:
 
     def _sums(self) -> Any:
         """The rows, with the sum of those of one index where that is first, and zeros elsewhere."""
+        assert self.firsts.places is not None
         rows = self.updates.reshape(self.indices.size, *self.zeros.shape[1:])
         sums = jnp.zeros_like(rows).at[self.firsts.places].add(rows, mode="drop")
         return sums.reshape(self.updates.shape)

@@ -100,7 +100,7 @@ def test_what_is_no_number_stays_so(kernel):
     ],
     ids=["forward", "second", "checkpoint", "by bias", "biases", "images", "all"],
 )
-def test_other_transformations_give_the_same(kernel, change):
+def test_other_transformations_give_the_same(ruled, change):
     *operands, how = random_case(3)
     ours = jax.jit(change(lambda *some: rectified(*some, how)))(*operands)
     alike(ours, jax.jit(change(lambda *some: one_by_one(*some, how)))(*operands))

@@ -250,6 +250,19 @@ def test_a_sum_of_sums_counts_every_replica_twice():
     np.testing.assert_allclose(found, TABLE - 2 * G, rtol=1e-5, atol=1e-6)
 
 
+def test_a_gradient_may_be_added_up_twice_and_used_before():
+    def step(table, ids, scales):
+        own = gradient(table, ids, scales)
+        once = table - lax.psum(own, AXIS)
+        return once, once - 0.5 * lax.psum(own, AXIS), lax.all_gather(table - own, AXIS)
+
+    once, again, each = in_replicas(step, SIZE)(TABLE, IDS, SCALES)
+    np.testing.assert_allclose(once, TABLE - G, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again, TABLE - 1.5 * G, rtol=1e-5, atol=1e-6)
+    owns = [gradient(TABLE, IDS[half], SCALES[half]) for half in (slice(4), slice(4, 8))]
+    np.testing.assert_allclose(each, [TABLE - own for own in owns], rtol=1e-5, atol=1e-6)
+
+
 def test_what_many_occurrences_add_is_not_lost_to_rounding():
     count, size = 20_000, 60_000
     table, ids = np.full((size, 1), 0.05, "float32"), np.full(count, 3, "int32")

@@ -54,7 +54,7 @@ def test_the_first_element_says_what_its_batch_will_be(change, shape):
         Dataset.range(8).batch(4),  # rows in memory
         rows(make=str).batch(4),
         rows(make=lambda number: np.zeros(number)).padded_batch(4),
-        rows().batch(8),  # the only one, which may be smaller
+        Dataset.range(8).map(lambda x: x + 1.0).batch(8),  # the only one, which may be smaller
         rows().filter(lambda *row: False).batch(4),
         rows().take(0).batch(4),
     ],
