@@ -70,7 +70,7 @@ class HostAdapter(_compat.DataAdapter):
         if not self._is_new or self._class_weight is not None:
             return None
         if self._put_back is None:
-            self._put_back = self._begin()
+            self._put_back = iter(self._begin())
         known = getattr(self._put_back, "coming", None)
         return known() if known else None
 
@@ -115,8 +115,6 @@ class HostAdapter(_compat.DataAdapter):
             if look is not None and look is self._look and not look.saw(batch):
                 self._look = None  # but a pass
             yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
-        if look is self._look:
-            self._look = None
         if is_empty:
             raise UsageError(
                 "`fit`, `evaluate` and `predict` need at least one batch. Received: a data set "

@@ -17,7 +17,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.data import HostAdapter
-from replicax._keras.warm_up import is_built_without_data
+from replicax._keras.warm_up import has_looked
 
 
 def install() -> None:
@@ -30,7 +30,7 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is not None:
             _compat.note_epochs(self, iterator)
-            if data_batch is None and is_built_without_data(original, self, iterator):
+            if data_batch is None and has_looked(original, self, iterator):
                 return None
         return original(self, iterator, data_batch)
 

@@ -10,7 +10,6 @@ from replicax._control.agreement import agree
 from replicax._keras import _compat
 from replicax._keras.data import HostAdapter
 from replicax._keras.distribution import StoreDistribution
-from replicax._keras.warm_up import expected
 from replicax._keras.workers import share_random_state
 
 
@@ -30,8 +29,7 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             agree("data", {"number of batches": str(adapter.num_batches)})
             if not owned:
                 share_random_state()  # from which Keras draws the order of arrays
-        placed = distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
-        return expected(placed, adapter, distribution)
+        return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
 
     return batches
 

@@ -7,7 +7,6 @@ several steps is in repeated.py.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -77,6 +76,24 @@ class Steps:
         self._returned = self._state
         return logs, self._state
 
+    def warm_up(self, batches: list[Any]) -> None:
+        """Compile the steps of one call, on batches like these, before the first is there."""
+        if self._eager or self._compiled is not None:
+            return
+        self._look_up_variables()
+        state = tuple([variable.value for variable in group] for group in self._variables)
+        program = self._compile(state)
+        compile_for(program, state, batches)
+        self._compiled = program
+
+    def _look_up_variables(self) -> None:
+        """Note the variables down whose values are the state; for other ones, compile anew."""
+        groups = step_variables(self._model, self._kind)
+        if [list(map(id, group)) for group in groups] != self._keys:
+            self._keys = [list(map(id, group)) for group in groups]
+            self._compiled = None
+        self._variables = groups
+
     def _taken_over(self, state: Any) -> Any:
         """The state at the start of a loop, or after a callback has looked at it.
 
@@ -84,14 +101,10 @@ class Steps:
         hold as well: what it takes over is a copy. The variables may be other ones than last
         time, too, if a layer was frozen.
         """
-        groups = step_variables(self._model, self._kind)
-        if [list(map(id, group)) for group in groups] != self._keys:
-            self._keys = [list(map(id, group)) for group in groups]
-            self._compiled = None
-        self._variables = groups
+        self._look_up_variables()
         if self._is_common and not self._is_agreed:
             self._is_agreed = True
-            paths = [variable.path for group in groups for variable in group]
+            paths = [variable.path for group in self._variables for variable in group]
             agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
         if not self._donates:
             return state
@@ -106,8 +119,6 @@ class Steps:
         A full number of batches of one shape is one program, a loop on the devices.
         """
         wanted = self._model.steps_per_execution
-        if self._compiled is None and not self._eager:
-            self._warm_up(state, iterator, wanted)
         batches = self._pace.take(iterator, wanted)
         if len(batches) == wanted and not self._eager and (wanted == 1 or are_alike(batches)):
             return self._step(state, batches)
@@ -123,16 +134,6 @@ class Steps:
         jax.block_until_ready(outputs)
         self._in_flight = joined(outputs)
         return self._in_flight, state
-
-    def _warm_up(self, state: Any, iterator: Any, wanted: int) -> None:
-        """Compile the steps while their first batch is being made, if one like it is known."""
-        blank = getattr(iterator, "blank", None)
-        with contextlib.suppress(Exception):  # of the user's code, which is traced again then
-            batch = blank and blank()
-            if batch is not None:
-                program = self._compile(state)
-                compile_for(program, state, [batch] * wanted)
-                self._compiled = program
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         store, topology = self._distribution.store, self._distribution.topology

@@ -33,6 +33,7 @@ from replicax._keras.placing import (
 from replicax._keras.replica_steps import ReplicaSteps
 from replicax._keras.slots import noted
 from replicax._keras.steps import Steps
+from replicax._keras.warm_up import running
 from replicax._keras.worker_batches import refuse_endless_validation
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -102,7 +103,7 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
         if owner is None:
             with installed(None):
                 return original(self, *args, **kwargs)
-        with owner.scope():
+        with owner.scope(), _noted_as_running(original.__name__):
             if owner.extended.distribution.make_steps is not None:
                 refuse_endless_validation(kwargs)
             try:
@@ -118,6 +119,15 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                     steps.forget()
 
     return method
+
+
+@contextlib.contextmanager
+def _noted_as_running(method: str) -> Generator[None, None, None]:
+    before = running.set(method)
+    try:
+        yield
+    finally:
+        running.reset(before)
 
 
 def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:

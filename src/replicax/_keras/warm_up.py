@@ -1,56 +1,37 @@
 """A step is compiled while a thread makes its first batch, where its shapes are known by then.
 
 Keras looks at the first batch, to build the loss and the metrics, before it begins. Where a data
-set of ours says what that batch will look like, they are built for such zeros, and so is the
-program. Whatever goes wrong here is left to the usual way, which says so.
+set of ours says what that batch will look like, they are built for such zeros meanwhile, and the
+program is compiled. Then the look waits for the batch, as it always has: callbacks begin behind it,
+and find its errors and its random numbers where they were. Whatever goes wrong in the meantime is
+left to the usual way, which says so.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
 
 from replicax._keras import _compat
 from replicax._keras.data import HostAdapter
 
-
-@final
-class Expected(Iterator[Any]):
-    """The batches of a pass, on the devices; what the first will look like may be known before.
-
-    Args:
-        batches: The batches.
-        adapter: What they come from.
-        distribution: Where they go.
-    """
-
-    def __init__(self, batches: Iterator[Any], adapter: HostAdapter, distribution: Any) -> None:
-        self._batches = batches
-        self._blank = lambda: blank(adapter, distribution)
-
-    def __next__(self) -> Any:
-        self._blank = lambda: None
-        return next(self._batches)
-
-    def blank(self) -> Any:
-        """A batch like the first, which is being made now; None if it cannot be known."""
-        return self._blank()
+#: The method of a model that runs.
+running: ContextVar[str] = ContextVar("running", default="")
+_KINDS = {"fit": "train", "evaluate": "test"}
 
 
-def blank(adapter: HostAdapter, distribution: Any) -> Any:
-    """Zeros on the devices like the first batch of the next pass, or None."""
-    spec = adapter.coming()
-    return None if spec is None else distribution.blank(spec)
-
-
-def is_built_without_data(look: Callable[..., Any], model: Any, epochs: Any) -> bool:
-    """Build the loss and the metrics of a model without its first batch, if that can be.
+def has_looked(look: Callable[..., Any], model: Any, epochs: Any) -> bool:
+    """Build and compile for a first batch while it is made, and wait for it, if that can be.
 
     Args:
         look: Keras' look at a batch.
         model: The model.
         epochs: Keras' epoch iterator.
+
+    Returns:
+        Whether nothing is left to look for.
     """
     adapter, owner = epochs.data_adapter, _compat.strategy_of(model)
     distribution = owner and owner.extended.distribution
@@ -59,19 +40,27 @@ def is_built_without_data(look: Callable[..., Any], model: Any, epochs: Any) -> 
     # A layer that is not built may draw random numbers when it is, as the data may, too.
     if not _compat.looks_for_losses(model):
         return False
-    with contextlib.suppress(Exception):
-        batch = blank(adapter, distribution)
-        if batch is not None:
-            look(model, None, batch)
-            return True
-    return False
+    spec = adapter.coming()
+    if spec is None:
+        return False
+    with contextlib.suppress(Exception):  # of the user's code, which runs again then
+        batch = distribution.blank(spec)
+        look(model, None, batch)
+        _compile(model, batch, epochs.num_batches)
+    if _compat.looks_for_losses(model):
+        return False
+    for _ in epochs:
+        break
+    return True
 
 
-def expected(batches: Iterator[Any], adapter: Any, distribution: Any) -> Iterator[Any]:
-    """Batches on their way to the devices, as `Expected` if that is of use."""
-    if isinstance(adapter, HostAdapter) and _warms_up(distribution):
-        return Expected(batches, adapter, distribution)
-    return batches
+def _compile(model: Any, batch: Any, batches: int | None) -> None:
+    kind = _KINDS.get(running.get())
+    at_once = model.steps_per_execution
+    # Of fewer batches than that another program is made.
+    if kind is not None and (at_once == 1 or (batches or 0) >= at_once):
+        getattr(model, f"make_{kind}_function")()
+        getattr(model, f"{kind}_function").warm_up([batch] * at_once)
 
 
 def _warms_up(distribution: Any) -> bool:

@@ -80,6 +80,19 @@ def test_a_look_at_the_first_batch_takes_none_away():
         assert list(adapter.get_numpy_iterator()) == [4, 5, 6]
 
 
+def test_a_look_that_reads_all_takes_none_away():
+    batches = iter([1])
+
+    class Once(Batches):
+        def host_batches(self):
+            return batches
+
+    adapter = HostAdapter(Once())
+    assert list(adapter.get_numpy_iterator()) == [1]  # one was placed ahead: it met the end
+    adapter.end_look()
+    assert list(adapter.get_numpy_iterator()) == [1]
+
+
 def test_a_short_pass_is_no_look():
     class Once(Batches):
         num_batches = 1

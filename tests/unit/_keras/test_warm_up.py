@@ -152,14 +152,51 @@ def test_an_interrupt_while_a_step_is_compiled_ends_training(mirrored):
     assert np.isfinite(model.get_weights()[0]).all()
 
 
-def test_the_error_of_data_is_that_of_data(mirrored):
+class Begun(keras.callbacks.Callback):
+    """What of the data was made when training began."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.at_begin = [], []
+
+    def on_train_begin(self, logs=None):
+        self.at_begin.append(len(self.made))
+
+
+def test_callbacks_begin_behind_the_first_batch(mirrored):
+    begun = Begun()
+
+    def generate():
+        for row in zip(ROWS, TARGETS, strict=True):
+            begun.made.append(row)
+            yield row
+
+    model = net(mirrored)
+    model.fit(rx.data.Dataset.from_generator(generate).batch(8), callbacks=[begun], verbose=0)
+    assert begun.at_begin[0] >= 8
+
+
+def test_the_error_of_data_is_that_of_data_before_anything_begins(mirrored):
+    begun = Begun()
+
     def generate():
         yield ROWS[0], TARGETS[0]
         raise ArithmeticError("of the data")
 
     model = net(mirrored)
     with pytest.raises(ArithmeticError, match="of the data"):
-        model.fit(rx.data.Dataset.from_generator(generate).batch(8), verbose=0)
+        model.fit(rx.data.Dataset.from_generator(generate).batch(8), callbacks=[begun], verbose=0)
+    assert begun.at_begin == []
+
+
+@pytest.mark.parametrize("given", [{}, {"steps_per_epoch": 2}, {"steps_per_epoch": 4}])
+def test_several_steps_at_once_are_compiled_for_if_there_are_so_many(given):
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=4)
+    with programs_compiled() as programs:
+        model.fit(elements()[0].repeat().batch(8).take(4), **given, verbose=0)
+    assert len([name for name in programs if "program" in name]) == 1, programs
 
 
 def test_a_model_that_is_not_built_waits_for_its_first_batch(mirrored):
