@@ -82,6 +82,8 @@ class Steps:
             return
         self._look_up_variables()
         state = tuple([variable.value for variable in group] for group in self._variables)
+        if self._donates:  # what is copied for the first call is bound to its devices, too
+            state = jax.tree.map(lambda value: jax.device_put(value, value.sharding), state)
         program = self._compile(state)
         compile_for(program, state, batches)
         self._compiled = program

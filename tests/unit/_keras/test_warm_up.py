@@ -13,6 +13,7 @@ import pytest
 import replicax as rx
 
 from fitting import ROWS, TARGETS
+from helpers import run_python
 
 ROWS, TARGETS = ROWS[:24], TARGETS[:24]
 
@@ -95,6 +96,41 @@ def test_a_step_is_compiled_once_and_before_its_first_batch_is_there(strategy):
     found = again.fit(rx.data.Dataset.from_generator(lambda: batches), verbose=0).history
     assert found["loss"][0] == history["loss"][0]
     assert found["mae"][0] == history["mae"][0]
+
+
+def test_in_a_process_with_one_device_a_step_is_compiled_once_too():
+    # There the values of new variables are not bound to it, and those of a step are.
+    said = run_python(
+        """
+        import threading
+        import jax, keras, numpy as np, replicax as rx
+
+        programs, compiled = [], threading.Event()
+
+        def heard(event, seconds, **about):
+            if event == "/jax/core/compile/backend_compile_duration":
+                programs.append(about.get("fun_name", ""))
+                if "program" in programs[-1]:
+                    compiled.set()
+
+        def generate():
+            for number in range(16):
+                if number == 1:
+                    compiled.wait(60)  # the limit is for one that never comes
+                yield np.ones(4, "float32"), np.ones(1, "float32")
+
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        with rx.OneDeviceStrategy("CPU:0").scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(rx.data.Dataset.from_generator(generate).batch(8), verbose=0)
+        print(len(jax.devices()), sum("program" in name for name in programs))
+        """,
+        JAX_NUM_CPU_DEVICES="1",
+        JAX_PLATFORMS="cpu",
+        RX_COMPILATION_CACHE="off",
+    )
+    assert said.split() == ["1", "1"]
 
 
 @pytest.mark.parametrize(
