@@ -212,7 +212,7 @@ def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause
         os.dup2(nothing, 0)
         np.random.seed()  # else all forks would draw the same numbers; Python's own differ
         threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-        time.sleep(pause)
+        time.sleep(pause)  # one that dies at its start, again and again, must not fill a core
         with os.fdopen(telling, "w") as line:
             try:
                 endpoint = start()

@@ -16,8 +16,10 @@ from replicax._ps.session import processes_of
 from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
+import members
 import tiny_member
 from helpers import LEAN, wait_until
+from members import about
 from processes import is_running, running_with
 
 pytestmark = [
@@ -53,10 +55,6 @@ def cluster(tmp_path_factory):
     assert not Path(cluster.folder).exists()
 
 
-def about(cluster, role, index, op="about"):
-    return tiny_member.about(cluster.member(role, index), cluster.secret, op)
-
-
 def test_members_are_there_and_know_the_secret(cluster):
     members = [(SERVER, 0), (WORKER, 0), (WORKER, 1)]
     found = [about(cluster, *member) for member in members]
@@ -84,28 +82,15 @@ def test_forks_do_not_draw_the_same_numbers(cluster):
 
 
 def test_a_member_that_is_killed_comes_back(cluster):
-    before = cluster.member(WORKER, 0)
-    process = about(cluster, WORKER, 0)["process"]
-    os.kill(process, signal.SIGKILL)
-    after = cluster.member(WORKER, 0, after=before.incarnation)
-    assert after.incarnation == before.incarnation + 1
-    assert tiny_member.about(after, cluster.secret)["process"] != process
+    members.check_that_a_killed_member_comes_back(cluster)
 
 
 def test_a_member_that_stands_still_comes_back_when_it_is_killed(cluster):
-    before = cluster.member(SERVER, 0)
-    process = about(cluster, SERVER, 0)["process"]
-    os.kill(process, signal.SIGSTOP)
-    cluster.kill(SERVER, 0)
-    after = cluster.member(SERVER, 0, after=before.incarnation)
-    assert tiny_member.about(after, cluster.secret)["process"] != process
-    assert not is_running(process)
+    members.check_that_one_that_stands_still_comes_back_when_it_is_killed(cluster)
 
 
 def test_a_worker_can_come_in_addition(cluster):
-    assert cluster.add_worker() == 2
-    assert cluster.num_workers == 3
-    assert about(cluster, WORKER, 2)["index"] == 2
+    members.check_that_a_worker_can_come_in_addition(cluster)
 
 
 def test_one_that_cannot_start_says_why_and_the_others_are_there(tmp_path):
@@ -149,7 +134,7 @@ if sys.argv[1] == "there":
     worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")["pid"]
     os.kill(worker, signal.SIGSTOP)
 print(cluster.folder, flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is killed
 """
 
 

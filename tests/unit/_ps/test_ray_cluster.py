@@ -21,8 +21,10 @@ from replicax._ps.session import processes_of
 from replicax._ps.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
+import members
 import tiny_member
 from helpers import wait_until
+from members import about
 from processes import is_running, running_with
 
 pytestmark = [
@@ -52,10 +54,6 @@ def cluster():
     yield cluster
     cluster.close()
     assert not processes_of(cluster.session)
-
-
-def about(cluster, role, index):
-    return tiny_member.about(cluster.member(role, index), cluster.secret)
 
 
 def process_of(cluster, role, index):
@@ -116,28 +114,15 @@ def inodes_of(session):
 
 
 def test_a_member_that_is_killed_comes_back(cluster):
-    before = cluster.member(WORKER, 0)
-    process = process_of(cluster, WORKER, 0)
-    os.kill(process, signal.SIGKILL)
-    after = cluster.member(WORKER, 0, after=before.incarnation)
-    assert after.incarnation == before.incarnation + 1
-    assert tiny_member.about(after, cluster.secret)["process"] != process
+    members.check_that_a_killed_member_comes_back(cluster)
 
 
 def test_a_member_that_stands_still_comes_back_when_it_is_killed(cluster):
-    before = cluster.member(SERVER, 0)
-    process = process_of(cluster, SERVER, 0)
-    os.kill(process, signal.SIGSTOP)
-    cluster.kill(SERVER, 0)
-    after = cluster.member(SERVER, 0, after=before.incarnation)
-    assert tiny_member.about(after, cluster.secret)["process"] != process
-    assert not is_running(process)
+    members.check_that_one_that_stands_still_comes_back_when_it_is_killed(cluster)
 
 
 def test_a_worker_can_come_in_addition(cluster):
-    assert cluster.add_worker() == 2
-    assert cluster.num_workers == 3
-    assert about(cluster, WORKER, 2)["index"] == 2
+    members.check_that_a_worker_can_come_in_addition(cluster)
 
 
 def variables_of(process):
