@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replicax._core.packing import combine_packed
+from replicax._core.packing import combine_packed, sum_in_packs
+from replicax._core.topology import AXIS
 
 
 def leaves():
@@ -64,6 +66,22 @@ def test_the_size_of_a_pack_comes_before_their_number():
     combine = Buffers()
     combine_packed([jnp.ones(4)] * 6, combine, num_packs=3)
     assert combine.seen == [("float32", 8)] * 3
+
+
+def test_a_pack_has_no_more_arrays_than_that():
+    combine = Buffers()
+    combine_packed([jnp.ones(i) for i in range(1, 8)], combine, most=3)
+    assert combine.seen == [("float32", 7 + 6 + 5), ("float32", 4 + 3 + 2), ("float32", 1)]
+
+
+@pytest.mark.parametrize(("size", "buffers"), [(0, [100, 100, 1]), (1 << 20, [201])])
+def test_many_arrays_take_several_buffers_unless_their_size_is_chosen(size, buffers):
+    jaxpr = jax.make_jaxpr(lambda leaves: sum_in_packs(leaves, size), axis_env=[(AXIS, 2)])(
+        [jnp.float32(i) for i in range(201)]
+    )
+    (call,) = jaxpr.eqns
+    sums = [one for one in call.params["jaxpr"].eqns if one.primitive.name == "psum"]
+    assert [operand.aval.size for one in sums for operand in one.invars] == buffers
 
 
 def test_nothing_to_pack():
