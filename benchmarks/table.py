@@ -41,7 +41,7 @@ FEW = {"one": ("mlp",), "central": ("mlp", "cnn"), SERVERS: ("mlp", "clicks")}
 # In TensorFlow, Keras 3 fails where a worker is another process; under CentralStorage, `fit` comes
 # to other losses than on one device.
 WITHOUT_KERAS_3 = (WORKERS, SERVERS, "central")
-ALSO_SECOND_START = ("default", MIRRORED)
+ALSO_SECOND_START = ("default", MIRRORED, WORKERS)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

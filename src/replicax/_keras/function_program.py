@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
+from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
@@ -81,6 +82,8 @@ class FunctionProgram:
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
         )
+        if self.is_common:
+            self._compiled = compiled_once(self._compiled, written, others, arrays)
 
     def __call__(self, leaves: list[Any], *, after: Any = None) -> tuple[Any, Any]:
         """Call it; if `after` is an array, not before that is computed."""

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._control.agreement import agree
+from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
 from replicax._core.placement import copied, place, place_all
@@ -46,7 +47,7 @@ class Steps:
         self._pace = paced(model, kind, distribution)
         self._distribution = distribution
         self._compiled: Any = None
-        self._agreed: set[Any] = set()
+        self._common: dict[Any, Any] = {}
         self._is_agreed = False
         self._has_begun = False
         self._is_common = distribution.topology.num_processes > 1
@@ -141,8 +142,7 @@ class Steps:
         store, topology = self._distribution.store, self._distribution.topology
         if not self._eager:
             self._compiled = self._compiled or self._compile(state)
-            if self._is_common:
-                self._agree(state, batches)
+            program = self._agreed(state, batches) if self._is_common else self._compiled
         if self._pace.probe is not None:
             self._look(self._pace.probe, store.lend(state), batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(state)))
@@ -156,7 +156,7 @@ class Steps:
         else:
             if self._in_flight is not None:
                 jax.block_until_ready(self._in_flight)
-            logs, new = timed(COMPUTE, self._compiled, state, batches)
+            logs, new = timed(COMPUTE, program, state, batches)
             if self._is_common:
                 dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
             # Logs, not state: the next step reuses the memory of the state.
@@ -183,7 +183,7 @@ class Steps:
 
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
-        self._agreed.clear()
+        self._common.clear()
         if distribution.store.home is not None:
             return CentralSteps(self._model, self._kind, distribution, donates=self._donates)
         return program_of_steps(
@@ -197,13 +197,14 @@ class Steps:
             donates=self._donates,
         )
 
-    def _agree(self, state: Any, batches: Any) -> None:
-        """Compare the program with the other workers' before a batch of new shapes."""
+    def _agreed(self, state: Any, batches: Any) -> Any:
+        """The program of all workers for such batches; they compare theirs at the first ones."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batches))
-        if shapes not in self._agreed:
+        if shapes not in self._common:
             traced = self._compiled.trace(state, batches)
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
-            self._agreed.add(shapes)
+            self._common[shapes] = compiled_once(self._compiled, state, batches)
+        return self._common[shapes]
 
     def restore(self) -> None:
         """Give variables that the loop had emptied the last values it knew, after a failure."""

@@ -146,6 +146,7 @@ class Runtime:
             variables = program.captured.common(map(_compat.stored, program.captured.variables))
             name = getattr(fn, "__qualname__", type(fn).__name__)
             agree_on_program(f"`run` of {name}", program.captured.jaxpr, arrays, variables)
+            return program if traced else program.once(arrays)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
@@ -44,6 +45,10 @@ class Program:
     varies: tuple[bool, ...]
     sums: tuple[int, ...]
     compiled: Any
+
+    def once(self, arrays: Sequence[Any]) -> Program:
+        """The same, compiled for such arrays by one of the workers of this machine."""
+        return replace(self, compiled=compiled_once(self.compiled, *self.state.values(), arrays))
 
     def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
         """The function's output, of distributed values, from what `compiled` gives."""
