@@ -97,12 +97,12 @@ def _plain(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> A
 
 
 def _plain_tangent(*arrays: Any, scale: float, causal: bool) -> Any:
-    inputs, tangents = arrays[:3], arrays[5:]
+    inputs, tangents = arrays[:3], arrays[4:]
     return [jax.jvp(_formula(scale, causal), tuple(inputs), tuple(tangents))[1]]
 
 
 def _plain_gradient(*arrays: Any, scale: float, causal: bool) -> Any:
-    *inputs, _result, _kept, given = arrays
+    *inputs, _kept, given = arrays
     return list(jax.vjp(_formula(scale, causal), *inputs)[1](given))
 
 
@@ -181,24 +181,24 @@ mlir.register_lowering(
 
 
 def _attention_jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
-    results = _attention.bind(*inputs, **how)
+    result, kept = _attention.bind(*inputs, **how)
     whole = map(ad.instantiate_zeros, tangents)
-    (tangent,) = _tangent.bind(*inputs, *results, *whole, **how)
+    (tangent,) = _tangent.bind(*inputs, kept, *whole, **how)
     # What the kernel keeps for the gradient is no result: whatever follows from it is in that.
-    return results, [tangent, ad.Zero(jax.typeof(results[1]))]
+    return [result, kept], [tangent, ad.Zero(jax.typeof(kept))]
 
 
 def _tangent_transpose(given: Sequence[Any], *arrays: Any, **how: Any) -> Any:
-    known, wanted = arrays[:5], arrays[5:]
+    known, wanted = arrays[:4], arrays[4:]
     if isinstance(given[0], ad.Zero):
         return [None] * len(arrays)
     found = _gradient.bind(*known, given[0], **how)
     asked = map(ad.is_undefined_primal, wanted)
-    return [None] * 5 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
+    return [None] * 4 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
 
 
 def _jvp_of(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """By the formula, of which those results are functions that the kernel keeps."""
+    """By the formula, of which what the kernel keeps is a function."""
 
     def jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
         whole = tuple(map(ad.instantiate_zeros, tangents))
