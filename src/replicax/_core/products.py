@@ -65,10 +65,10 @@ def _exchanges(equation: Any, product: Any) -> bool:
     rank, count = product.outvars[0].aval.ndim, len(batch)
     left = product.invars[0].aval.ndim - count - len(contracted)
     order = (*range(count), *range(count + left, rank), *range(count, count + left))
-    return _is_plain(product.params) and tuple(equation.params["permutation"]) == order
+    return is_plain(product.params) and tuple(equation.params["permutation"]) == order
 
 
-def _is_plain(params: Mapping[str, Any]) -> bool:
+def is_plain(params: Mapping[str, Any]) -> bool:
     """Whether a product is not told by which algorithm, or where its axes are."""
     precision, layout = params["precision"], params["out_sharding"]
     undivided = layout is None or not any(layout.spec)

@@ -5,7 +5,7 @@
    once more. What is read and written next is fetched into the cache meanwhile. */
 
 #include "handler.h"
-#include "vectors.h"
+#include "rows.h"
 
 #include <math.h>
 

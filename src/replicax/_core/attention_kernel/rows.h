@@ -1,64 +1,16 @@
-/* Arithmetic of attention: vectors of numbers, products of matrices, and the rows of a head, which
-   lie apart in memory and are put side by side. */
+/* Arithmetic of attention: powers and sums of vectors, and the rows of a head, which lie apart in
+   memory and are put side by side. */
 
-#ifndef REPLICAX_VECTORS_H
-#define REPLICAX_VECTORS_H
+#ifndef REPLICAX_ROWS_H
+#define REPLICAX_ROWS_H
 
-#include <stdint.h>
 #include <string.h>
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-enum { LANES = 16, ROWS = 8 }; /* of a vector; of a tile, which is two vectors wide */
-#define EACH {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
-#else
-enum { LANES = 8, ROWS = 4 };
-#define EACH {0, 1, 2, 3, 4, 5, 6, 7}
-#endif
+#include "vectors.h"
+
 enum { LINE = 16 }; /* numbers that the cache fetches at once */
 
-typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float Four __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-/* A tile of c: rows of a times columns of b. a has its own distance of rows and of columns. */
-static inline __attribute__((always_inline)) void tile(
-    const int rows, const int vectors, int64_t inner, const float *a, int64_t row, int64_t column,
-    const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  Vec sum[ROWS][2];
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < vectors; j++) sum[i][j] = add ? *(Vec *)(c + i * c_row + j * LANES) : (Vec){0};
-  for (int64_t k = 0; k < inner; k++) {
-    Vec right[2];
-    for (int j = 0; j < vectors; j++) right[j] = *(const Vec *)(b + k * b_row + j * LANES);
-    for (int i = 0; i < rows; i++) {
-      float left = a[i * row + k * column];
-      for (int j = 0; j < vectors; j++) sum[i][j] += left * right[j];
-    }
-  }
-  for (int i = 0; i < rows; i++)
-    for (int j = 0; j < vectors; j++) *(Vec *)(c + i * c_row + j * LANES) = sum[i][j];
-}
-
-/* c = a b, or c += a b; columns is a multiple of LANES. */
-static void multiply(int64_t rows, int64_t columns, int64_t inner, const float *a, int64_t row, int64_t column,
-                     const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  int64_t i = 0;
-  for (; i + ROWS <= rows; i += ROWS) {
-    int64_t j = 0;
-    for (; j + 2 * LANES <= columns; j += 2 * LANES)
-      tile(ROWS, 2, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
-    for (; j < columns; j += LANES)
-      tile(ROWS, 1, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
-  }
-  for (; i < rows; i++) {
-    int64_t j = 0;
-    for (; j + 2 * LANES <= columns; j += 2 * LANES)
-      tile(1, 2, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
-    for (; j < columns; j += LANES)
-      tile(1, 1, inner, a + i * row, row, column, b + j, b_row, c + i * c_row + j, c_row, add);
-  }
-}
 
 static inline Vec chosen(Ints where, Vec one, Vec other) {
   return (Vec)(((Ints)one & where) | ((Ints)other & ~where));
