@@ -1,8 +1,10 @@
 """Matrix products that are transposed at once, computed the other way round.
 
 The gradient of a weight is one: JAX writes `transpose(dot(g, x))`. XLA:CPU makes `dot(x, g)` of it,
-but not before it has divided a program over devices. Then the all-reduce of the global view stands
-between the two, and the optimizer reads the sum across its rows, which is slow.
+but not where a weight has more than two axes: then it copies `g` transposed, and that for each of
+several weights that `x` is multiplied with. Nor does it before it has divided a program over
+devices. Then the all-reduce of the global view stands between the two, and the optimizer reads the
+sum across its rows, which is slow.
 """
 
 from __future__ import annotations
@@ -14,16 +16,25 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from replicax._core.cpu_tuning import is_on
 
-def with_products_turned(step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A step that computes the same, with such products turned; for a compiled program."""
+
+def with_products_turned(
+    step: Callable[[Any, Any], Any], platform: str
+) -> Callable[[Any, Any], Any]:
+    """A step for devices of a kind that computes the same, with such products turned on CPUs."""
 
     def turned_step(state: Any, batch: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
-        results = jaxpr_as_fun(turned(closed))(*jax.tree.leaves((state, batch)))
+        results = jaxpr_as_fun(turned_on(platform, closed))(*jax.tree.leaves((state, batch)))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return turned_step
+    return turned_step if platform == "cpu" else step
+
+
+def turned_on(platform: str, closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program for devices of a kind: `turned` for CPUs, while that part of the tuning is on."""
+    return turned(closed) if platform == "cpu" and is_on("products") else closed
 
 
 def turned(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -54,10 +65,10 @@ def _exchanges(equation: Any, product: Any) -> bool:
     rank, count = product.outvars[0].aval.ndim, len(batch)
     left = product.invars[0].aval.ndim - count - len(contracted)
     order = (*range(count), *range(count + left, rank), *range(count, count + left))
-    return _is_plain(product.params) and tuple(equation.params["permutation"]) == order
+    return is_plain(product.params) and tuple(equation.params["permutation"]) == order
 
 
-def _is_plain(params: Mapping[str, Any]) -> bool:
+def is_plain(params: Mapping[str, Any]) -> bool:
     """Whether a product is not told by which algorithm, or where its axes are."""
     precision, layout = params["precision"], params["out_sharding"]
     undivided = layout is None or not any(layout.spec)

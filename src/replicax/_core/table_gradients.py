@@ -25,6 +25,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.partial_sums import bound
+from replicax._core.products import turned_on
 from replicax._core.rows import pays_to_gather
 from replicax._core.table_rows import Firsts, Rows, find_firsts
 from replicax._core.topology import AXIS
@@ -59,17 +60,20 @@ def evaluate_by_rows(closed: Any, *args: Any, replicas: int = 1) -> list[Any]:
     return _Evaluation(replicas).outputs(closed, args)
 
 
-def with_rows(step: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+def with_rows(
+    step: Callable[..., Any], mesh: Mesh | None, *, platform: str = ""
+) -> Callable[..., Any]:
     """A step of the global view that keeps the gradients of tables as rows.
 
     Args:
         step: Called inside a compiled program.
         mesh: The replicas, over which the rows are divided; None for one.
+        platform: The kind of its devices, if products are turned where that is for them.
     """
 
     def stepped(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(*args)
-        leaves = jax.tree.leaves(args)
+        closed, leaves = turned_on(platform, closed), jax.tree.leaves(args)
         if closed.effects or not has_tables(closed.jaxpr):
             found = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
         else:

@@ -16,7 +16,6 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._control import current
-from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
@@ -135,12 +134,12 @@ class StoreDistribution(_compat.Distribution):
     def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         """A step of a compiled program, whose sums over rows travel as it pays."""
         topology = self.topology
-        mesh = topology.mesh if topology.num_replicas > 1 else None
         if self.add_up is not None:
             step = with_sums_together(step, topology.mesh, self.add_up)
-        elif mesh is not None and topology.platform == "cpu" and is_on("products"):
-            step = with_products_turned(step)
-        return step if topology.model_parallel > 1 else with_rows(step, mesh)
+        if topology.model_parallel > 1:
+            return with_products_turned(step, topology.platform)
+        mesh = topology.mesh if topology.num_replicas > 1 else None
+        return with_rows(step, mesh, platform=topology.platform)
 
     def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
         """Put host batches on the devices, `ahead` of them before they are needed.

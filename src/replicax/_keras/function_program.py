@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
 from replicax._core.placement import is_spread
+from replicax._core.products import turned_on
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
 from replicax._core.table_gradients import evaluate_by_rows
@@ -68,9 +69,11 @@ class FunctionProgram:
             name = getattr(fn, "__qualname__", "a function")
             agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
 
+        closed = turned_on(jax.default_backend(), captured.jaxpr)
+
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             values = state.in_order(written, others)
-            results = evaluate_by_rows(captured.jaxpr, *values, *leaves)
+            results = evaluate_by_rows(closed, *values, *leaves)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         if state.store is not None:

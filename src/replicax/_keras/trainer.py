@@ -175,7 +175,7 @@ def _tables_by_rows(model: Any) -> Generator[None, None, None]:
     attributes = vars(model)
     own = attributes.get("train_step")
     if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
-        attributes["train_step"] = with_rows(model.train_step, None)
+        attributes["train_step"] = with_rows(model.train_step, None, platform=jax.default_backend())
     try:
         yield
     finally:

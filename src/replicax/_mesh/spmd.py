@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
+from replicax._core.products import turned_on
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
@@ -150,6 +151,7 @@ def _build_spmd(
     written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
     summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
+    summed = replace(summed, jaxpr=turned_on(topology.platform, summed.jaxpr))
     is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:

@@ -35,7 +35,7 @@ def cpu_tuning(
         memory: The C library keeps memory for the next step instead of giving it back, unless
             the environment has settings for it (`MALLOC_…`, `GLIBC_TUNABLES`).
         pooling: Pooling, sums over windows and their gradients, as slices of whole arrays.
-        products: The gradients of dense weights in `fit` on several devices, without a transpose.
+        products: The gradients of weights, without a transposed copy of what they sum over.
         threads: Processes that share a machine do not each use all of its cores.
 
     Returns:

@@ -74,6 +74,13 @@ def test_attention_by_hand():
     np.testing.assert_allclose(ours.ravel(), [5], rtol=1e-6)
 
 
+def test_what_is_hidden_weighs_nothing():
+    query, key, value = np.ones((3, 1, 20, 1, 1), "float32")
+    value[0, 1:] = 1e38  # a weight of the least number there is would show
+    ours, _ = both(lambda *arrays: attended(*arrays, is_causal=True), query, key, value)
+    assert ours[0, 0].item() == 1
+
+
 SQUARES = (3, 6, 2, 4)
 
 

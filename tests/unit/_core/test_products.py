@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from jax import lax
 
+import replicax as rx
+from replicax._core import products
 from replicax._core.products import with_products_turned
 
 from helpers import assert_trees_close
@@ -30,8 +33,8 @@ def gradient(w, x):
 def test_the_gradient_of_a_weight_is_one_product():
     w, x = numbers(4, 3), numbers(5, 4)
     assert kinds(gradient, w, x) == (2, 1)
-    assert kinds(with_products_turned(gradient), w, x) == (2, 0)
-    assert_trees_close(with_products_turned(gradient)(w, x), gradient(w, x))
+    assert kinds(with_products_turned(gradient, "cpu"), w, x) == (2, 0)
+    assert_trees_close(with_products_turned(gradient, "cpu")(w, x), gradient(w, x))
 
 
 def test_beside_operations_without_results():
@@ -42,7 +45,7 @@ def test_beside_operations_without_results():
         return gradient(w, x)
 
     w, x = numbers(4, 3), numbers(5, 4)
-    assert_trees_close(jax.jit(with_products_turned(step))(w, x), gradient(w, x))
+    assert_trees_close(jax.jit(with_products_turned(step, "cpu"))(w, x), gradient(w, x))
     jax.effects_barrier()
     assert_trees_close(seen, [x.sum()])
 
@@ -58,9 +61,9 @@ def batched(left, right):
 
 def test_products_of_batches():
     left, right = numbers(2, 3, 5), numbers(2, 5, 4, 6)
-    assert kinds(with_products_turned(batched), left, right) == (1, 0)
+    assert kinds(with_products_turned(batched, "cpu"), left, right) == (1, 0)
     expected = np.einsum("nak,nkbc->nbca", left, right)
-    assert_trees_close(with_products_turned(batched)(left, right), expected)
+    assert_trees_close(with_products_turned(batched, "cpu")(left, right), expected)
 
 
 def used_twice(left, right):
@@ -87,5 +90,50 @@ def of_an_algorithm(left, right):
 )
 def test_others_stay_as_they_are(step, left, right):
     args = numbers(*left), numbers(*right)
-    assert kinds(with_products_turned(step), *args) == (1, 1)
-    assert_trees_close(with_products_turned(step)(*args), step(*args))
+    assert kinds(with_products_turned(step, "cpu"), *args) == (1, 1)
+    assert_trees_close(with_products_turned(step, "cpu")(*args), step(*args))
+
+
+def test_other_devices_and_the_switch():
+    assert with_products_turned(gradient, "gpu") is gradient
+    step = with_products_turned(gradient, "cpu")
+    with rx.config.cpu_tuning(products=False):
+        assert kinds(step, numbers(4, 3), numbers(5, 4)) == (2, 1)
+
+
+def by_function(w, x):
+    return rx.function(gradient)(w, x)
+
+
+def by_run(devices):
+    def gradients(w, x):
+        strategy = rx.MirroredStrategy([f"CPU:{number}" for number in range(devices)])
+        run = strategy.run(lambda: gradient(jnp.asarray(w), jnp.asarray(x)))
+        return strategy.experimental_local_results(run)[0]
+
+    return gradients
+
+
+def by_fit(w, x):
+    """The loss is a mean of 5 × 3 squares."""
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        model = keras.Sequential([keras.Input(w.shape[:1]), keras.layers.Dense(3, "tanh")])
+        model.compile(keras.optimizers.SGD(float(x.shape[0] * 3)), "mse")
+    model.set_weights([w, np.zeros(3, "float32")])
+    model.fit(x, np.zeros((x.shape[0], 3)), batch_size=x.shape[0], verbose=0)
+    return w - model.get_weights()[0]
+
+
+@pytest.mark.parametrize("computed", [by_function, by_run(1), by_run(2), by_fit])
+def test_programs_that_turn_them(computed, monkeypatch):
+    def noted(closed):
+        programs.append(own(closed))
+        names = [equation.primitive.name for equation in programs[-1].jaxpr.eqns]
+        assert "transpose" not in names
+        return programs[-1]
+
+    programs, own = [], products.turned
+    monkeypatch.setattr(products, "turned", noted)
+    w, x = numbers(4, 3), numbers(5, 4)
+    assert_trees_close(np.asarray(computed(w, x)), gradient(w, x))
+    assert "dot_general" in str(programs)

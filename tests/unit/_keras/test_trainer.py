@@ -331,9 +331,9 @@ def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(m
     ids, targets = np.array([[3], [3], [1], [4]]), np.ones((4, 1, 2), "float32")
     kept, tables = [], []
 
-    def with_rows(step, mesh):
+    def with_rows(step, mesh, *, platform):
         kept.append(mesh)
-        return table_gradients.with_rows(step, mesh)
+        return table_gradients.with_rows(step, mesh, platform=platform)
 
     monkeypatch.setattr(trainer, "with_rows", with_rows)
     for speaks in (False, True):

@@ -14,6 +14,7 @@ from replicax._core.handlers.building import NoHandlerError, compiler, load
 
 FORWARD, GRADIENT = "rx_attention", "rx_attention_gradient"
 _SOURCE = Path(__file__).with_name("kernel.c")
+_ROWS = Path(__file__).with_name("rows.h")
 _FLAGS = ("-march=native", "-fno-math-errno")
 
 _log = logging.getLogger("replicax")
@@ -25,7 +26,8 @@ def is_there() -> bool:
     if compiler() is None or platform.system() != "Linux":
         return False
     try:
-        load("attention", _SOURCE, *_FLAGS, targets=(FORWARD, GRADIENT))
+        made_of = [_ROWS.read_text()]
+        load("attention", _SOURCE, *_FLAGS, targets=(FORWARD, GRADIENT), made_of=made_of)
     except NoHandlerError as why:
         _log.info("Attention is without its kernel: %s", why)
         return False

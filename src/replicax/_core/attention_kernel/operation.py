@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
+from replicax._core.handlers.devices import is_on_one_device, is_whole
 
 _stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
 
@@ -52,14 +53,7 @@ def _is_on_one_device() -> bool:
     frame = current_frame()
     if frame is not None and frame.replica is not None:
         return frame.replica.group.is_on_one_device
-    return _is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
-
-
-def _is_whole(mesh: Any, manual_axes: Any = None) -> bool:
-    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
-    manual = mesh.manual_axes if manual_axes is None else manual_axes
-    left = set(mesh.axis_names) - set(manual)
-    return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
+    return is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
 
 
 def attend_here(
@@ -97,12 +91,12 @@ def _plain(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> A
 
 
 def _plain_tangent(*arrays: Any, scale: float, causal: bool) -> Any:
-    inputs, tangents = arrays[:3], arrays[5:]
+    inputs, tangents = arrays[:3], arrays[4:]
     return [jax.jvp(_formula(scale, causal), tuple(inputs), tuple(tangents))[1]]
 
 
 def _plain_gradient(*arrays: Any, scale: float, causal: bool) -> Any:
-    *inputs, _result, _kept, given = arrays
+    *inputs, _kept, given = arrays
     return list(jax.vjp(_formula(scale, causal), *inputs)[1](given))
 
 
@@ -159,11 +153,7 @@ def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Ca
 
     def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
         module = ctx.module_context
-        context = module.axis_context
-        if isinstance(context, mlir.SPMDAxisContext):
-            whole = _is_whole(context.mesh, context.manual_axes)
-        else:
-            whole = getattr(context, "num_devices", None) == 1
+        whole = is_on_one_device(module)
         exported = module.lowering_parameters.for_export and not _stays_here.get()
         empty = any(0 in aval.shape for aval in ctx.avals_in)
         return (own if whole and not exported and not empty else other)(ctx, *operands, **how)
@@ -181,24 +171,24 @@ mlir.register_lowering(
 
 
 def _attention_jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
-    results = _attention.bind(*inputs, **how)
+    result, kept = _attention.bind(*inputs, **how)
     whole = map(ad.instantiate_zeros, tangents)
-    (tangent,) = _tangent.bind(*inputs, *results, *whole, **how)
+    (tangent,) = _tangent.bind(*inputs, kept, *whole, **how)
     # What the kernel keeps for the gradient is no result: whatever follows from it is in that.
-    return results, [tangent, ad.Zero(jax.typeof(results[1]))]
+    return [result, kept], [tangent, ad.Zero(jax.typeof(kept))]
 
 
 def _tangent_transpose(given: Sequence[Any], *arrays: Any, **how: Any) -> Any:
-    known, wanted = arrays[:5], arrays[5:]
+    known, wanted = arrays[:4], arrays[4:]
     if isinstance(given[0], ad.Zero):
         return [None] * len(arrays)
     found = _gradient.bind(*known, given[0], **how)
     asked = map(ad.is_undefined_primal, wanted)
-    return [None] * 5 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
+    return [None] * 4 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
 
 
 def _jvp_of(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """By the formula, of which those results are functions that the kernel keeps."""
+    """By the formula, of which what the kernel keeps is a function."""
 
     def jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
         whole = tuple(map(ad.instantiate_zeros, tangents))

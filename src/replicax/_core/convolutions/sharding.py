@@ -23,14 +23,14 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from replicax._core.convolutions.forms import Form, Kind
 from replicax._core.convolutions.library import TARGET
-from replicax._core.handlers.building import HEADER
+from replicax._core.handlers.building import HEADERS
 
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
 _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
 _Shape = tuple[int, ...]
 _CODE = (
     *(Path(__file__).with_name(one) for one in ("forms.py", "kernel.c", "sharding.py")),
-    HEADER,
+    *HEADERS,
 )
 
 

@@ -16,8 +16,8 @@ import jax
 from replicax._core.env import folder_for_cache
 from replicax._core.private_folder import private_folder
 
-HEADER = Path(__file__).with_name("handler.h")
-_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", f"-I{HEADER.parent}")
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+_FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", f"-I{Path(__file__).parent}")
 _SECONDS = 60.0
 
 
@@ -62,7 +62,8 @@ def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterab
         raise FileNotFoundError("no compiler of C (cc, gcc or clang) is installed")
     command = [program, *_FLAGS, str(source), f"-I{jax.ffi.include_dir()}", *arguments]
     about = os.stat(program)  # another version of it is another file
-    parts = [HEADER.read_text(), source.read_text(), jax.__version__, _instructions(), *command]
+    texts = [file.read_text() for file in (*HEADERS, source)]
+    parts = [*texts, jax.__version__, _instructions(), *command]
     parts += [str(about.st_size), str(about.st_mtime_ns), *made_of]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     kept = private_folder(folder_for_cache() / "replicax", "kernels") / f"{name}-{key}.so"

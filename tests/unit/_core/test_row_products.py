@@ -1,0 +1,92 @@
+"""Products that sum over many rows, by the kernel: the numbers, and which products it computes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import replicax as rx
+from replicax._core.handlers import building
+from replicax._core.row_products import rule
+
+rule.install()
+pytestmark = pytest.mark.skipif(not rule.is_there(), reason="there is no C compiler")
+
+
+def numbers(*shape):
+    return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
+
+
+def over(left_axes, right_axes, **how):
+    return lambda a, b: lax.dot_general(a, b, ((left_axes, right_axes), ((), ())), **how)
+
+
+def is_for_kernel(fn, *arrays):
+    return rule.NAME in jax.jit(fn).lower(*arrays).as_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "left", "right"),
+    [(1024, 16, 16), (4099, 48, 32), (70_001, 16, 128)],  # one part, two, and the most there are
+)
+def test_the_product(rows, left, right):
+    a, b = numbers(rows, left), numbers(rows, right) + 1
+    product = over((0,), (0,))
+    assert is_for_kernel(product, a, b)
+    expected = a.T.astype("float64") @ b
+    np.testing.assert_allclose(jax.jit(product)(a, b), expected, rtol=1e-4, atol=rows * 1e-7)
+
+
+def test_the_gradient_of_a_weight_with_three_axes():
+    x, w = numbers(8, 200, 16), numbers(16, 2, 8)
+
+    def loss(w):
+        return (jnp.einsum("btd,dhk->bthk", x, w) ** 2).sum() / 2
+
+    assert is_for_kernel(jax.grad(loss), w)
+    rows = x.reshape(-1, 16).astype("float64")
+    expected = (rows.T @ rows @ w.reshape(16, 16)).reshape(w.shape)
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(w), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("product", "left", "right"),
+    [
+        (over((0,), (0,)), (512, 16), (512, 16)),  # few rows
+        (over((0,), (0,)), (1024, 16), (1024, 24)),  # no whole vectors
+        (over((0,), (0,)), (1024, 16), (1024, 256)),  # wide
+        (over((1,), (0,)), (16, 1024), (1024, 16)),  # transposed already
+        (over((0, 1), (1, 0)), (32, 64, 16), (64, 32, 16)),  # rows in another order
+        (over((0,), (0,), preferred_element_type="bfloat16"), (1024, 16), (1024, 16)),
+    ],
+)
+def test_others_are_left_to_xla(product, left, right):
+    assert not is_for_kernel(product, numbers(*left), numbers(*right))
+
+
+def test_each_device_its_rows():
+    mesh = Mesh(np.array(jax.devices("cpu")[:2]), ("rows",))
+    rows, a, b = PartitionSpec("rows"), numbers(4096, 16), numbers(4096, 32)
+    product = over((0,), (0,))
+    on_each = jax.shard_map(
+        lambda a, b: lax.psum(product(a, b), "rows"),
+        mesh=mesh, in_specs=rows, out_specs=PartitionSpec(),
+    )  # fmt: skip
+    assert is_for_kernel(on_each, a, b)
+    np.testing.assert_allclose(jax.jit(on_each)(a, b), a.T @ b, rtol=1e-4, atol=1e-3)
+    divided = [jax.device_put(array, NamedSharding(mesh, rows)) for array in (a, b)]
+    assert not is_for_kernel(lambda a, b: product(a, b), *divided)
+
+
+def test_neither_exported_nor_switched_off_nor_without_a_compiler(monkeypatch):
+    arrays = numbers(1024, 16), numbers(1024, 16)
+    exported = jax.export.export(jax.jit(over((0,), (0,))))(*arrays)
+    assert rule.NAME not in exported.mlir_module()
+    with rx.config.cpu_tuning(products=False):
+        assert not is_for_kernel(over((0,), (0,)), *arrays)
+    monkeypatch.setattr(building.shutil, "which", lambda name: None)
+    assert not rule.is_there.__wrapped__()
