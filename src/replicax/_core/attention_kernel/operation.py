@@ -24,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
+from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
 
 _stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
 
@@ -52,14 +53,7 @@ def _is_on_one_device() -> bool:
     frame = current_frame()
     if frame is not None and frame.replica is not None:
         return frame.replica.group.is_on_one_device
-    return _is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
-
-
-def _is_whole(mesh: Any, manual_axes: Any = None) -> bool:
-    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
-    manual = mesh.manual_axes if manual_axes is None else manual_axes
-    left = set(mesh.axis_names) - set(manual)
-    return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
+    return is_whole(jax.sharding.get_abstract_mesh()) or jax.device_count() == 1
 
 
 def attend_here(
@@ -72,17 +66,7 @@ def attend_here(
 ) -> Any:
     """Attention, as `formula.attend` defines it, by the kernel; without bias and mask."""
     how = {"scale": float(query.shape[-1] ** -0.5 if scale is None else scale), "causal": is_causal}
-    return _attention.bind(*_varying_alike(query, key, value), **how)[0]
-
-
-def _varying_alike(*arrays: Any) -> Sequence[Any]:
-    """The same, known to differ between devices if one of them does: for JAX inside `shard_map`."""
-    axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
-    over = frozenset().union(*axes)
-    return [
-        lax.pcast(array, tuple(over - own), to="varying") if over - own else array
-        for array, own in zip(arrays, axes, strict=True)
-    ]
+    return _attention.bind(*varying_alike(query, key, value), **how)[0]
 
 
 def _formula(scale: float, causal: bool) -> Callable[..., Any]:
@@ -159,11 +143,7 @@ def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Ca
 
     def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
         module = ctx.module_context
-        context = module.axis_context
-        if isinstance(context, mlir.SPMDAxisContext):
-            whole = _is_whole(context.mesh, context.manual_axes)
-        else:
-            whole = getattr(context, "num_devices", None) == 1
+        whole = is_on_one_device(module)
         exported = module.lowering_parameters.for_export and not _stays_here.get()
         empty = any(0 in aval.shape for aval in ctx.avals_in)
         return (own if whole and not exported and not empty else other)(ctx, *operands, **how)
