@@ -71,10 +71,18 @@ def _is_usual(optimizer: Any) -> bool:
 
 
 def _is_plain(update: _Update) -> bool:
-    """Whether all is of one shape and of `float32`; else Keras says what is wrong with it."""
+    """Whether all is of one shape and of `float32`, and no device has only a part of it.
+
+    Of another shape, Keras says what is wrong. Of a part, XLA computes no more than that.
+    """
     held = (update.variable, update.momentum, update.velocity)
     alike = all(tuple(one.shape) == tuple(update.variable.shape) for one in update)
-    return alike and all(one.dtype == "float32" for one in held)
+    return alike and all(one.dtype == "float32" and _is_whole(one) for one in held)
+
+
+def _is_whole(variable: Any) -> bool:
+    layout = _compat.layout(variable)
+    return layout is None or layout.is_fully_replicated
 
 
 def _is_here(variables: Sequence[Any]) -> bool:
@@ -106,17 +114,12 @@ def _update(optimizer: Any, group: Sequence[_Update], rate: Any) -> None:
         optimizer.beta_1,
         optimizer.beta_2,
         optimizer.epsilon,
-        replicated=all(map(_is_replicated, held)),
+        replicated=all(_compat.layout(variable) is not None for variable in held),
     )
     gradients = [keras.ops.cast(grad, "float32") for grad in grads]
     news = adam(_compat.read_all(held), gradients, rate, settings)
     for variable, new in zip(held, news, strict=True):
         optimizer.assign(variable, new)
-
-
-def _is_replicated(variable: Any) -> bool:
-    layout = _compat.layout(variable)
-    return layout is not None and layout.is_fully_replicated
 
 
 def _corrected(optimizer: Any, rate: Any) -> Any:

@@ -207,6 +207,5 @@ def stock():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategies_train_alike(name, trained, stock, calls):
     close(trained(STRATEGIES[name]()), stock)
-    # In `fit`, JAX divides the step: who has a part of a slot updates that part.
-    left_to_xla = trained is trained_by_fit and "divided" in name
-    assert {tuple(shapes) for shapes in calls} == (set() if left_to_xla else {NET})
+    # Who keeps a part of a slot updates no more than that.
+    assert {tuple(shapes) for shapes in calls} == (set() if "divided" in name else {NET})

@@ -91,7 +91,7 @@ XLA_FFI_Error *rx_adam(XLA_FFI_CallFrame *frame) {
         .size = size, .end = parts};
   }
   begin(&job->work, compute, parts);
-  do_together(&job->work, frame, total < ALONE ? 1 : threads_of(frame));
+  do_together(&job->work, frame, numbers[3] || total < ALONE ? 1 : threads_of(frame));
   leave(&job->work);
   return NULL;
 }

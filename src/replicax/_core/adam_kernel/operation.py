@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from replicax._core.adam_kernel.library import TARGET
+from replicax._core.cpu_tuning import computes_with_one_thread
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
 
 
@@ -69,7 +70,8 @@ def _updated(
 
 def _kernel(*arrays: Any, settings: Settings) -> list[Any]:
     news = len(arrays) // 4 * 3
-    numbers = (1 - settings.beta_1, 1 - settings.beta_2, settings.epsilon)
+    alone = computes_with_one_thread(jax.local_device_count())
+    numbers = (1 - settings.beta_1, 1 - settings.beta_2, settings.epsilon, alone)
     call = jax.ffi.ffi_call(
         TARGET,
         [jax.ShapeDtypeStruct(array.shape, np.float32) for array in arrays[:news]],
