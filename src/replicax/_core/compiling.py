@@ -17,8 +17,7 @@ from jax.extend.backend import get_compile_options
 from replicax._core import attention, pooling
 from replicax._core.convolutions import rule as convolutions
 from replicax._core.convolutions.keys import found_again
-from replicax._core.cpu_tuning import is_on
-from replicax._core.env import cores, processes_here
+from replicax._core.cpu_tuning import computes_with_one_thread, is_on
 from replicax._core.host_memory import keep_memory
 from replicax._core.row_products import rule as row_products
 from replicax._core.tracing import is_traced
@@ -29,8 +28,6 @@ _FUSIONS = {
         "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
     ),
 }
-# Several processes that each put a kernel on all cores wait for each other. Devices of one do not:
-# they have one pool of threads.
 _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 
 
@@ -125,15 +122,10 @@ def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:
     if platform != "cpu":
         return {}
     options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
-    if is_on("threads") and _shares_cores(devices):
+    here = sum(device.process_index == jax.process_index() for device in devices)
+    if computes_with_one_thread(here):
         options.update(_ONE_THREAD)
     return {name: value for name, value in options.items() if name in _text_of_known_options()}
-
-
-def _shares_cores(devices: Collection[Any]) -> bool:
-    """Whether several processes are here, with a device for each core together."""
-    here = sum(device.process_index == jax.process_index() for device in devices)
-    return processes_here() > 1 and max(1, here) * processes_here() >= cores()
 
 
 @functools.cache

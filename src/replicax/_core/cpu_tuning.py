@@ -1,14 +1,14 @@
 """The switch for what makes programs on CPUs faster: which parts of it are on.
 
 What the parts do is elsewhere: options (fusions, threads) in compiling.py, attention in
-attention.py and attention_kernel/, convolutions in convolutions/, pooling in pooling.py, memory in
-host_memory.py, products in products.py and row_products/. They ask here when a program is compiled,
-so that a change is for later programs.
+attention.py and attention_kernel/, convolutions in convolutions/, optimizers in adam_kernel/,
+pooling in pooling.py, memory in host_memory.py, products in products.py and row_products/. They ask
+here when a program is compiled, so that a change is for later programs.
 """
 
 from __future__ import annotations
 
-from replicax._core.env import cpu_tuning_parts
+from replicax._core.env import cores, cpu_tuning_parts, processes_here
 
 _chosen: list[frozenset[str]] = []
 
@@ -26,3 +26,15 @@ def parts_on() -> frozenset[str]:
 def choose_parts(parts: frozenset[str]) -> None:
     """Let these parts be on and no others, in all threads."""
     _chosen[:] = [parts]
+
+
+def computes_with_one_thread(devices: int) -> bool:
+    """Whether each device of this process should use one thread: others share its cores.
+
+    Args:
+        devices: How many it has.
+    """
+    # Several processes that each put a kernel on all cores wait for each other. Devices of one do
+    # not: they have one pool of threads.
+    several = processes_here() > 1 and max(1, devices) * processes_here() >= cores()
+    return several and is_on("threads")

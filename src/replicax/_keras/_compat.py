@@ -330,6 +330,16 @@ def set_aggregation(variable: KerasVariable, aggregation: str) -> None:
 APPLIES = "_backend_apply_gradients"
 """The method of optimizers that is given the gradients as they are applied, before clipping."""
 
+UPDATES = "_backend_update_step"
+"""The method of optimizers that updates all variables, after clipping and weight decay."""
+
+
+def slots_of_adam(optimizer: Any, variable: KerasVariable) -> tuple[Any, Any]:
+    """The momentum and the velocity that Adam keeps for a variable."""
+    index = optimizer._get_variable_index(variable)
+    return optimizer._momentums[index], optimizer._velocities[index]
+
+
 BATCH_ITERATOR = "_get_distributed_iterator"
 """The method of `JAXEpochIterator` that places an epoch's batches."""
 

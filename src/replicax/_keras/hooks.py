@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replicax._keras import (
+    adam,
     batch_logs,
     callbacks,
     epochs,
@@ -28,3 +29,4 @@ def install_hooks() -> None:
     batch_logs.install()
     pace_shown.install()
     rectified.install()
+    adam.install()

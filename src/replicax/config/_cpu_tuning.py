@@ -14,6 +14,7 @@ def cpu_tuning(
     convolutions: bool | None = None,
     fusions: bool | None = None,
     memory: bool | None = None,
+    optimizers: bool | None = None,
     pooling: bool | None = None,
     products: bool | None = None,
     threads: bool | None = None,
@@ -34,6 +35,7 @@ def cpu_tuning(
         fusions: Options of XLA: which library computes what.
         memory: The C library keeps memory for the next step instead of giving it back, unless
             the environment has settings for it (`MALLOC_…`, `GLIBC_TUNABLES`).
+        optimizers: Adam updates its variables in place, reading each array once.
         pooling: Pooling, sums over windows and their gradients, as slices of whole arrays.
         products: The gradients of weights, without a transposed copy of what they sum over.
         threads: Processes that share a machine do not each use all of its cores.
@@ -52,6 +54,7 @@ def cpu_tuning(
         "convolutions": convolutions,
         "fusions": fusions,
         "memory": memory,
+        "optimizers": optimizers,
         "pooling": pooling,
         "products": products,
         "threads": threads,

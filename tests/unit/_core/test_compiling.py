@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import compiling, host_memory
+from replicax._core import compiling, cpu_tuning, host_memory
 from replicax._core.compiling import compiled
 from replicax._core.env import KEEP_MEMORY, cores, malloc_is_set, tuning_for_child
 
@@ -76,7 +76,7 @@ def test_options_that_this_xla_does_not_know_are_left_out(monkeypatch):
 def test_one_thread_each_where_processes_have_no_core_to_spare(
     monkeypatch, devices, processes, cores, single
 ):
-    monkeypatch.setattr(compiling, "cores", lambda: cores)
+    monkeypatch.setattr(cpu_tuning, "cores", lambda: cores)
     monkeypatch.setenv("RX_PROCESSES_HERE", processes)
     assert (THREADS in options_of(monkeypatch, [CPU] * devices)) is single
 

@@ -47,6 +47,12 @@ SEAMS = {
         "name",
     ],
     (_compat.LossScaleOptimizer, "apply"): ["self", "grads", "trainable_variables"],
+    (keras.optimizers.Adam, _compat.UPDATES): [
+        "self",
+        "grads",
+        "trainable_variables",
+        "learning_rate",
+    ],
     (_compat.SeedGenerator, "next"): ["self", "ordered"],
     (_compat.BaseConv, "call"): ["self", "inputs"],
     (keras.layers.Conv1D, "call"): ["self", "inputs"],

@@ -10,7 +10,16 @@ import replicax as rx
 from replicax._core.cpu_tuning import is_on
 from replicax._core.env import cpu_tuning_parts
 
-PARTS = {"attention", "convolutions", "fusions", "memory", "pooling", "products", "threads"}
+PARTS = {
+    "attention",
+    "convolutions",
+    "fusions",
+    "memory",
+    "optimizers",
+    "pooling",
+    "products",
+    "threads",
+}
 
 
 def test_all_is_on_unless_the_environment_says_otherwise():

@@ -17,14 +17,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
-from replicax._core.handlers.devices import is_on_one_device, is_whole
+from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
 
 _stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
 
@@ -66,17 +65,7 @@ def attend_here(
 ) -> Any:
     """Attention, as `formula.attend` defines it, by the kernel; without bias and mask."""
     how = {"scale": float(query.shape[-1] ** -0.5 if scale is None else scale), "causal": is_causal}
-    return _attention.bind(*_varying_alike(query, key, value), **how)[0]
-
-
-def _varying_alike(*arrays: Any) -> Sequence[Any]:
-    """The same, known to differ between devices if one of them does: for JAX inside `shard_map`."""
-    axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
-    over = frozenset().union(*axes)
-    return [
-        lax.pcast(array, tuple(over - own), to="varying") if over - own else array
-        for array, own in zip(arrays, axes, strict=True)
-    ]
+    return _attention.bind(*varying_alike(query, key, value), **how)[0]
 
 
 def _formula(scale: float, causal: bool) -> Callable[..., Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -19,6 +22,8 @@ from replicax._core.private_folder import private_folder
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 _FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", f"-I{Path(__file__).parent}")
 _SECONDS = 60.0
+
+_log = logging.getLogger("replicax")
 
 
 class NoHandlerError(Exception):
@@ -53,6 +58,32 @@ def load(
         # RuntimeError: there is no home
         raise NoHandlerError(getattr(error, "stderr", None) or error) from error
     return loaded
+
+
+def is_known(
+    otherwise: str, name: str, source: Path, *arguments: str, targets: Iterable[str], **how: Any
+) -> bool:
+    """Load handlers that want no more than a compiler; nothing is said where there is none.
+
+    Args:
+        otherwise: What a line of the log says if they cannot be made, before why.
+        name: As for `load`, like what follows; the code is for this machine's cores.
+        source: In C.
+        arguments: Further ones of the compiler.
+        targets: Names of the handlers.
+        how: `made_of`.
+
+    Returns:
+        Whether XLA knows them.
+    """
+    if compiler() is None or platform.system() != "Linux":
+        return False
+    try:
+        load(name, source, "-march=native", "-fno-math-errno", *arguments, targets=targets, **how)
+    except NoHandlerError as why:
+        _log.info("%s: %s", otherwise, why)
+        return False
+    return True
 
 
 def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterable[str]) -> Path:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,15 @@ from jax import lax
 from jax.interpreters import mlir
 
 from replicax._core import lowering
-from replicax._core.handlers.building import NoHandlerError, compiler, load
-from replicax._core.handlers.devices import is_on_one_device
+from replicax._core.handlers.building import is_known
+from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.products import is_plain
 
 NAME = "rx_row_products"
 _SOURCE = Path(__file__).with_name("kernel.c")
-_FLAGS = ("-march=native", "-fno-math-errno")
+_OTHERWISE = "Products over rows are without their kernel"
 _LEAST_ROWS = 1024
 _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
-
-_log = logging.getLogger("replicax")
 
 
 def install() -> None:
@@ -75,11 +71,4 @@ _RULE = mlir.lower_fun(_compute, multiple_results=False)
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel; without a compiler nothing is said."""
-    if compiler() is None or platform.system() != "Linux":
-        return False
-    try:
-        load("row_products", _SOURCE, *_FLAGS, targets=[NAME])
-    except NoHandlerError as why:
-        _log.info("Products over rows are without their kernel: %s", why)
-        return False
-    return True
+    return is_known(_OTHERWISE, "row_products", _SOURCE, targets=[NAME])

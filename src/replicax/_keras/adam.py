@@ -1,0 +1,132 @@
+"""Keras' Adam, on CPUs: variables are updated together, by one operation, in place."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from replicax._core.adam_kernel.library import is_there
+from replicax._core.adam_kernel.operation import Settings, adam
+from replicax._core.cpu_tuning import is_on
+from replicax._keras import _compat
+
+_LEAST = 4096  # elements: fewer are not worth a kernel
+# Elements that are updated together: their gradients wait for each other, and take memory so long.
+_TOGETHER = 1 << 24
+
+
+class _Update(NamedTuple):
+    """A variable, what Adam keeps for it, and its gradient."""
+
+    variable: Any
+    momentum: Any
+    velocity: Any
+    gradient: Any
+
+
+def install() -> None:
+    """Put the seam into Keras; a second call changes nothing."""
+    _compat.wrap(keras.optimizers.Adam, _compat.UPDATES, _together)
+
+
+def _together(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update(self: Any, grads: Sequence[Any], variables: Sequence[Any], rate: Any) -> Any:
+        if not _is_usual(self) or not _is_here(variables):
+            return original(self, grads, variables, rate)
+        updates = [
+            _Update(variable, *_compat.slots_of_adam(self, variable), grad)
+            for grad, variable in zip(grads, variables, strict=True)
+        ]
+        if not all(map(_is_plain, updates)):
+            return original(self, grads, variables, rate)
+        corrected = _corrected(self, rate)
+        for group in _groups(updates):
+            _update(self, group, corrected)
+        return None
+
+    return update
+
+
+def _is_usual(optimizer: Any) -> bool:
+    """Whether an optimizer is Adam as it comes, and nobody needs a variable's old value.
+
+    If it accumulates gradients, it chooses between the old values and the new. Weights that decay
+    do so before this, which would be one more pass over them; XLA does both in one.
+    """
+    numbers = (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon)
+    return (
+        type(optimizer).update_step is keras.optimizers.Adam.update_step
+        and not optimizer.amsgrad
+        and not optimizer.gradient_accumulation_steps
+        and optimizer.weight_decay is None
+        and all(isinstance(number, float | int) for number in numbers)
+    )
+
+
+def _is_plain(update: _Update) -> bool:
+    """Whether all is of one shape and of `float32`, and no device has only a part of it.
+
+    Of another shape, Keras says what is wrong. Of a part, XLA computes no more than that.
+    """
+    held = (update.variable, update.momentum, update.velocity)
+    alike = all(tuple(one.shape) == tuple(update.variable.shape) for one in update)
+    return alike and all(one.dtype == "float32" and _is_whole(one) for one in held)
+
+
+def _is_whole(variable: Any) -> bool:
+    layout = _compat.layout(variable)
+    return layout is None or layout.is_fully_replicated
+
+
+def _is_here(variables: Sequence[Any]) -> bool:
+    """Whether programs are for CPUs, and there is a kernel for them, if there is enough to do."""
+    enough = sum(map(_size, variables)) >= _LEAST
+    return enough and is_on("optimizers") and jax.default_backend() == "cpu" and is_there()
+
+
+def _size(variable: Any) -> int:
+    return math.prod(variable.shape)
+
+
+def _groups(updates: Sequence[_Update]) -> Iterator[Sequence[_Update]]:
+    group, size = [], 0
+    for update in updates:
+        more = _size(update.variable)
+        if group and size + more > _TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(update)
+        size += more
+    yield group
+
+
+def _update(optimizer: Any, group: Sequence[_Update], rate: Any) -> None:
+    variables, momenta, velocities, grads = zip(*group, strict=True)
+    held = [*variables, *momenta, *velocities]
+    settings = Settings(
+        optimizer.beta_1,
+        optimizer.beta_2,
+        optimizer.epsilon,
+        replicated=all(_compat.layout(variable) is not None for variable in held),
+    )
+    gradients = [keras.ops.cast(grad, "float32") for grad in grads]
+    news = adam(_compat.read_all(held), gradients, rate, settings)
+    for variable, new in zip(held, news, strict=True):
+        optimizer.assign(variable, new)
+
+
+def _corrected(optimizer: Any, rate: Any) -> Any:
+    """The learning rate as Adam corrects it for the number of this step."""
+    step: Any = keras.ops.cast(optimizer.iterations + 1, "float32")
+    rate = keras.ops.cast(rate, "float32")
+    first, second = (
+        jnp.power(jnp.float32(beta), step) for beta in (optimizer.beta_1, optimizer.beta_2)
+    )
+    return rate * jnp.sqrt(1 - second) / (1 - first)
