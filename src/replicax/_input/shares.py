@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -29,11 +29,19 @@ class Share:
         pieces: One nest of host arrays for each of its replicas; some may have no rows.
         whole: The nest of which they are parts, if there is one.
         digest: A checksum of the batch of all workers, if they have to hold the same one.
+        together: Sizes and checksums of this share and those behind it, if they are known with
+            it; none if they were with another. None if it is known by itself.
     """
 
     pieces: tuple[Any, ...]
     whole: Any = None
     digest: str = ""
+    together: tuple[tuple[list[int], str], ...] | None = None
+
+    @property
+    def known(self) -> Sequence[tuple[list[int], str]]:
+        """Sizes and checksums of what is known of first with this share."""
+        return [(self.sizes, self.digest)] if self.together is None else self.together
 
     @property
     def sizes(self) -> list[int]:
@@ -112,8 +120,7 @@ class Sharing(Node):
     def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
         """The pipeline over one part of the data, as a policy divides it."""
         if of == 1:
-            one_by_one = self.policy is AutoShardPolicy.DATA
-            return in_parts(self.input) if one_by_one and self.workers > 1 else self.input
+            return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
         shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
         return shard(self.input, of, index)
 
@@ -157,22 +164,33 @@ class SharesCursor(OneByOne, Cursor):
             batch = self._next_batch()
         if batch is None:
             raise StopIteration
+        mine, start = self._mine(batch)
+        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
+        share = cut(part(start, start + sum(mine)), mine)
+        if node.workers == 1:
+            return share
+        if isinstance(batch, Unfetched):
+            return replace(share, together=tuple(self._together(batch)))
+        return replace(share, digest=checksum(batch) if self._number == 1 else glance(batch))
+
+    def _mine(self, batch: Any) -> tuple[list[int], int]:
+        """How many rows the replicas of this worker have, and where they begin."""
+        node = self._node
         sizes = split_batch(_rows(batch), node.workers * node.replicas)
         first = node.worker * node.replicas
-        start = sum(sizes[:first])
-        mine = sizes[first : first + node.replicas]
-        if node.workers == 1:
-            return cut(batch, mine)
-        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
-        return replace(cut(part(start, start + sum(mine)), mine), digest=self._digest(batch))
+        return sizes[first : first + node.replicas], sum(sizes[:first])
 
-    def _digest(self, batch: Any) -> str:
-        """A short number for a batch that all workers have: of the first one, for all of it."""
-        if self._number == 1:
-            return checksum(batch.rows(0, len(batch)) if isinstance(batch, Unfetched) else batch)
-        if isinstance(batch, Unfetched):
-            return glance(batch.ends(), len(batch))
-        return glance(batch)
+    def _together(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
+        """Sizes and checksums of batches that are known together: of the first one, for all of it.
+
+        They are those of batches that were fetched whole.
+        """
+        if not batch.together:
+            return
+        for place, (one, ends) in enumerate(zip(batch.together, batch.ends(), strict=True)):
+            is_first = place == 0 and self._number == 1
+            digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
+            yield self._mine(one)[0], digest
 
     def _planned(self, global_batch_size: int) -> Share:
         """Pieces of fixed sizes, whatever batches the rows came in."""
