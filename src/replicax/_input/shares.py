@@ -43,7 +43,7 @@ class Share:
         """Sizes and checksums of what is known of first with this share."""
         return [(self.sizes, self.digest)] if self.together is None else self.together
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The rows of each piece."""
         return [_rows(piece) for piece in self.pieces]
@@ -58,13 +58,13 @@ class Share:
         return Share((nothing,) * len(self.pieces), nothing)
 
 
-def cut(batch: Any, sizes: Sequence[int]) -> Share:
+def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
     """Cut a nest along its first axis into pieces of these sizes."""
     pieces, start = [], 0
     for rows in sizes:
         pieces.append(rows_of(batch, start, start + rows))
         start += rows
-    return Share(tuple(pieces), batch)
+    return Share(tuple(pieces), batch, **known)
 
 
 def no_rows(node: Any) -> Share:
@@ -166,12 +166,12 @@ class SharesCursor(OneByOne, Cursor):
             raise StopIteration
         mine, start = self._mine(batch)
         part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
-        share = cut(part(start, start + sum(mine)), mine)
+        rows = part(start, start + sum(mine))
         if node.workers == 1:
-            return share
+            return cut(rows, mine)
         if isinstance(batch, Unfetched):
-            return replace(share, together=tuple(self._together(batch)))
-        return replace(share, digest=checksum(batch) if self._number == 1 else glance(batch))
+            return cut(rows, mine, together=tuple(self._together(batch)))
+        return cut(rows, mine, digest=checksum(batch) if self._number == 1 else glance(batch))
 
     def _mine(self, batch: Any) -> tuple[list[int], int]:
         """How many rows the replicas of this worker have, and where they begin."""

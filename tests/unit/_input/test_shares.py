@@ -114,9 +114,9 @@ def test_data_gives_each_worker_its_part_of_every_batch():
 def test_of_rows_in_memory_a_worker_fetches_its_own(monkeypatch):
     fetched, original = [], ArrayTable.lent
 
-    def noted(self, handles):
-        fetched.append(handles.tolist())
-        return original(self, handles)
+    def noted(self, numbers):
+        fetched.append(list(numbers))
+        return original(self, numbers)
 
     monkeypatch.setattr(ArrayTable, "lent", noted)
     dataset = Dataset.from_tensor_slices(np.arange(16.0)).batch(8)

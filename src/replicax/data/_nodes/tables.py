@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from replicax.data._element import as_element
-from replicax.data._spec import joined, own_copy, split_rows, stack
+from replicax.data._spec import joined, own_copy, rows_of, split_rows, stack
 
 if TYPE_CHECKING:
     from replicax.data._node import Table
@@ -28,27 +28,34 @@ class ArrayTable:
 
     def rows(self, handles: np.ndarray) -> Any:
         # A copy: a batch that shares memory with the data set would change with it.
-        return own_copy(self.lent(handles)) if _in_a_row(handles) else self.lent(handles)
+        numbers = _in_a_row(handles)
+        return own_copy(self.lent(numbers)) if isinstance(numbers, range) else self.lent(numbers)
 
-    def lent(self, handles: np.ndarray) -> Any:
-        """The same; rows that lie one after the other in the memory of the data set."""
-        if _in_a_row(handles):
-            first, stop = int(handles[0]), int(handles[0]) + len(handles)
-            return jax.tree.map(lambda array: array[first:stop], self.arrays)
-        return jax.tree.map(lambda array: _gathered(array, handles), self.arrays)
+    def lent(self, numbers: np.ndarray | range) -> Any:
+        """The same; of a range, in the memory of the data set."""
+        if isinstance(numbers, range):
+            return rows_of(self.arrays, numbers.start, numbers.stop)
+        return jax.tree.map(lambda array: _gathered(array, numbers), self.arrays)
 
     def elements(self, handles: np.ndarray) -> list[Any]:
         return split_rows(self.rows(handles))
 
 
-def lent(table: Table, handles: np.ndarray) -> Any:
-    """The batch of these rows, for who copies it at once: it may lie in the data set's memory."""
-    return table.lent(handles) if isinstance(table, ArrayTable) else table.rows(handles)
+def numbers_of(table: Table, handles: np.ndarray) -> np.ndarray | range:
+    """The numbers of rows; a range, if they are in the memory of arrays one after the other."""
+    return _in_a_row(handles) if isinstance(table, ArrayTable) else handles
 
 
-def _in_a_row(handles: np.ndarray) -> bool:
-    count = len(handles)
-    return handles[-1] - handles[0] == count - 1 and (count < 3 or (np.diff(handles) == 1).all())
+def lent(table: Table, numbers: Any) -> Any:
+    """The batch of rows of these numbers, for who copies it: it may lie in the arrays' memory."""
+    return table.lent(numbers) if isinstance(table, ArrayTable) else table.rows(numbers)
+
+
+def _in_a_row(handles: np.ndarray) -> np.ndarray | range:
+    first, count = int(handles[0]), len(handles)
+    if handles[-1] - first == count - 1 and (count < 3 or (np.diff(handles) == 1).all()):
+        return range(first, first + count)
+    return handles
 
 
 def _gathered(array: np.ndarray, handles: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.batch import Batch
 from replicax.data._nodes.select import Skip, Take
-from replicax.data._nodes.tables import lent
+from replicax.data._nodes.tables import lent, numbers_of
 from replicax.data._spec import rows_of
 
 if TYPE_CHECKING:
@@ -29,28 +29,28 @@ class Unfetched:
 
     Args:
         table: Has the rows.
-        handles: Their numbers.
+        numbers: Theirs, an array or a range.
     """
 
-    def __init__(self, table: Table, handles: np.ndarray) -> None:
-        self._table, self._handles = table, handles
+    def __init__(self, table: Table, numbers: Any) -> None:
+        self._table, self._numbers = table, numbers
         #: It and the batches behind it that are known with it; none, if it is one of those.
         self.together: Sequence[Unfetched] = ()
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._numbers)
 
     def rows(self, start: int, stop: int) -> Any:
         """Some of the rows, for who copies them: they may lie in the memory of the data set."""
         if stop > start:
-            return lent(self._table, self._handles[start:stop])
-        return rows_of(self._table.rows(self._handles[:1]), 0, 0)  # of the shapes of rows
+            return lent(self._table, self._numbers[start:stop])
+        return rows_of(lent(self._table, self._numbers[:1]), 0, 0)  # of the shapes of rows
 
     def ends(self) -> list[Any]:
         """Of each batch of `together` the first row and the last one, as a batch."""
-        numbers = [one._handles[[0, -1]] for one in self.together]
-        rows = self._table.rows(np.concatenate(numbers))
-        return [rows_of(rows, 2 * place, 2 * place + 2) for place in range(len(numbers))]
+        numbers = [one._numbers[end] for one in self.together for end in (0, -1)]
+        rows = self._table.rows(np.array(numbers))
+        return [rows_of(rows, place, place + 2) for place in range(0, len(numbers), 2)]
 
 
 def in_parts(node: Node, together: int = _TOGETHER) -> Node:
@@ -117,8 +117,8 @@ class InPartsCursor(OneByOne, Cursor):
             handles = handles[: len(handles) // size * size]
         if not len(handles):
             raise StopIteration
-        starts = range(0, len(handles), size)
-        first, *others = [Unfetched(self._table, handles[i : i + size]) for i in starts]
+        numbers, starts = numbers_of(self._table, handles), range(0, len(handles), size)
+        first, *others = [Unfetched(self._table, numbers[i : i + size]) for i in starts]
         first.together = [first, *others]
         self._ready.extend(others)
         return first
