@@ -42,7 +42,8 @@ class DistributedIterator:
         produce = self._dataset.producer(feed, self._steps)
         self._feed, self._position = feed, position
         ahead = self._dataset.ahead
-        self._ahead = Ahead(produce, feed.get_state, ahead) if ahead else None
+        portion = self._dataset.portion
+        self._ahead = Ahead(produce, feed.get_state, ahead, portion) if ahead else None
         self._produce = produce
 
     def __iter__(self) -> DistributedIterator:

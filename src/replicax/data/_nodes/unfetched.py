@@ -70,6 +70,14 @@ def in_parts(node: Node, together: int = _TOGETHER) -> Node:
     return node.rebuilt(lambda inner: in_parts(inner, together)) if isinstance(node, Skip) else node
 
 
+def bytes_in_memory(node: Node) -> int | None:
+    """The size of a batch, if the batches of a pipeline are of rows in memory."""
+    if isinstance(node, Take | Skip):
+        return bytes_in_memory(node.input)
+    row = node.input.table.row_bytes if isinstance(node, Batch) and node.input.table else None
+    return None if row is None else row * node.batch_size
+
+
 @dataclass(frozen=True, eq=False)
 class InParts(Node):
     """The batches of rows in memory, of which who takes a part fetches no more."""
