@@ -18,7 +18,6 @@ from replicax._input.shares import Share, Sharing, read_by_one, redistributed
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
-from replicax.data._nodes.unfetched import bytes_in_memory
 from replicax.data._spec import own_copy
 
 if TYPE_CHECKING:
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from replicax._input.dealing import Dealing
     from replicax._input.policy import ShardPlan
     from replicax.data import Dataset
-
-# To make a small batch takes the time of what is no longer in the processor's caches: so many are
-# made at a time, of so many bytes for all workers. Nobody sees that rows in memory are read.
-_PORTION, _SMALL = 4, 1 << 20
 
 
 @final
@@ -107,13 +102,6 @@ class DistributedDataset:
         # A pass that only some workers made must not put their orders out of step.
         numbers = self._tell(f"{self._name}, epoch", epochs.next()).answers()
         return epochs.next(after=max(numbers))
-
-    @property
-    def portion(self) -> int:
-        """How many batches are made at a time: small ones are, of rows in memory."""
-        shares = self._shares
-        size = bytes_in_memory(shares.input) if isinstance(shares, Sharing) else None
-        return _PORTION if size is not None and size <= _SMALL else 1
 
     def producer(self, feed: Feed, steps: InStep | None) -> Callable[[], tuple[Share, Any]]:
         """A function that makes the next share, for a thread that must not hold the iterator.

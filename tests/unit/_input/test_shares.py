@@ -152,15 +152,17 @@ def test_batches_are_compared_alike_however_they_are_read(rows):
 
 def test_of_batches_that_are_not_taken_nobody_is_told():
     rows = Dataset.from_tensor_slices(np.arange(40.0)).batch(4)
-    for dataset, first in ((rows.take(3), 0), (rows.skip(2).take(3), 8), (rows.take(5).skip(2), 8)):
+    taken = [(rows.take(3), 0), (rows.skip(2).take(3), 8), (rows.take(5).skip(2), 8)]
+    for dataset, first in [*taken, (rows.take(3).prefetch(2), 0), (rows.prefetch(2).take(3), 0)]:
         shares = Feed(sharing(dataset, DATA, 2, 0), (0,)).elements(99)
         assert len(known(shares)[0]) == len(shares) == 3
         assert shares[0].batch().tolist() == [first, first + 1]
 
 
-def test_a_position_among_batches_that_are_known_together():
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_position_among_batches_that_are_known_together(ahead):
     dataset = Dataset.from_tensor_slices(np.arange(80.0)).batch(4)
-    node = sharing(dataset, DATA, 2, 1)
+    node = sharing(dataset.prefetch(ahead) if ahead else dataset, DATA, 2, 1)
     feed = Feed(node, (0,))
     feed.elements(3)
     rest = Feed(node, (0,))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
 from replicax.data._nodes.select import Skip, Take
 from replicax.data._nodes.tables import lent, numbers_of
@@ -67,12 +68,13 @@ def in_parts(node: Node, together: int = _TOGETHER) -> Node:
         return InParts(node, together)
     if isinstance(node, Take):  # nobody is told of batches that are not taken
         return node.rebuilt(lambda inner: in_parts(inner, 1))
-    return node.rebuilt(lambda inner: in_parts(inner, together)) if isinstance(node, Skip) else node
+    through = isinstance(node, Skip | Prefetch)
+    return node.rebuilt(lambda inner: in_parts(inner, together)) if through else node
 
 
 def bytes_in_memory(node: Node) -> int | None:
     """The size of a batch, if the batches of a pipeline are of rows in memory."""
-    if isinstance(node, Take | Skip):
+    if isinstance(node, Take | Skip | Prefetch):
         return bytes_in_memory(node.input)
     row = node.input.table.row_bytes if isinstance(node, Batch) and node.input.table else None
     return None if row is None else row * node.batch_size
