@@ -16,7 +16,7 @@ from replicax._input.source import check_batch
 from replicax._input.split import split_batch, worker_batch_sizes
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
-from replicax.data._nodes.unfetched import Unfetched, in_parts
+from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._rewrite import with_file_shard, with_hinted_shard
 from replicax.data._spec import RowBuffer, joined, rows_of
 
@@ -139,7 +139,7 @@ class SharesCursor(OneByOne, Cursor):
         self._streams = deque(self._open(*stream, None) for stream in node.streams)
         self._rows = RowBuffer()
         self._turn = 0
-        self._number = 0
+        self._number = self._known = 0  # batches that were read, that were told of before
         self._structure: Any = None
 
     def _open(self, of: int, index: int, state: Any) -> tuple[int, int, Feed]:
@@ -185,9 +185,12 @@ class SharesCursor(OneByOne, Cursor):
 
         They are those of batches that were fetched whole.
         """
-        if not batch.together:
+        if self._known:  # it was known with another, unless that was passed over
+            self._known -= 1
             return
-        for place, (one, ends) in enumerate(zip(batch.together, batch.ends(), strict=True)):
+        batches = batch.with_those_behind()
+        self._known = len(batches) - 1
+        for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
             is_first = place == 0 and self._number == 1
             digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
             yield self._mine(one)[0], digest

@@ -14,6 +14,7 @@ from replicax._input.dealing import Dealing
 from replicax._input.shares import Share, Sharing, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
+from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.files import FileRecords
 from replicax.data._nodes.tables import ArrayTable
 
@@ -172,6 +173,17 @@ def test_a_position_among_batches_that_are_known_together(ahead):
     assert [share.batch().tolist() for share in found] == expected
     assert expected[0] == [14, 15]
     assert known(found)[1][:9] == [8, *[0] * 7, 8]  # of all workers from the same position
+
+
+def test_of_batches_behind_one_that_was_passed_over_the_others_are_told():
+    batches = Dataset.from_tensor_slices(np.arange(80.0)).batch(4).prepared()
+    node = Sharing(Prefetch(batches, 2, portion=3), DATA, 2, 0, 1)
+    feed, rest = Feed(node, (0,)), Feed(node, (0,))
+    feed.elements(2)  # of three that were read together: their position is that of the first
+    rest.set_state(feed.get_state())
+    found = rest.elements(99)
+    assert [share.batch().tolist()[0] for share in found] == list(range(8, 80, 4))
+    assert len(known(found)[0]) == len(found)
 
 
 def test_workers_of_a_dropped_remainder_take_as_many_steps():

@@ -34,9 +34,8 @@ class Unfetched:
     """
 
     def __init__(self, table: Table, numbers: Any) -> None:
-        self._table, self._numbers = table, numbers
-        #: It and the batches behind it that are known with it; none, if it is one of those.
-        self.together: Sequence[Unfetched] = ()
+        self.table, self._numbers = table, numbers
+        self._together: Sequence[Unfetched] = ()
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -44,14 +43,29 @@ class Unfetched:
     def rows(self, start: int, stop: int) -> Any:
         """Some of the rows, for who copies them: they may lie in the memory of the data set."""
         if stop > start:
-            return lent(self._table, self._numbers[start:stop])
-        return rows_of(lent(self._table, self._numbers[:1]), 0, 0)  # of the shapes of rows
+            return lent(self.table, self._numbers[start:stop])
+        return rows_of(lent(self.table, self._numbers[:1]), 0, 0)  # of the shapes of rows
 
-    def ends(self) -> list[Any]:
-        """Of each batch of `together` the first row and the last one, as a batch."""
-        numbers = [one._numbers[end] for one in self.together for end in (0, -1)]
-        rows = self._table.rows(np.array(numbers))
-        return [rows_of(rows, place, place + 2) for place in range(0, len(numbers), 2)]
+    def with_those_behind(self) -> Sequence[Unfetched]:
+        """It and the batches that are known with it, if it is the first of them; else it alone."""
+        return self._together or (self,)
+
+    def known_with(self, others: Sequence[Unfetched]) -> Unfetched:
+        """This batch, with which those behind it are known."""
+        self._together = (self, *others) if others else ()
+        return self
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The numbers of the first row and the last one."""
+        return self._numbers[0], self._numbers[-1]
+
+
+def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
+    """Of each of these batches of one table, the first row and the last one, as a batch."""
+    numbers = np.array([number for batch in batches for number in batch.ends])
+    rows = batches[0].table.rows(numbers)
+    return [rows_of(rows, place, place + 2) for place in range(0, len(numbers), 2)]
 
 
 def in_parts(node: Node, together: int = _TOGETHER) -> Node:
@@ -76,8 +90,10 @@ def bytes_in_memory(node: Node) -> int | None:
     """The size of a batch, if the batches of a pipeline are of rows in memory."""
     if isinstance(node, Take | Skip | Prefetch):
         return bytes_in_memory(node.input)
-    row = node.input.table.row_bytes if isinstance(node, Batch) and node.input.table else None
-    return None if row is None else row * node.batch_size
+    table = node.input.table if isinstance(node, Batch) else None
+    if not isinstance(node, Batch) or table is None or table.row_bytes is None:
+        return None
+    return table.row_bytes * node.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +145,8 @@ class InPartsCursor(OneByOne, Cursor):
             raise StopIteration
         numbers, starts = numbers_of(self._table, handles), range(0, len(handles), size)
         first, *others = [Unfetched(self._table, numbers[i : i + size]) for i in starts]
-        first.together = [first, *others]
         self._ready.extend(others)
-        return first
+        return first.known_with(others)
 
     def skip(self, count: int) -> None:
         while count and self._ready:
