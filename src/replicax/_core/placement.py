@@ -124,17 +124,29 @@ def place_all(values: Any, layouts: Any) -> Any:
     return jax.tree.map(place, values, jax.tree.broadcast(layouts, values))
 
 
-def place_batch(leaves: Sequence[Any], layouts: Sequence[Sharding]) -> list[Any]:
+def place_batch(
+    leaves: Sequence[Any], layouts: Sequence[Sharding], *, owned: bool = True
+) -> list[Any]:
     """`place` for each leaf of a batch; arrays of NumPy are taken over, and must not change.
 
     `jax.device_put` comes to the same, in two to three times as long.
+
+    Args:
+        leaves: The leaves.
+        layouts: Where they go.
+        owned: Whether their memory may be taken over; else the part of each device is copied.
     """
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
-        return place_all(list(leaves), list(layouts))
+        return place_all([leaf if owned else own_copy(leaf) for leaf in leaves], list(layouts))
+    parts = [leaf.__getitem__ if owned else functools.partial(_own_part, leaf) for leaf in leaves]
     return [
-        jax.make_array_from_callback(leaf.shape, layout, leaf.__getitem__)
-        for leaf, layout in zip(leaves, layouts, strict=True)
+        jax.make_array_from_callback(leaf.shape, layout, part)
+        for leaf, layout, part in zip(leaves, layouts, parts, strict=True)
     ]
+
+
+def _own_part(array: np.ndarray, index: Any) -> Any:
+    return own_copy(array[index])
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:

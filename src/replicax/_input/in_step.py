@@ -1,12 +1,14 @@
 """Workers in step: before each batch all of them say how many rows they bring.
 
-They say so when they have read it, and hear of the others when they compute with it. A worker that
+They say so when they have read it, or know it, and hear of the others when they compute with it.
+Of batches in memory they know several at once, and say so once for all of these. A worker that
 ended by itself would leave the others waiting in the next all-reduce, and one with other shapes
 would compute wrong numbers.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -70,17 +72,33 @@ class InStep:
         self._latest: Share | None = None
         self._kind: Any = None
         self._specs: list[str] = []  # of all workers, as they were last told
+        self._told = self._taken = 0  # of the shares of this worker
+        self._is_over = False  # whether the end was announced
+        # Of each worker, sizes and checksums of the next steps; None for sizes behind its end.
+        self._known: list[deque[tuple[list[int] | None, str]]] = []
         self._announced: deque[Told] = deque()
+        self._lock = threading.Lock()
         # Who leaves a pass in its midst has announced more than he took.
         weakref.finalize(self, _withdraw, self._announced).atexit = False
 
     def announce(self, share: Share | None) -> None:
-        """Tell the others of the next share, in any thread; it is taken in the same order."""
+        """Tell the others of the next share, in any thread; it is taken in the same order.
+
+        Shares that are known together are told of with the first.
+        """
+        known = [(None, "")] if share is None else share.known
+        if not known:
+            return
         changed, kind = "", kind_of(share)
         if kind is not None and kind != self._kind:
             changed, self._kind = described(kind), kind
-        facts = [share and share.sizes, changed, share and share.digest]
-        self._announced.append(self._tell(self._name, facts))
+        self._is_over = share is None
+        self._tell_all(changed, known)
+
+    def _tell_all(self, changed: str, known: Sequence[tuple[list[int] | None, str]]) -> None:
+        with self._lock:  # what is told first is answered first
+            self._told += len(known)
+            self._announced.append(self._tell(self._name, [changed, list(known)]))
 
     def next(self, share: Share | None) -> Step:
         """The next step.
@@ -92,26 +110,38 @@ class InStep:
             StopIteration: If no worker has any rows left.
             WorkersDiffer: If their batches do not fit together.
         """
-        if not self._announced:
-            self.announce(share)
-        told = self._announced.popleft().answers()
-        if all(rows is None for rows, _, _ in told):
+        while not self._known or not all(self._known):
+            self._hear(share)
+        told = [steps[0] if steps[0][0] is None else steps.popleft() for steps in self._known]
+        if all(rows is None for rows, _ in told):
             raise StopIteration
-        before = self._specs or [""] * len(told)
-        self._specs = [new or old for (_, new, _), old in zip(told, before, strict=True)]
-        self._check([one for one in told if one[0] is not None], len(told))
+        self._taken += 1
+        self._check([digest for rows, digest in told if rows is not None], len(told))
         share = share or (self._latest or no_rows(self._shares)).without_rows()
         self._latest = share
         nothing = [0] * len(share.pieces)
-        return Step(share, tuple(tuple(rows or nothing) for rows, _, _ in told))
+        return Step(share, tuple(tuple(rows or nothing) for rows, _ in told))
 
-    def _check(self, told: Sequence[Any], workers: int) -> None:
+    def _hear(self, share: Share | None) -> None:
+        """Hear what all have announced; of somebody, nothing is known of the next step."""
+        if not self._announced:
+            if self._told > self._taken or self._is_over:
+                self._tell_all("", ())  # others know of fewer steps at a time
+            else:
+                self.announce(share)
+        told = self._announced.popleft().answers()
+        before = self._specs or [""] * len(told)
+        self._specs = [new or old for (new, _), old in zip(told, before, strict=True)]
+        self._known = self._known or [deque() for _ in told]
+        for steps, (_, more) in zip(self._known, told, strict=True):
+            steps.extend((rows, digest) for rows, digest in more)
         if len({spec for spec in self._specs if spec}) > 1:
             raise WorkersDiffer("kind of batches", ["shapes and types"], by_worker(self._specs))
-        if self._is_same and len(told) < workers:
-            facts = f"    {len(told)} of {workers} workers have another batch"
+
+    def _check(self, digests: Sequence[str], workers: int) -> None:
+        if self._is_same and len(digests) < workers:
+            facts = f"    {len(digests)} of {workers} workers have another batch"
             raise WorkersDiffer("data, as it is divided by DATA", ["number of batches"], facts)
-        digests = [digest for _, _, digest in told]
         if self._is_same and len(set(digests)) > 1:
             raise WorkersDiffer(
                 "data, as it is divided by DATA", ["batch (its checksum)"], by_worker(digests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -16,7 +16,7 @@ from replicax._input.source import check_batch
 from replicax._input.split import split_batch, worker_batch_sizes
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
-from replicax.data._nodes.unfetched import Unfetched, in_parts
+from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._rewrite import with_file_shard, with_hinted_shard
 from replicax.data._spec import RowBuffer, joined, rows_of
 
@@ -29,13 +29,21 @@ class Share:
         pieces: One nest of host arrays for each of its replicas; some may have no rows.
         whole: The nest of which they are parts, if there is one.
         digest: A checksum of the batch of all workers, if they have to hold the same one.
+        together: Sizes and checksums of this share and those behind it, if they are known with
+            it; none if they were with another. None if it is known by itself.
     """
 
     pieces: tuple[Any, ...]
     whole: Any = None
     digest: str = ""
+    together: tuple[tuple[list[int], str], ...] | None = None
 
     @property
+    def known(self) -> Sequence[tuple[list[int], str]]:
+        """Sizes and checksums of what is known of first with this share."""
+        return [(self.sizes, self.digest)] if self.together is None else self.together
+
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The rows of each piece."""
         return [_rows(piece) for piece in self.pieces]
@@ -50,13 +58,13 @@ class Share:
         return Share((nothing,) * len(self.pieces), nothing)
 
 
-def cut(batch: Any, sizes: Sequence[int]) -> Share:
+def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
     """Cut a nest along its first axis into pieces of these sizes."""
     pieces, start = [], 0
     for rows in sizes:
         pieces.append(rows_of(batch, start, start + rows))
         start += rows
-    return Share(tuple(pieces), batch)
+    return Share(tuple(pieces), batch, **known)
 
 
 def no_rows(node: Any) -> Share:
@@ -112,8 +120,7 @@ class Sharing(Node):
     def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
         """The pipeline over one part of the data, as a policy divides it."""
         if of == 1:
-            one_by_one = self.policy is AutoShardPolicy.DATA
-            return in_parts(self.input) if one_by_one and self.workers > 1 else self.input
+            return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
         shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
         return shard(self.input, of, index)
 
@@ -132,7 +139,7 @@ class SharesCursor(OneByOne, Cursor):
         self._streams = deque(self._open(*stream, None) for stream in node.streams)
         self._rows = RowBuffer()
         self._turn = 0
-        self._number = 0
+        self._number = self._known = 0  # batches that were read, that were told of before
         self._structure: Any = None
 
     def _open(self, of: int, index: int, state: Any) -> tuple[int, int, Feed]:
@@ -157,22 +164,36 @@ class SharesCursor(OneByOne, Cursor):
             batch = self._next_batch()
         if batch is None:
             raise StopIteration
+        mine, start = self._mine(batch)
+        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
+        rows = part(start, start + sum(mine))
+        if node.workers == 1:
+            return cut(rows, mine)
+        if isinstance(batch, Unfetched):
+            return cut(rows, mine, together=tuple(self._together(batch)))
+        return cut(rows, mine, digest=checksum(batch) if self._number == 1 else glance(batch))
+
+    def _mine(self, batch: Any) -> tuple[list[int], int]:
+        """How many rows the replicas of this worker have, and where they begin."""
+        node = self._node
         sizes = split_batch(_rows(batch), node.workers * node.replicas)
         first = node.worker * node.replicas
-        start = sum(sizes[:first])
-        mine = sizes[first : first + node.replicas]
-        if node.workers == 1:
-            return cut(batch, mine)
-        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
-        return replace(cut(part(start, start + sum(mine)), mine), digest=self._digest(batch))
+        return sizes[first : first + node.replicas], sum(sizes[:first])
 
-    def _digest(self, batch: Any) -> str:
-        """A short number for a batch that all workers have: of the first one, for all of it."""
-        if self._number == 1:
-            return checksum(batch.rows(0, len(batch)) if isinstance(batch, Unfetched) else batch)
-        if isinstance(batch, Unfetched):
-            return glance(batch.ends(), len(batch))
-        return glance(batch)
+    def _together(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
+        """Sizes and checksums of batches that are known together: of the first one, for all of it.
+
+        They are those of batches that were fetched whole.
+        """
+        if self._known:  # it was known with another, unless that was passed over
+            self._known -= 1
+            return
+        batches = batch.with_those_behind()
+        self._known = len(batches) - 1
+        for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
+            is_first = place == 0 and self._number == 1
+            digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
+            yield self._mine(one)[0], digest
 
     def _planned(self, global_batch_size: int) -> Share:
         """Pieces of fixed sizes, whatever batches the rows came in."""

@@ -24,6 +24,7 @@ from replicax._keras import _compat
 from replicax._keras.blaming import root_of, user_line
 
 MAX_TRACES = 6
+_ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
 _NEEDS_A_NUMBER = (
     jax.errors.ConcretizationTypeError,
@@ -231,7 +232,7 @@ def abstract(leaf: Any) -> Any:
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is traced: an array, not a Python value and not a variable."""
-    return isinstance(leaf, jax.Array | Tracer | np.ndarray | np.generic)
+    return isinstance(leaf, _ARRAYS)
 
 
 def evaluate(jaxpr: Any, *args: Any) -> list[Any]:

@@ -171,8 +171,10 @@ class StoreDistribution(_compat.Distribution):
     def _put(self, owned: bool, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)
         layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
-        arrays = leaves if owned else list(map(own_copy, leaves))
-        return tree.unflatten(place_batch(arrays, layouts))
+        # Of several processes, each copies the rows of its own devices.
+        if not owned and self.topology.num_processes == 1:
+            leaves, owned = list(map(own_copy, leaves)), True
+        return tree.unflatten(place_batch(leaves, layouts, owned=owned))
 
     def _put_rows(self, batch: WorkerRows) -> Any:
         """The global batch of which each worker holds some rows; all workers call it together."""

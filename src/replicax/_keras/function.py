@@ -254,9 +254,8 @@ class StatefulFunction:
         if program.is_common:
             dispatched(token.is_ready)
         # XLA:CPU dead-locks when steps with collectives run ahead: Topology.may_deadlock.
-        spread = (
-            len(token.sharding.device_set) > 1 and next(iter(token.devices())).platform == "cpu"
-        )
+        devices = token.sharding.device_set
+        spread = len(devices) > 1 and next(iter(devices)).platform == "cpu"
         traces.in_flight = token if spread else None
         return result
 

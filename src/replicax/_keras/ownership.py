@@ -22,8 +22,13 @@ _made: dict[int, Callable[[], Any]] = {}
 
 def note_made(variables: Sequence[int], values: Iterable[Any]) -> None:
     """Remember that a step made these values of these variables (by `id`), as long as they live."""
-    callbacks = map(functools.partial, itertools.repeat(_forget), variables)
+    callbacks = map(_forgetting, variables)
     _made.update(zip(variables, map(weakref.ref, values, callbacks), strict=True))
+
+
+@functools.lru_cache(maxsize=4096)
+def _forgetting(variable: int) -> Callable[[Any], None]:
+    return functools.partial(_forget, variable)
 
 
 def _forget(variable: int, made: Callable[[], Any]) -> None:

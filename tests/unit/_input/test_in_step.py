@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_who_leaves_a_pass_withdraws_what_he_has_announced():
     step = InStep(Mock(side_effect=offers), "data", None, is_same=False)
     for _ in offers:
         step.announce(share(2))
-    offers[0].answers.return_value = [[[1, 1], "", ""]]
+    offers[0].answers.return_value = [["", [[[1, 1], ""]]]]
     step.next(share(2))
     del step
     gc.collect()
@@ -98,3 +99,59 @@ def test_the_same_data_is_the_same_on_all():
     errors = steps(same, [None], is_same=True)
     assert [error.differing for error in errors] == [("number of batches",)] * 2
     assert "1 of 2 workers have another batch" in errors[0].table
+
+
+def together(*shares):
+    """Shares that are known with the first of them."""
+    known = tuple((each.sizes, each.digest) for each in shares)
+    return [replace(each, together=() if i else known) for i, each in enumerate(shares)]
+
+
+def exchanges(columns, is_same=False):
+    """The steps of workers with these shares, and how often each has told the others something."""
+
+    def work(index):
+        offer = Mock(side_effect=current().offer)
+        step = InStep(offer, "data", None, is_same=is_same)
+        for each in columns[index]:
+            step.announce(each)
+        found = [step.next(each).sizes for each in columns[index]]
+        with pytest.raises(StopIteration):
+            step.next(None)
+        return found, offer.call_count
+
+    return as_workers(len(columns), work)
+
+
+def test_of_shares_that_are_known_together_the_others_are_told_once():
+    shares = [share(rows) for rows in (2, 3, 4, 5)]
+    sizes = [((rows - 1, 1),) * 2 for rows in (2, 3, 4, 5)]
+    groups = [*together(*shares[:3]), *together(shares[3])]
+    assert exchanges([groups, groups]) == [(sizes, 3)] * 2  # the end, too
+    assert exchanges([shares, shares]) == [(sizes, 5)] * 2
+
+
+def test_workers_may_know_of_another_number_of_shares_together():
+    shares = [share(rows) for rows in (2, 3, 4, 5)]
+    sizes = [((rows - 1, 1),) * 3 for rows in (2, 3, 4, 5)]
+    columns = [together(*shares), shares, [*together(*shares[:3]), *together(shares[3])]]
+    assert [found for found, _ in exchanges(columns)] == [sizes] * 3
+
+
+def test_another_batch_among_those_known_together_is_refused_at_its_step():
+    mine = together(*[share(2, digest=digest) for digest in "abc"])
+    other = together(*[share(2, digest=digest) for digest in "abd"])
+    fewer = together(*[share(2, digest=digest) for digest in "ab"])
+
+    def work(columns):
+        def run(index):
+            step = InStep(current().offer, "data", None, is_same=True)
+            taken = [step.next(each) for each in columns[index][:2]]
+            with pytest.raises(WorkersDiffer) as caught:
+                step.next(columns[index][2])
+            return len(taken), caught.value.differing
+
+        return as_workers(2, run)
+
+    assert work([mine, other]) == [(2, ("batch (its checksum)",))] * 2
+    assert work([mine, [*fewer, None]]) == [(2, ("number of batches",))] * 2

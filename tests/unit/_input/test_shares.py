@@ -14,6 +14,7 @@ from replicax._input.dealing import Dealing
 from replicax._input.shares import Share, Sharing, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
+from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.files import FileRecords
 from replicax.data._nodes.tables import ArrayTable
 
@@ -112,33 +113,77 @@ def test_data_gives_each_worker_its_part_of_every_batch():
 
 
 def test_of_rows_in_memory_a_worker_fetches_its_own(monkeypatch):
-    fetched, original = [], ArrayTable.rows
+    fetched, original = [], ArrayTable.lent
 
-    def noted(self, handles):
-        fetched.append(handles.tolist())
-        return original(self, handles)
+    def noted(self, numbers):
+        fetched.append(list(numbers))
+        return original(self, numbers)
 
-    monkeypatch.setattr(ArrayTable, "rows", noted)
+    monkeypatch.setattr(ArrayTable, "lent", noted)
     dataset = Dataset.from_tensor_slices(np.arange(16.0)).batch(8)
     assert flat(dataset, DATA, 4, 2) == [[4.0, 5.0], [12.0, 13.0]]
-    # The first batch is compared as a whole, the others by their ends.
-    assert fetched == [[4, 5], list(range(8)), [12, 13], [8, 15]]
+    # The first batch is compared as a whole, the others by their ends, which are fetched together.
+    assert fetched == [[4, 5], [0, 7, 8, 15], list(range(8)), [12, 13]]
 
 
-@pytest.mark.parametrize("rows", [16, 17, 13])
+def known(shares):
+    """What all shares are known by, in their order, and how many at a time."""
+    groups = [share.known for share in shares]
+    return [one for group in groups for one in group], list(map(len, groups))
+
+
+@pytest.mark.parametrize("rows", [16, 17, 13, 67])
 def test_batches_are_compared_alike_however_they_are_read(rows):
     memory = Dataset.from_tensor_slices((np.arange(rows), np.ones((rows, 2)))).batch(4)
     made = Dataset.from_generator(lambda: iter(memory))
     for worker in range(3):
         one, other = (
-            Feed(sharing(data, DATA, 3, worker), (0,)).elements(9) for data in (memory, made)
+            Feed(sharing(data, DATA, 3, worker), (0,)).elements(99) for data in (memory, made)
         )
-        assert [share.digest for share in one] == [share.digest for share in other]
-        assert len({share.digest for share in one}) == len(one) == -(-rows // 4)
-        for mine, its in zip(one, other, strict=True):
-            for a, b in zip(mine.pieces[0], its.pieces[0], strict=True):
+        (mine, together), (its, by_one) = known(one), known(other)
+        assert mine == its == [(share.sizes, share.digest) for share in other]
+        assert len({digest for _, digest in mine}) == len(one) == -(-rows // 4)
+        assert together[::8] == [min(8, len(one) - place) for place in range(0, len(one), 8)]
+        assert by_one == [1] * len(other)
+        for a_share, b_share in zip(one, other, strict=True):
+            for a, b in zip(a_share.pieces[0], b_share.pieces[0], strict=True):
                 np.testing.assert_array_equal(a, b)
                 assert (a.dtype, a.shape) == (b.dtype, b.shape)
+
+
+def test_of_batches_that_are_not_taken_nobody_is_told():
+    rows = Dataset.from_tensor_slices(np.arange(40.0)).batch(4)
+    taken = [(rows.take(3), 0), (rows.skip(2).take(3), 8), (rows.take(5).skip(2), 8)]
+    for dataset, first in [*taken, (rows.take(3).prefetch(2), 0), (rows.prefetch(2).take(3), 0)]:
+        shares = Feed(sharing(dataset, DATA, 2, 0), (0,)).elements(99)
+        assert len(known(shares)[0]) == len(shares) == 3
+        assert shares[0].batch().tolist() == [first, first + 1]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_position_among_batches_that_are_known_together(ahead):
+    dataset = Dataset.from_tensor_slices(np.arange(80.0)).batch(4)
+    node = sharing(dataset.prefetch(ahead) if ahead else dataset, DATA, 2, 1)
+    feed = Feed(node, (0,))
+    feed.elements(3)
+    rest = Feed(node, (0,))
+    rest.set_state(feed.get_state())
+    expected = [share.batch().tolist() for share in feed.elements(99)]
+    found = rest.elements(99)
+    assert [share.batch().tolist() for share in found] == expected
+    assert expected[0] == [14, 15]
+    assert known(found)[1][:9] == [8, *[0] * 7, 8]  # of all workers from the same position
+
+
+def test_of_batches_behind_one_that_was_passed_over_the_others_are_told():
+    batches = Dataset.from_tensor_slices(np.arange(80.0)).batch(4).prepared()
+    node = Sharing(Prefetch(batches, 2, portion=3), DATA, 2, 0, 1)
+    feed, rest = Feed(node, (0,)), Feed(node, (0,))
+    feed.elements(2)  # of three that were read together: their position is that of the first
+    rest.set_state(feed.get_state())
+    found = rest.elements(99)
+    assert [share.batch().tolist()[0] for share in found] == list(range(8, 80, 4))
+    assert len(known(found)[0]) == len(found)
 
 
 def test_workers_of_a_dropped_remainder_take_as_many_steps():

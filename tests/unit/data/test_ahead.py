@@ -181,6 +181,26 @@ def test_what_is_closed_has_ended():
     wait_until(lambda: not threads())
 
 
+def test_the_next_portion_is_made_when_one_was_taken():
+    made = []
+
+    def produce():
+        made.append(len(made))
+        return made[-1]
+
+    ahead = Ahead(produce, lambda: len(made), 2, 3)
+    assert [next(ahead), next(ahead)] == [0, 1]
+    wait_until(lambda: len(made) == 3)
+    threading.Event().wait(0.05)  # one more would have been made meanwhile
+    assert (len(made), ahead.state) == (3, 2)
+    assert next(ahead) == 2
+    wait_until(lambda: len(made) == 6)
+    assert [next(ahead) for _ in range(7)] == list(range(3, 10))
+    assert ahead.state == 10
+    ahead.close()
+    wait_until(lambda: not threads())
+
+
 @pytest.mark.parametrize("how", ["close", "end", "error"])
 def test_all_who_wait_hear_that_there_is_no_more(how):
     go_on, heard = threading.Event(), []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -25,8 +26,10 @@ class _Shelf:
     """
 
     size: int
+    portion: int
     items: SimpleQueue[tuple[str, Any, Any]] = field(default_factory=SimpleQueue)
-    taken: SimpleQueue[None] = field(default_factory=SimpleQueue)  # one for each item that was
+    taken: SimpleQueue[None] = field(default_factory=SimpleQueue)  # one for each portion that was
+    counted: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # what was taken
     stopped: bool = False
 
     def fill(self, make: Callable[[], tuple[str, Any, Any]]) -> None:
@@ -34,7 +37,7 @@ class _Shelf:
         while True:
             if waiting == self.size:
                 self.taken.get()
-                waiting -= 1
+                waiting -= self.portion
             if self.stopped:
                 return
             item = make()
@@ -50,7 +53,8 @@ class _Shelf:
         if self.stopped:
             item = "end", None, None
         if item[0] == "value":
-            self.taken.put(None)
+            if next(self.counted) % self.portion == 0:
+                self.taken.put(None)
         else:
             self.stop()  # for whoever else waits
         return item
@@ -69,12 +73,20 @@ class Ahead:
         produce: Makes the next value; raises StopIteration at the end.
         snapshot: The position after the value made last.
         size: How many values wait at most; at least one.
+        portion: The thread makes so many one after the other, then it sleeps until as many were
+            taken. What takes little time costs less so: the processor's caches know the way.
     """
 
-    def __init__(self, produce: Callable[[], Any], snapshot: Callable[[], Any], size: int) -> None:
+    def __init__(
+        self,
+        produce: Callable[[], Any],
+        snapshot: Callable[[], Any],
+        size: int,
+        portion: int = 1,
+    ) -> None:
         self._produce = produce
         self._snapshot = snapshot
-        self._shelf = _Shelf(size)
+        self._shelf = _Shelf(max(size, portion), portion)
         self._thread: threading.Thread | None = None
         self._over: tuple[str, Any, Any] | None = None
         self._is_used = False

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from replicax.data._element import as_element
-from replicax.data._spec import joined, split_rows, stack
+from replicax.data._spec import joined, own_copy, rows_of, split_rows, stack
 
 if TYPE_CHECKING:
     from replicax.data._node import Table
@@ -27,14 +27,35 @@ class ArrayTable:
         return sum(a.nbytes // max(len(a), 1) for a in jax.tree.leaves(self.arrays))
 
     def rows(self, handles: np.ndarray) -> Any:
-        first, count = int(handles[0]), len(handles)
-        if handles[-1] - first == count - 1 and (count < 3 or (np.diff(handles) == 1).all()):
-            # A copy: a batch that shares memory with the data set would change with it.
-            return jax.tree.map(lambda array: array[first : first + count].copy(), self.arrays)
-        return jax.tree.map(lambda array: _gathered(array, handles), self.arrays)
+        # A copy: a batch that shares memory with the data set would change with it.
+        numbers = _in_a_row(handles)
+        return own_copy(self.lent(numbers)) if isinstance(numbers, range) else self.lent(numbers)
+
+    def lent(self, numbers: np.ndarray | range) -> Any:
+        """The same; of a range, in the memory of the data set."""
+        if isinstance(numbers, range):
+            return rows_of(self.arrays, numbers.start, numbers.stop)
+        return jax.tree.map(lambda array: _gathered(array, numbers), self.arrays)
 
     def elements(self, handles: np.ndarray) -> list[Any]:
         return split_rows(self.rows(handles))
+
+
+def numbers_of(table: Table, handles: np.ndarray) -> np.ndarray | range:
+    """The numbers of rows; a range, if they are in the memory of arrays one after the other."""
+    return _in_a_row(handles) if isinstance(table, ArrayTable) else handles
+
+
+def lent(table: Table, numbers: Any) -> Any:
+    """The batch of rows of these numbers, for who copies it: it may lie in the arrays' memory."""
+    return table.lent(numbers) if isinstance(table, ArrayTable) else table.rows(numbers)
+
+
+def _in_a_row(handles: np.ndarray) -> np.ndarray | range:
+    first, count = int(handles[0]), len(handles)
+    if handles[-1] - first == count - 1 and (count < 3 or (np.diff(handles) == 1).all()):
+        return range(first, first + count)
+    return handles
 
 
 def _gathered(array: np.ndarray, handles: np.ndarray) -> np.ndarray:

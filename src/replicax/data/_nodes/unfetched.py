@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
 from replicax.data._nodes.select import Skip, Take
+from replicax.data._nodes.tables import lent, numbers_of
 from replicax.data._spec import rows_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from replicax.data._node import Table
+
+# Of so many batches the numbers of the rows are made at once: who is told of them all with the
+# first is told less often.
+_TOGETHER = 8
 
 
 @final
@@ -22,35 +30,70 @@ class Unfetched:
 
     Args:
         table: Has the rows.
-        handles: Their numbers.
+        numbers: Theirs, an array or a range.
     """
 
-    def __init__(self, table: Table, handles: np.ndarray) -> None:
-        self._table, self._handles = table, handles
+    def __init__(self, table: Table, numbers: Any) -> None:
+        self.table, self._numbers = table, numbers
+        self._together: Sequence[Unfetched] = ()
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self._numbers)
 
     def rows(self, start: int, stop: int) -> Any:
-        """Some of the rows, as a batch in memory of its own."""
+        """Some of the rows, for who copies them: they may lie in the memory of the data set."""
         if stop > start:
-            return self._table.rows(self._handles[start:stop])
-        return rows_of(self._table.rows(self._handles[:1]), 0, 0)  # of the shapes of rows
+            return lent(self.table, self._numbers[start:stop])
+        return rows_of(lent(self.table, self._numbers[:1]), 0, 0)  # of the shapes of rows
 
-    def ends(self) -> Any:
-        """The first row and the last one, as a batch."""
-        return self._table.rows(self._handles[[0, -1]])
+    def with_those_behind(self) -> Sequence[Unfetched]:
+        """It and the batches that are known with it, if it is the first of them; else it alone."""
+        return self._together or (self,)
+
+    def known_with(self, others: Sequence[Unfetched]) -> Unfetched:
+        """This batch, with which those behind it are known."""
+        self._together = (self, *others) if others else ()
+        return self
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """The numbers of the first row and the last one."""
+        return self._numbers[0], self._numbers[-1]
 
 
-def in_parts(node: Node) -> Node:
+def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
+    """Of each of these batches of one table, the first row and the last one, as a batch."""
+    numbers = np.array([number for batch in batches for number in batch.ends])
+    rows = batches[0].table.rows(numbers)
+    return [rows_of(rows, place, place + 2) for place in range(0, len(numbers), 2)]
+
+
+def in_parts(node: Node, together: int = _TOGETHER) -> Node:
     """A pipeline whose batches are `Unfetched`, if they are of rows in memory.
 
     Rows that have to be made may be made of random numbers, of which all workers draw as many.
+
+    Args:
+        node: The pipeline.
+        together: Of how many batches the numbers of the rows are made at once.
     """
     table = node.input.table if isinstance(node, Batch) else None
     if isinstance(node, Batch) and table is not None and table.row_bytes is not None:
-        return InParts(node)
-    return node.rebuilt(in_parts) if isinstance(node, Take | Skip) else node
+        return InParts(node, together)
+    if isinstance(node, Take):  # nobody is told of batches that are not taken
+        return node.rebuilt(lambda inner: in_parts(inner, 1))
+    through = isinstance(node, Skip | Prefetch)
+    return node.rebuilt(lambda inner: in_parts(inner, together)) if through else node
+
+
+def bytes_in_memory(node: Node) -> int | None:
+    """The size of a batch, if the batches of a pipeline are of rows in memory."""
+    if isinstance(node, Take | Skip | Prefetch):
+        return bytes_in_memory(node.input)
+    table = node.input.table if isinstance(node, Batch) else None
+    if not isinstance(node, Batch) or table is None or table.row_bytes is None:
+        return None
+    return table.row_bytes * node.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +101,7 @@ class InParts(Node):
     """The batches of rows in memory, of which who takes a part fetches no more."""
 
     input: Batch
+    together: int = 1
 
     @property
     def cardinality(self) -> int:
@@ -72,30 +116,48 @@ class InParts(Node):
         return self.input.size
 
     def open(self, path: Path) -> Cursor:
-        return InPartsCursor(self.input, path)
+        return InPartsCursor(self, path)
 
 
 @final
 class InPartsCursor(OneByOne, Cursor):
     """The numbers of the rows of each batch."""
 
-    def __init__(self, node: Batch, path: Path) -> None:
-        self._node = node
-        self._table: Any = node.input.table
-        self._feed = Feed(node.input, path)
+    def __init__(self, node: InParts, path: Path) -> None:
+        self._node = node.input
+        self._together = node.together
+        self._table: Any = self._node.input.table
+        self._feed = Feed(self._node.input, path)
+        self._ready: deque[Unfetched] = deque()
+        self._taken = 0  # rows, of the batches that were given
 
     def make(self) -> Any:
-        node = self._node
-        handles = self._feed.handles(node.size)
-        if not len(handles) or (node.drop_remainder and len(handles) < node.size):
+        batch = self._ready.popleft() if self._ready else self._begin_next()
+        self._taken += len(batch)
+        return batch
+
+    def _begin_next(self) -> Unfetched:
+        size = self._node.size
+        handles = self._feed.handles(self._together * size)
+        if self._node.drop_remainder:
+            handles = handles[: len(handles) // size * size]
+        if not len(handles):
             raise StopIteration
-        return Unfetched(self._table, handles)
+        numbers, starts = numbers_of(self._table, handles), range(0, len(handles), size)
+        first, *others = [Unfetched(self._table, numbers[i : i + size]) for i in starts]
+        self._ready.extend(others)
+        return first.known_with(others)
 
     def skip(self, count: int) -> None:
+        while count and self._ready:
+            self._taken += len(self._ready.popleft())
+            count -= 1
         self._feed.skip(count * self._node.size)
+        self._taken += count * self._node.size
 
     def get_state(self) -> Any:
-        return self._feed.get_state()
+        return self._taken
 
     def set_state(self, state: Any) -> None:
         self._feed.set_state(state)
+        self._taken = state
