@@ -56,6 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="NAME,…", help=f"some of: {names}")
     parser.add_argument("--peers", default="", metavar="NAME,…", help="sides beside Replicax")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--starts", type=int, default=3, help="of each program (default 3)")
     parser.add_argument("--steps", type=int, help="of a round (default: the workload's)")
     parser.add_argument("--batch-size", type=int, help="of all replicas (default: the workload's)")
     parser.add_argument("--quick", action="store_true", help=f"3 rounds of {QUICK}")
@@ -140,14 +141,14 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Ro
                 progress.update(bar, description=f"{name}: {text}")
 
             told, paths = plans(options, choice)
-            # Compiled programs are kept for the second start, and not for longer.
+            # Compiled programs are kept for no other start.
             with tempfile.TemporaryDirectory(prefix="cache-") as cache:
-                case = Case(told, paths, pythons, {"XDG_CACHE_HOME": cache}, say)
+                case = Case(told, paths, pythons, cache, say)
                 with case.started():
                     case.rounds(options.rounds)
                 yield from report.Row.of(choice.workload, choice.strategy, case.found)
-                if choice.strategy in ALSO_SECOND_START:
-                    case.start_again()
+                if options.starts > 1:
+                    case.starts(options.starts - 1, second=choice.strategy in ALSO_SECOND_START)
                     yield from report.Row.of(choice.workload, choice.strategy, case.found)
             progress.advance(bar)
             if not console.is_terminal:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,9 +27,11 @@ class Measured:
 
     Args:
         side: Which side.
-        start: Seconds from the start of the process to the end of its first step; of a path that
-            is not the first of the process, None.
+        start: Seconds from the start of the process to the end of its first step, median; of a
+            path that is not the first of the process, None.
         again: The same as `start`, of a second process of the same program.
+        starts: All of the first.
+        agains: All of the second.
         first: Seconds to build the model, compile the step and take it.
         losses: Of the steps that are compared.
         wall: Seconds of a step, by round.
@@ -39,6 +43,8 @@ class Measured:
     side: str
     start: float | None = None
     again: float | None = None
+    starts: list[float] = field(default_factory=list)
+    agains: list[float] = field(default_factory=list)
     first: float | None = None
     losses: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -82,7 +88,7 @@ class Case:
         plans: What each side is told.
         paths: In which ways each side can train.
         pythons: What runs a side, if not this Python.
-        settings: Additions to the environment.
+        cache: Where compiled programs are kept.
         say: Told what is being done.
     """
 
@@ -91,11 +97,11 @@ class Case:
         plans: Sequence[Plan],
         paths: Mapping[str, Sequence[str]],
         pythons: Mapping[str, str],
-        settings: Mapping[str, str],
+        cache: str,
         say: Callable[[str], object],
     ) -> None:
         self._plans, self._paths, self._say = plans, paths, say
-        self._make = lambda plan: processes(plan, pythons, settings)
+        self._make = lambda plan, folder=cache: processes(plan, pythons, {"XDG_CACHE_HOME": folder})
         self.found: Found = {}
         self._running: dict[str, Processes] = {}
 
@@ -131,17 +137,28 @@ class Case:
             for path in self._paths[name]:
                 self.found[path][name].memory = memory
 
-    def start_again(self) -> None:
-        """The second start of each program that there is to compare."""
-        for plan in self._plans:
-            path = self._paths[plan.side][0]
-            measured = self._measured(path, plan.side)
-            if plan.side in (OURS, TENSORFLOW, LEGACY) and not measured.error:
-                self._say(f"{plan.side}: second start")
-                begin = time.perf_counter()
-                with self._failing(path, plan.side), self._make(plan) as side:
-                    side.tell(do="first", path=path)
-                    measured.again = time.perf_counter() - begin
+    def starts(self, count: int, *, second: bool) -> None:
+        """So many more starts of each program that there is to compare, in turn.
+
+        Args:
+            count: How many.
+            second: Whether to start each once more, with what it has left behind.
+        """
+        for number in range(count):
+            for plan in self._plans[:: -1 if number % 2 else 1]:
+                path = self._paths[plan.side][0]
+                measured = self._measured(path, plan.side)
+                if plan.side not in (OURS, TENSORFLOW, LEGACY) or measured.error:
+                    continue
+                self._say(f"{plan.side}: start {number + 2} of {count + 1}")
+                with tempfile.TemporaryDirectory(prefix="cache-") as cache:
+                    for times in (measured.starts, measured.agains)[: 1 + second]:
+                        begin = time.perf_counter()
+                        with self._failing(path, plan.side), self._make(plan, cache) as side:
+                            side.tell(do="first", path=path)
+                            times.append(time.perf_counter() - begin)
+                measured.start = statistics.median(measured.starts)
+                measured.again = statistics.median(measured.agains) if measured.agains else None
 
     def _measured(self, path: str, side: str) -> Measured:
         return self.found.setdefault(path, {}).setdefault(side, Measured(side))
@@ -161,7 +178,9 @@ class Case:
         measured = self._measured(path, side)
         try:
             answer = self._running[side].tell(do="first", path=path)
-            measured.start = None if begin is None else time.perf_counter() - begin
+            if begin is not None:
+                measured.start = time.perf_counter() - begin
+                measured.starts.append(measured.start)
             measured.first = max(one["seconds"] for one in answer)
             losses = [answer[0]["value"]]
             losses += self._running[side].tell(do="check", path=path)[0]["value"]
