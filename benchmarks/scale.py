@@ -542,6 +542,7 @@ def run_curve(curve: str, rounds: int, quick: bool) -> list[Point]:
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(max(REPLICAS)),
             "NPROC": str(2 * max(REPLICAS)),
+            "RX_COMPILATION_CACHE": "off",  # what compiling takes is measured, too
             MARK: folder,
         }
         command = [sys.executable, __file__, "--serve", json.dumps(told)]

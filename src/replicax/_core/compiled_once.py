@@ -16,6 +16,7 @@ import re
 import secrets
 import socket
 from collections import Counter
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, final
@@ -32,6 +33,13 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CACHE = "/jax/compilation_cache/"
 # Stands for what a process does when JAX divides an operation; it is done when this is compiled.
 _ADDRESS = re.compile(r'(@CustomSPMDPartitioning\(.*?backend_config = )"[^"]*"')
+# Of JAX: how XLA compiles. What the program says of itself is in its text.
+_SETTINGS = (
+    "jax_disable_most_optimizations",
+    "jax_optimization_level",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_effort",
+)
 _log = logging.getLogger("replicax")
 
 
@@ -51,13 +59,14 @@ def compiled_once(program: Any, *args: Any) -> Any:
     if channel.size == 1 or not devices or devices[0].platform != "cpu":
         return program
     # What calls Python has an address of this process.
-    if any("callback" in name for name in names_of(program.trace(*args).jaxpr)):
+    jaxpr = program.trace(*args).jaxpr
+    if jaxpr.effects or any("callback" in name for name in names_of(jaxpr)):
         return program
     # To lower it makes known to this process what a program refers to: kernels, by their names.
     with found_again_in(program, args):
         lowered = program.trace(*args).lower()
         path = _path(lowered, program, devices)
-        here = _place(path)
+        here = path and [_machine(), str(path)]
         is_first = channel.exchange("machine that compiles", here).index(here) == channel.index
         is_kept = path is not None and path.exists()
         try:
@@ -103,17 +112,18 @@ def _path(lowered: Any, program: Any, devices: list[Any]) -> Path | None:
     folder = common_programs()  # one for each kind of CPU
     text = _ADDRESS.sub(r"\1", lowered.as_text())
     options = getattr(program, "options", {})
-    ids = [device.id for device in devices]
-    about = (jax.__version__, version("jaxlib"), jax.device_count(), ids, options, text)
+    settings = os.environ.get("XLA_FLAGS"), *map(jax.config.values.get, _SETTINGS)
+    where = jax.device_count(), [device.id for device in devices]
+    about = (jax.__version__, version("jaxlib"), *settings, *where, options, text)
     return folder and folder / hashlib.sha256(repr(about).encode()).hexdigest()
 
 
-def _place(path: Path | None) -> list[Any] | None:
-    """What workers of one machine have in common if they look into one folder."""
-    if path is None:
-        return None
-    boot = _BOOT.read_text() if _BOOT.exists() else socket.gethostname()
-    return [boot, str(path), path.parent.stat().st_ino]
+def _machine() -> str:
+    """What the processes that run on one machine have in common."""
+    try:
+        return _BOOT.read_text()
+    except OSError:
+        return socket.gethostname()
 
 
 def _keep(path: Path, lowered: Any) -> None:
@@ -134,12 +144,15 @@ def _keep(path: Path, lowered: Any) -> None:
 
 def _loaded(path: Path, lowered: Any, devices: list[Any]) -> Any:
     try:
-        os.utime(path)  # when it was used
         code = path.read_bytes()
         trees = lowered.in_tree, lowered.out_tree
-        return deserialize_and_load(code, *trees, backend="cpu", execution_devices=devices)
+        loaded = deserialize_and_load(code, *trees, backend="cpu", execution_devices=devices)
+        os.utime(path)  # when it was used
+        return loaded
     except Exception as error:
         _log.info("A program that another worker has compiled cannot be loaded: %s", error)
+        with suppress(OSError):  # so that the next start may write it anew
+            path.unlink(missing_ok=True)
         return None
 
 

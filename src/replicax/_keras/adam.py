@@ -82,7 +82,8 @@ def _is_plain(update: _Update) -> bool:
 
 def _is_whole(variable: Any) -> bool:
     layout = _compat.layout(variable)
-    return layout is None or layout.is_fully_replicated
+    # Of Keras' own distributions it is another kind, which does not say so.
+    return layout is None or getattr(layout, "is_fully_replicated", False)
 
 
 def _is_here(variables: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax._core import compilation_cache
+from replicax._core import compiled_once as compiled_once_module
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
 
@@ -124,12 +125,32 @@ def test_what_jax_has_read_is_not_written(folder):
     assert not kept(folder)
 
 
+def test_xla_with_other_options_makes_another_program(folder, monkeypatch):
+    del folder
+    program = compiled(new_step())
+    x = spread([1, 2])
+
+    def name():
+        return compiled_once_module._path(program.lower(x), program, jax.devices()[2:4]).name
+
+    names = [name(), name()]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    names.append(name())
+    before = jax.config.values["jax_optimization_level"]
+    jax.config.update("jax_optimization_level", "O1")
+    names.append(name())
+    jax.config.update("jax_optimization_level", before)
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+
+
 @pytest.mark.parametrize("damage", ["cut", "nonsense"])
 def test_a_file_that_cannot_be_read_is_as_none(folder, damage):
     compiled_by_two()
     (file,) = kept(folder)
     file.write_bytes(file.read_bytes()[:100] if damage == "cut" else b"nonsense")
     assert compiled_by_two()[0] == [True, True]
+    assert not kept(folder)
 
 
 def test_what_calls_python_is_compiled_by_each(folder):
@@ -139,6 +160,15 @@ def test_what_calls_python_is_compiled_by_each(folder):
     owns, result = compiled_by_two(asking)
     assert owns == [True, True]
     np.testing.assert_array_equal(result, [2, 3])
+    assert not kept(folder)
+
+
+def test_what_prints_is_compiled_by_each(folder):
+    def saying(x):
+        jax.debug.print("{}", x)
+        return x + 1
+
+    assert compiled_by_two(saying)[0] == [True, True]
     assert not kept(folder)
 
 

@@ -209,3 +209,28 @@ def test_strategies_train_alike(name, trained, stock, calls):
     close(trained(STRATEGIES[name]()), stock)
     # Who keeps a part of a slot updates no more than that.
     assert {tuple(shapes) for shapes in calls} == (set() if "divided" in name else {NET})
+
+
+@pytest.mark.parametrize("kind", ["data", "model"])
+def test_models_that_keras_itself_distributes_stay_with_keras(kind):
+    devices = ["cpu:0", "cpu:1"]
+    if kind == "data":
+        chosen = keras.distribution.DataParallel(devices=devices)
+    else:
+        mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices)
+        layouts = keras.distribution.LayoutMap(mesh)
+        layouts["dense.*kernel"] = (None, "model")
+        chosen = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+    keras.utils.set_random_seed(1)
+    rows = np.resize(VALUES[0], (4, 70))
+
+    def trained():
+        layer = keras.layers.Dense(60, kernel_initializer="ones", name="dense")
+        model = keras.Sequential([keras.Input((70,)), layer])
+        model.compile(Adam(0.1), "mse")
+        model.fit(rows, np.zeros((4, 60), "float32"), batch_size=4, verbose=0)
+        return model.get_weights()
+
+    with chosen.scope():
+        found = trained()
+    close(found, trained())
