@@ -28,6 +28,7 @@ from replicax._control import current
 from replicax._core.compilation_cache import common_programs
 from replicax._core.compiling import found_again_in
 from replicax._core.convolutions.keys import names_of
+from replicax._core.env import XLA_FLAGS, variables_of_jax
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CACHE = "/jax/compilation_cache/"
@@ -112,7 +113,7 @@ def _path(lowered: Any, program: Any, devices: list[Any]) -> Path | None:
     folder = common_programs()  # one for each kind of CPU
     text = _ADDRESS.sub(r"\1", lowered.as_text())
     options = getattr(program, "options", {})
-    settings = os.environ.get("XLA_FLAGS"), *map(jax.config.values.get, _SETTINGS)
+    settings = variables_of_jax().get(XLA_FLAGS), *map(jax.config.values.get, _SETTINGS)
     where = jax.device_count(), [device.id for device in devices]
     about = (jax.__version__, version("jaxlib"), *settings, *where, options, text)
     return folder and folder / hashlib.sha256(repr(about).encode()).hexdigest()
