@@ -74,10 +74,12 @@ def test_a_pack_has_no_more_arrays_than_that():
     assert combine.seen == [("float32", 7 + 6 + 5), ("float32", 4 + 3 + 2), ("float32", 1)]
 
 
-@pytest.mark.parametrize(("size", "buffers"), [(0, [100, 100, 1]), (1 << 20, [201])])
-def test_many_arrays_take_several_buffers_unless_their_size_is_chosen(size, buffers):
-    jaxpr = jax.make_jaxpr(lambda leaves: sum_in_packs(leaves, size), axis_env=[(AXIS, 2)])(
-        [jnp.float32(i) for i in range(201)]
+@pytest.mark.parametrize(
+    ("sizes", "buffers"), [((0, 0), [100, 1]), ((0, 8), [25, 25, 25, 25, 1]), ((1 << 20, 0), [101])]
+)
+def test_many_arrays_take_several_buffers_unless_their_size_is_chosen(sizes, buffers):
+    jaxpr = jax.make_jaxpr(lambda leaves: sum_in_packs(leaves, *sizes), axis_env=[(AXIS, 2)])(
+        [jnp.float32(i) for i in range(101)]
     )
     (call,) = jaxpr.eqns
     sums = [one for one in call.params["jaxpr"].eqns if one.primitive.name == "psum"]
