@@ -60,12 +60,12 @@ def compiled_once(program: Any, *args: Any) -> Any:
     if channel.size == 1 or not devices or devices[0].platform != "cpu":
         return program
     # What calls Python has an address of this process.
-    jaxpr = program.trace(*args).jaxpr
-    if jaxpr.effects or any("callback" in name for name in names_of(jaxpr)):
+    traced = program.trace(*args)
+    if traced.jaxpr.effects or any("callback" in name for name in names_of(traced.jaxpr)):
         return program
     # To lower it makes known to this process what a program refers to: kernels, by their names.
     with found_again_in(program, args):
-        lowered = program.trace(*args).lower()
+        lowered = traced.lower()
         path = _path(lowered, program, devices)
         here = path and [_machine(), str(path)]
         is_first = channel.exchange("machine that compiles", here).index(here) == channel.index

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import jax
@@ -13,7 +12,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from replicax._core.adam_kernel import library, operation
 from replicax._core.adam_kernel.operation import Settings, adam
-from replicax._core.handlers import building
 
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
 
@@ -185,17 +183,3 @@ def test_arrays_that_all_devices_have_are_not_exchanged(mesh):
 def test_programs_that_are_exported_are_without_it():
     exported = jax.export.export(jax.jit(step))(*drawn(SQUARES), RATE)
     assert "rx_adam" not in exported.mlir_module()
-
-
-def test_without_a_compiler_there_is_no_kernel(monkeypatch):
-    monkeypatch.setattr(building.shutil, "which", lambda name: None)
-    assert not library.is_there.__wrapped__()
-
-
-def test_a_compiler_that_fails_is_told_of(monkeypatch, caplog, tmp_path):
-    broken = tmp_path / "broken.c"
-    broken.write_text('#include "no such header"\n')
-    monkeypatch.setattr(library, "_SOURCE", broken)
-    with caplog.at_level(logging.INFO, "replicax"):
-        assert not library.is_there.__wrapped__()
-    assert "no such header" in caplog.text

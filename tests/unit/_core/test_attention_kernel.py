@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import replicax as rx
 from replicax._core import attention
 from replicax._core.attention_kernel import library, operation
-from replicax._core.handlers import building
 
 attention.install()
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
@@ -208,20 +205,6 @@ def test_unknown_programs_of_several_devices_keep_the_operations_of_jax(monkeypa
     assert jax.device_count() > 1
     program = jax.make_jaxpr(lambda *arrays: attended(*arrays))(*arrays)
     assert "replicax_attention" not in str(program)
-
-
-def test_without_a_compiler_there_is_no_kernel(monkeypatch):
-    monkeypatch.setattr(building.shutil, "which", lambda name: None)
-    assert not library.is_there.__wrapped__()
-
-
-def test_a_compiler_that_fails_is_told_of(monkeypatch, caplog, tmp_path):
-    broken = tmp_path / "broken.c"
-    broken.write_text('#include "no such header"\n')
-    monkeypatch.setattr(library, "_SOURCE", broken)
-    with caplog.at_level(logging.INFO, "replicax"):
-        assert not library.is_there.__wrapped__()
-    assert "no such header" in caplog.text
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 0, 2, 4), (0, 2, 4, 2, 4)])

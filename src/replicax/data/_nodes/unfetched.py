@@ -77,8 +77,7 @@ def in_parts(node: Node, together: int = _TOGETHER) -> Node:
         node: The pipeline.
         together: Of how many batches the numbers of the rows are made at once.
     """
-    table = node.input.table if isinstance(node, Batch) else None
-    if isinstance(node, Batch) and table is not None and table.row_bytes is not None:
+    if isinstance(node, Batch) and _row_bytes(node) is not None:
         return InParts(node, together)
     if isinstance(node, Take):  # nobody is told of batches that are not taken
         return node.rebuilt(lambda inner: in_parts(inner, 1))
@@ -90,10 +89,16 @@ def bytes_in_memory(node: Node) -> int | None:
     """The size of a batch, if the batches of a pipeline are of rows in memory."""
     if isinstance(node, Take | Skip | Prefetch):
         return bytes_in_memory(node.input)
-    table = node.input.table if isinstance(node, Batch) else None
-    if not isinstance(node, Batch) or table is None or table.row_bytes is None:
+    if not isinstance(node, Batch):
         return None
-    return table.row_bytes * node.size
+    row_bytes = _row_bytes(node)
+    return None if row_bytes is None else row_bytes * node.size
+
+
+def _row_bytes(node: Batch) -> int | None:
+    """The size of a row, if the rows of the batches are in memory."""
+    table = node.input.table
+    return None if table is None else table.row_bytes
 
 
 @dataclass(frozen=True, eq=False)
