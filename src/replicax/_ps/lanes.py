@@ -201,6 +201,8 @@ class Lanes:
                     return
                 if self._may_run(lane, closure):
                     self._run(lane, closure)
+                    if self._over.is_set():
+                        lane.close()  # it may have connected again since all were closed
                 else:
                     self._gate.finish(closure.id)
                     self._queue.put_back(closure)
@@ -258,11 +260,9 @@ class Lanes:
                 pass
             except ServerGone as gone:
                 self._mend_server(gone.server, since)
-            except UnavailableError as error:
-                self._retire(lane.worker, error)
-                return
             except BaseException as error:
-                self._queue.mark_failed(None, error)
+                if not isinstance(error, UnavailableError):
+                    self._queue.mark_failed(None, error)
                 self._retire(lane.worker, error)
                 return
             self._over.wait(pause)

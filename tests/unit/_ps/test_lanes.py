@@ -493,6 +493,29 @@ def test_closing_ends_who_waits_for_a_dead_worker(cluster):
     assert lane_threads() == []
 
 
+def test_a_lane_that_connects_while_all_is_closed_keeps_no_connection(cluster):
+    lane, reached, closed = FakeLane(0), threading.Event(), threading.Event()
+    links = []
+    close = lane.close
+
+    def recover():
+        reached.set()
+        assert closed.wait(60)
+        links.append("connection")
+
+    def closing():
+        links.clear()
+        close()
+        closed.set()
+
+    lane.recover, lane.close = recover, closing
+    cluster.begin(lane)
+    cluster.schedule(dies(1))
+    assert reached.wait(60)
+    cluster.lanes.close()
+    assert links == [] and lane_threads() == []
+
+
 def test_closing_says_which_threads_it_could_not_end(cluster, caplog):
     end = threading.Event()
     cluster.begin(FakeLane(3))
