@@ -20,6 +20,7 @@ from replicax._core.convolutions.keys import found_again
 from replicax._core.cpu_tuning import computes_with_one_thread, is_on
 from replicax._core.host_memory import keep_memory
 from replicax._core.row_products import rule as row_products
+from replicax._core.table_kernel import rule as table_kernel
 from replicax._core.tracing import is_traced
 
 # Without convolutions, which YNNPACK computes two to four times slower than Eigen.
@@ -82,6 +83,8 @@ def prepare(platform: str) -> None:
         pooling.install()
     if platform == "cpu" and is_on("products"):
         row_products.install()
+    if platform == "cpu" and is_on("tables"):
+        table_kernel.install()
     if platform == "cpu" and is_on("convolutions"):
         convolutions.install()
     if platform == "cpu" and is_on("memory"):

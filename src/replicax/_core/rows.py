@@ -55,21 +55,29 @@ def pays_to_gather(scatter: Any, replicas: int) -> bool:
         scatter: The operation that adds them.
         replicas: How many have as many rows each.
     """
-    table, indices, updates = (atom.aval for atom in scatter.invars)
-    dims, shape = scatter.params["dimension_numbers"], indices.shape[:-1]
-    of_rows = (tuple(range(len(shape), updates.ndim)), (0,), (0,), ())
-    is_look_up = bool(shape) and of_rows == (
+    table, _, updates = (atom.aval for atom in scatter.invars)
+    # Every replica adds the rows of all, which takes longer than to add up whole tables.
+    return is_look_up(scatter) and 2 * replicas * updates.size <= table.size
+
+
+def is_look_up(scatter: Any) -> bool:
+    """Whether an operation adds rows where their indices say, and leaves out the others."""
+    arrays = [atom.aval for atom in scatter.invars]
+    numbers = jnp.issubdtype(arrays[2].dtype, jnp.floating) and arrays[1].ndim > 1
+    outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
+    return numbers and outside and adds_rows(*arrays, **scatter.params)
+
+
+def adds_rows(table: Any, indices: Any, rows: Any, *, dimension_numbers: Any, **_: Any) -> bool:
+    """Whether a scatter adds whole rows."""
+    dims, batch = dimension_numbers, indices.ndim - 1
+    of_rows = (tuple(range(batch, rows.ndim)), (0,), (0,), ())
+    return rows.shape == (*indices.shape[:-1], *table.shape[1:]) and of_rows == (
         dims.update_window_dims,
         dims.inserted_window_dims,
         dims.scatter_dims_to_operand_dims,
         dims.operand_batching_dims,
     )
-    if not is_look_up or updates.shape != (*shape, *table.shape[1:]):
-        return False
-    numbers = jnp.issubdtype(updates.dtype, jnp.floating)
-    outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
-    # Every replica adds the rows of all, which takes longer than to add up whole tables.
-    return numbers and outside and 2 * replicas * updates.size <= table.size
 
 
 def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:

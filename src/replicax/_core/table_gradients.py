@@ -23,11 +23,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from replicax._core.first_rows import Firsts, find_firsts
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.partial_sums import bound
 from replicax._core.products import turned_on
-from replicax._core.rows import pays_to_gather
-from replicax._core.table_rows import Firsts, Rows, find_firsts
+from replicax._core.rows import is_look_up, pays_to_gather
+from replicax._core.table_kernel.operation import may_add
+from replicax._core.table_rows import Rows
 from replicax._core.topology import AXIS
 
 _CALLS = ("jit", "pjit")
@@ -137,8 +139,8 @@ class _Evaluation:
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:
             is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
-            pays = is_zero and pays_to_gather(equation, 1)
-            return [self._noted(equation, *operands)] if pays else None
+            pays = pays_to_gather(equation, 1) or self._is_for_kernel(equation)
+            return [self._noted(equation, *operands)] if is_zero and pays else None
         if not any(isinstance(operand, Rows) for operand in operands):
             return None
         if self._mesh is None and (add_up := _sum_over_replicas(equation)):
@@ -154,6 +156,11 @@ class _Evaluation:
             return self._added(second, first, operator.pos)
         return None
 
+    def _is_for_kernel(self, scatter: Any) -> bool:
+        """Whether a kernel adds the rows to the table, which costs less than the whole always."""
+        arrays = [atom.aval for atom in scatter.invars]
+        return self._replicas == 1 and is_look_up(scatter) and may_add(*arrays)
+
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
         indices = self._dense(indices)
         firsts = Firsts(indices, len(zeros))
@@ -167,23 +174,30 @@ class _Evaluation:
 
     def _changed(self, rows: Rows, how: Callable[[Any], Any]) -> Rows:
         self._gather()
+        rows = rows.multiplied()
         return replace(rows, updates=how(rows.updates), whole=None)
+
+    def _times(self, rows: Rows, factor: Any) -> Rows:
+        self._gather()
+        return rows.times(factor)
 
     def _scaled(
         self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
     ) -> list[Any] | None:
         first, second = operands
         if isinstance(first, Rows) and numbers[1] is not None:
+            if how is operator.mul:
+                return [self._times(first, numbers[1])]
             return [self._changed(first, lambda updates: how(updates, numbers[1]))]
         if numbers[0] is not None and how is operator.mul:
-            return [self._changed(second, lambda updates: how(updates, numbers[0]))]
+            return [self._times(second, numbers[0])]
         return None
 
     def _added(self, table: Any, rows: Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
         self._gather()
         if jnp.shape(table) != rows.zeros.shape:
             return None
-        if rows.may_repeat and rows.firsts.places is None:
+        if rows.may_repeat and rows.firsts.places is None and not rows.is_for_kernel:
             others = [one.firsts for one in self._found if one.may_repeat and one.whole is None]
             unknown = {id(one): one for one in [rows.firsts, *others] if one.places is None}
             find_firsts(list(unknown.values()))
@@ -237,7 +251,7 @@ class _Evaluation:
         # As a rule the sum is added to a table, and not also what one replica brings to it.
         self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
         firsts = Firsts(value.indices, len(value.zeros))
-        self._found.append(replace(value, firsts=firsts, whole=None))
+        self._found.append(replace(value.multiplied(), firsts=firsts, whole=None))
         return self._found[-1]
 
     def _exchanges(self, rows: Rows) -> bool:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
+from replicax._core.first_rows import Firsts, sums_where_first
 from replicax._core.partial_sums import bound
-
-
-@dataclass
-class Firsts:
-    """For each row of a table's gradient, which is the first of those with the same index.
-
-    Args:
-        indices: Where each row belongs.
-        size: Rows of the table.
-        places: What is asked for, once it is known; rows that belong nowhere have a number that is
-            too large.
-    """
-
-    indices: Any
-    size: int
-    places: Any = None
+from replicax._core.table_kernel.operation import add_sums, may_add
 
 
 @dataclass
@@ -39,6 +23,7 @@ class Rows:
         updates: The rows.
         firsts: Of the indices; the same for all that have these.
         whole: All of it, once that was asked for.
+        factor: What each row is still to be multiplied with.
     """
 
     scatter: Any
@@ -47,43 +32,34 @@ class Rows:
     updates: Any
     firsts: Firsts
     whole: Any = None
+    factor: Any = None
 
     @property
     def may_repeat(self) -> bool:
         return not self.scatter.params["unique_indices"]
 
+    @property
+    def is_for_kernel(self) -> bool:
+        """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
+        return self.may_repeat and may_add(self.zeros, self.indices, self.updates)
+
+    def multiplied(self) -> Rows:
+        """The same, with nothing that is still to be multiplied."""
+        if self.factor is None:
+            return self
+        return replace(self, updates=self.updates * self.factor, factor=None)
+
+    def times(self, factor: Any) -> Rows:
+        """The rows times a number; the kernel that adds them multiplies them, too."""
+        rows = replace(self.multiplied(), factor=factor, whole=None)
+        return rows if self.is_for_kernel else rows.multiplied()
+
     def made_whole(self) -> Any:
-        return bound(self.scatter, [self.zeros, self.indices, self.updates])[0]
+        return bound(self.scatter, [self.zeros, self.indices, self.multiplied().updates])[0]
 
     def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
-        sums = self._sums() if self.may_repeat else self.updates
+        if self.is_for_kernel:
+            factor, subtracts = 1 if self.factor is None else self.factor, sign is operator.neg
+            return add_sums(table, self.indices, self.updates, factor, subtracts=subtracts)
+        sums = sums_where_first(self.updates, self.firsts) if self.may_repeat else self.updates
         return bound(self.scatter, [table, self.indices, sign(sums)])[0]
-
-    def _sums(self) -> Any:
-        """The rows, with the sum of those of one index where that is first, and zeros elsewhere."""
-        assert self.firsts.places is not None
-        rows = self.updates.reshape(self.indices.size, *self.zeros.shape[1:])
-        sums = jnp.zeros_like(rows).at[self.firsts.places].add(rows, mode="drop")
-        return sums.reshape(self.updates.shape)
-
-
-def find_firsts(some: Sequence[Firsts]) -> None:
-    """Find the first rows of several tables as if these were one: few operations, for all."""
-    sizes, counts = [one.size for one in some], [one.indices.size for one in some]
-    size, count = sum(sizes), sum(counts)
-    kind = jnp.int32 if size <= np.iinfo(np.int32).max else jnp.int64
-    if kind is jnp.int64 and len(some) > 1:
-        for one in some:
-            find_firsts([one])
-        return
-    starts, begins = np.cumsum([0, *sizes[:-1]]), np.cumsum([0, *counts])
-    index = jnp.concatenate([one.indices.reshape(-1) for one in some])
-    is_there = (index >= 0) & (index < np.repeat(sizes, counts).astype(kind))
-    start = np.repeat(starts, counts).astype(kind)
-    index = jnp.where(is_there, index.astype(kind) + start, size)
-    first = jnp.full(size, count, jnp.int32)
-    first = first.at[index].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
-    places = first.at[index].get(mode="fill", fill_value=count)
-    places -= np.repeat(begins[:-1], counts).astype(kind)
-    for one, begin, end in zip(some, begins.tolist(), begins[1:].tolist(), strict=False):
-        one.places = places[begin:end]

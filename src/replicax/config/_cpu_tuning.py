@@ -17,6 +17,7 @@ def cpu_tuning(
     optimizers: bool | None = None,
     pooling: bool | None = None,
     products: bool | None = None,
+    tables: bool | None = None,
     threads: bool | None = None,
 ) -> CpuTuning:
     """Choose what Replicax changes in how JAX computes on CPUs. All of it is on by default.
@@ -38,6 +39,7 @@ def cpu_tuning(
         optimizers: Adam updates its variables in place, reading each array once.
         pooling: Pooling, sums over windows and their gradients, as slices of whole arrays.
         products: The gradients of weights, without a transposed copy of what they sum over.
+        tables: Rows of tables looked up and added by a kernel, which is compiled once for all.
         threads: Processes that share a machine do not each use all of its cores.
 
     Returns:
@@ -57,6 +59,7 @@ def cpu_tuning(
         "optimizers": optimizers,
         "pooling": pooling,
         "products": products,
+        "tables": tables,
         "threads": threads,
     }
     before = parts_on()

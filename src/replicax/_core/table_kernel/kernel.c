@@ -1,0 +1,197 @@
+/* Rows of tables of XLA:CPU, looked up and added: XLA FFI handlers in C.
+
+   Numbers are added in the order of the rows, as XLA adds them. Of several threads each has rows of
+   the table of its own, so that their number changes no sum. */
+
+#include "handler.h"
+
+#include <string.h>
+
+enum { SHARED = 65536 }; /* numbers: fewer are not worth a second thread */
+enum { AHEAD = 8 };      /* rows of a table, which are fetched into the cache before they are needed */
+enum { BLOCK = 16 };     /* numbers that are added up at a time */
+
+typedef struct {
+  int32_t first, last; /* rows of one index, counted from one */
+} Slot;
+
+typedef struct {
+  Work work;
+  int64_t size, width, count; /* rows of the table; numbers of a row; rows that are looked up or added */
+  int clamps;                 /* an index below or behind the table stands for its first or last row */
+  float fill, factor, sign;
+  const int32_t *indices;
+  float *table, *rows;
+  const float *added;
+  int32_t *next; /* the next row with the same index, counted from one; 0 for none */
+} Job;
+
+/* A row of the table, for a row that is looked up or added; -1 for none. */
+static int64_t place(const Job *job, int64_t i) {
+  int64_t index = job->indices[i];
+  if (index >= 0 && index < job->size) return index;
+  return !job->clamps ? -1 : index < 0 ? 0 : job->size - 1;
+}
+
+static void fetch(const Job *job, int64_t i) {
+  int64_t row = place(job, i);
+  if (row >= 0) __builtin_prefetch(job->table + row * job->width, 1);
+}
+
+static int look_up(Work *work, int64_t part) {
+  const Job *job = (Job *)work;
+  int64_t end = (part + 1) * job->count / work->parts;
+  for (int64_t i = part * job->count / work->parts; i < end; i++) {
+    if (i + AHEAD < end) fetch(job, i + AHEAD);
+    float *to = job->rows + i * job->width;
+    int64_t row = place(job, i);
+    if (row >= 0)
+      memcpy(to, job->table + row * job->width, job->width * sizeof *to);
+    else
+      for (int64_t j = 0; j < job->width; j++) to[j] = job->fill;
+  }
+  return 0;
+}
+
+static int add(Work *work, int64_t part) {
+  const Job *job = (Job *)work;
+  for (int64_t i = 0; i < job->count; i++) {
+    if (i + AHEAD < job->count) fetch(job, i + AHEAD);
+    int64_t row = place(job, i);
+    if (row < 0 || (row & (work->parts - 1)) != part) continue;
+    float *restrict to = job->table + row * job->width;
+    const float *from = job->added + i * job->width;
+    for (int64_t j = 0; j < job->width; j++) to[j] += from[j];
+  }
+  return 0;
+}
+
+/* Adds to a row of the table, or subtracts, the sum of some numbers of all rows of an index. */
+static inline __attribute__((always_inline)) void add_sum(const Job *job, int64_t first, int64_t column, const int size) {
+  float sum[BLOCK] = {0};
+  for (int64_t i = first; i; i = job->next[i - 1]) {
+    const float *from = job->added + (i - 1) * job->width + column;
+    for (int j = 0; j < size; j++) sum[j] += from[j] * job->factor;
+  }
+  float *to = job->table + job->indices[first - 1] * job->width + column;
+  for (int j = 0; j < size; j++) to[j] += sum[j] * job->sign;
+}
+
+static int add_sums(Work *work, int64_t part) {
+  const Job *job = (Job *)work;
+  int bits = 4;
+  while ((1ll << bits) < 2 * job->count) bits++;
+  Slot *slots = calloc(1ll << bits, sizeof *slots);
+  int32_t *firsts = malloc(job->count * sizeof *firsts + 1);
+  int64_t found = 0;
+  for (int64_t i = 0; slots && firsts && i < job->count; i++) {
+    int64_t row = place(job, i);
+    if (row < 0 || (row & (work->parts - 1)) != part) continue;
+    uint32_t at = (uint32_t)row * 2654435769u >> (32 - bits);
+    while (slots[at].first && job->indices[slots[at].first - 1] != row) at = (at + 1) & ((1u << bits) - 1);
+    if (slots[at].first)
+      job->next[slots[at].last - 1] = i + 1;
+    else
+      slots[at].first = firsts[found++] = i + 1;
+    slots[at].last = i + 1, job->next[i] = 0;
+  }
+  for (int64_t k = 0; k < found; k++) {
+    if (k + AHEAD < found) fetch(job, firsts[k + AHEAD] - 1);
+    int64_t column = 0;
+    for (; column + BLOCK <= job->width; column += BLOCK) add_sum(job, firsts[k], column, BLOCK);
+    if (column < job->width) add_sum(job, firsts[k], column, job->width - column);
+  }
+  int failed = !slots || !firsts;
+  free(slots);
+  free(firsts);
+  return failed;
+}
+
+static int64_t size_of(const XLA_FFI_Buffer *buffer) {
+  int64_t size = 1;
+  for (int64_t i = 0; i < buffer->rank; i++) size *= buffer->dims[i];
+  return size;
+}
+
+static XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
+  return failure(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                 "no memory for the rows of a table; replicax.config.cpu_tuning(tables=False) is without it");
+}
+
+static Job *job_for(const XLA_FFI_CallFrame *frame) {
+  const XLA_FFI_Buffer *table = frame->args.args[0], *indices = frame->args.args[1];
+  const float *numbers = ((const XLA_FFI_Array *)frame->attrs.attrs[0])->data;
+  Job *job = calloc(1, sizeof *job);
+  if (!job) return NULL;
+  job->size = table->dims[0], job->width = size_of(table) / table->dims[0], job->count = size_of(indices);
+  job->clamps = numbers[0], job->fill = job->sign = numbers[1];
+  job->indices = indices->data, job->table = table->data;
+  return job;
+}
+
+/* Parts: a power of two, at most as many as threads. */
+static XLA_FFI_Error *done(XLA_FFI_CallFrame *frame, Job *job, int (*compute)(Work *, int64_t)) {
+  int64_t parts = 1, threads = job->count * job->width < SHARED ? 1 : threads_of(frame);
+  while (2 * parts <= threads) parts *= 2;
+  begin(&job->work, compute, parts);
+  int failed = do_together(&job->work, frame, threads);
+  leave(&job->work);
+  return failed ? no_memory(frame) : NULL;
+}
+
+/* Arguments: a table and indices. Its rows. Attributes of all: whether indices are clamped; what
+   fills rows that are nowhere, or the sign of what is added. */
+XLA_FFI_Error *rx_look_up(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  Job *job = job_for(frame);
+  if (!job) return no_memory(frame);
+  job->rows = ((XLA_FFI_Buffer *)frame->rets.rets[0])->data;
+  return done(frame, job, look_up);
+}
+
+/* Whether rows can be added to the table, which XLA gives the memory of the old one. */
+static int begin_adding(const XLA_FFI_CallFrame *frame, Job *job) {
+  if (!job) return 0;
+  const XLA_FFI_Buffer *old = frame->args.args[0], *new = frame->rets.rets[0];
+  if (new->data != old->data) memcpy(new->data, old->data, size_of(old) * sizeof(float));
+  job->table = new->data, job->added = ((XLA_FFI_Buffer *)frame->args.args[2])->data;
+  return 1;
+}
+
+/* Arguments: a table, indices and rows. The table, to which each row is added. */
+XLA_FFI_Error *rx_add_rows(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  Job *job = job_for(frame);
+  return begin_adding(frame, job) ? done(frame, job, add) : no_memory(frame);
+}
+
+/* Arguments: a table, indices, rows and a factor of these. The table, to which the sum of the rows of
+   each index is added. */
+XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  Job *job = job_for(frame);
+  int32_t *next = job ? malloc(job->count * sizeof *next + 1) : NULL;
+  if (!next) {
+    free(job);
+    return no_memory(frame);
+  }
+  begin_adding(frame, job);
+  job->next = next, job->factor = *(float *)((XLA_FFI_Buffer *)frame->args.args[3])->data;
+  XLA_FFI_Error *error = done(frame, job, add_sums);
+  free(next);
+  return error;
+}
+
+/* Argument: an array. Its columns, parted: each result is as many columns as it has. */
+XLA_FFI_Error *rx_split_columns(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  const XLA_FFI_Buffer *whole = frame->args.args[0];
+  int64_t columns = whole->dims[whole->rank - 1], rows = size_of(whole) / columns, column = 0;
+  for (int64_t k = 0; k < frame->rets.size; column += ((XLA_FFI_Buffer *)frame->rets.rets[k++])->dims[whole->rank - 1]) {
+    const XLA_FFI_Buffer *part = frame->rets.rets[k];
+    int64_t width = part->dims[whole->rank - 1];
+    for (int64_t i = 0; i < rows; i++)
+      memcpy((float *)part->data + i * width, (const float *)whole->data + i * columns + column, width * sizeof(float));
+  }
+  return NULL;
+}
