@@ -8,6 +8,7 @@ are taken here by replica, and their parts travel together.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -189,3 +190,9 @@ def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
     with equation.ctx.manager, jax.sharding.use_abstract_mesh(here):
         results = equation.primitive.bind(*operands, **params)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def named(equation: Any) -> Any:
+    """The scope that an operation was traced in, for its name in what is compiled."""
+    names = str(equation.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()

@@ -10,7 +10,6 @@ would be: a word that occurs often would else lose much of its update to roundin
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -23,12 +22,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from replicax._core.columns import made, parted
 from replicax._core.first_rows import Firsts, find_firsts
 from replicax._core.packing import packed, summing_in_packs, unpacked
-from replicax._core.partial_sums import bound
+from replicax._core.partial_sums import bound, named
 from replicax._core.products import turned_on
 from replicax._core.rows import is_look_up, pays_to_gather
-from replicax._core.table_kernel.operation import may_add
+from replicax._core.table_kernel.operation import is_here
+from replicax._core.table_kernel.rule import is_for_kernel
 from replicax._core.table_rows import Rows
 from replicax._core.topology import AXIS
 
@@ -98,6 +99,8 @@ class _Evaluation:
 
     def __init__(self, replicas: int, mesh: Mesh | None = None) -> None:
         self._replicas, self._mesh = replicas, mesh
+        # A kernel adds rows to a table, whatever costs less by operations.
+        self._by_kernel = replicas == 1 and is_here()
         self._apart: list[Rows] = []  # what needs the rows of other replicas, too
         self._found: list[Rows] = []  # what may be added to tables
 
@@ -139,15 +142,16 @@ class _Evaluation:
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:
             is_zero = not isinstance(numbers[0], jax.Array) and numbers[0] == 0
-            pays = pays_to_gather(equation, 1) or self._is_for_kernel(equation)
+            pays = pays_to_gather(equation, 1) or self._goes_to_kernel(equation)
             return [self._noted(equation, *operands)] if is_zero and pays else None
         if not any(isinstance(operand, Rows) for operand in operands):
-            return None
+            return parted(equation, operands) if self._by_kernel else None
         if self._mesh is None and (add_up := _sum_over_replicas(equation)):
             return self._summed(operands, add_up)
         first, second = operands[0], operands[-1]
         if name == "neg":
-            return [self._changed(first, operator.neg)]
+            self._gather()
+            return [first.changed(operator.neg)]
         if name in _SCALED:
             return self._scaled(_SCALED[name], operands, numbers)
         if name in _ADDED and isinstance(second, Rows):
@@ -156,15 +160,16 @@ class _Evaluation:
             return self._added(second, first, operator.pos)
         return None
 
-    def _is_for_kernel(self, scatter: Any) -> bool:
-        """Whether a kernel adds the rows to the table, which costs less than the whole always."""
+    def _goes_to_kernel(self, scatter: Any) -> bool:
         arrays = [atom.aval for atom in scatter.invars]
-        return self._replicas == 1 and is_look_up(scatter) and may_add(*arrays)
+        return self._by_kernel and is_look_up(scatter) and is_for_kernel(*arrays)
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
         indices = self._dense(indices)
         firsts = Firsts(indices, len(zeros))
-        rows = Rows(scatter, zeros, indices, self._dense(updates), firsts)
+        if not self._by_kernel:
+            updates = self._dense(updates)
+        rows = Rows(scatter, zeros, indices, updates, firsts)
         if self._mesh is not None:
             if len(rows.updates) % self._replicas:
                 return rows.made_whole()
@@ -172,26 +177,18 @@ class _Evaluation:
         self._found.append(rows)
         return rows
 
-    def _changed(self, rows: Rows, how: Callable[[Any], Any]) -> Rows:
-        self._gather()
-        rows = rows.multiplied()
-        return replace(rows, updates=how(rows.updates), whole=None)
-
-    def _times(self, rows: Rows, factor: Any) -> Rows:
-        self._gather()
-        return rows.times(factor)
-
     def _scaled(
         self, how: Any, operands: Sequence[Any], numbers: Sequence[Any]
     ) -> list[Any] | None:
-        first, second = operands
+        (first, second), multiplies = operands, how is operator.mul
         if isinstance(first, Rows) and numbers[1] is not None:
-            if how is operator.mul:
-                return [self._times(first, numbers[1])]
-            return [self._changed(first, lambda updates: how(updates, numbers[1]))]
-        if numbers[0] is not None and how is operator.mul:
-            return [self._times(second, numbers[0])]
-        return None
+            rows, number = first, numbers[1]
+        elif numbers[0] is not None and multiplies:
+            rows, number = second, numbers[0]
+        else:
+            return None
+        self._gather()
+        return [rows.times(number) if multiplies else rows.changed(lambda own: how(own, number))]
 
     def _added(self, table: Any, rows: Rows, sign: Callable[[Any], Any]) -> list[Any] | None:
         self._gather()
@@ -205,7 +202,7 @@ class _Evaluation:
 
     def _dense(self, value: Any) -> Any:
         if not isinstance(value, Rows):
-            return value
+            return made(value)
         self._gather()
         if value.whole is None:
             value.whole = value.made_whole()
@@ -251,7 +248,7 @@ class _Evaluation:
         # As a rule the sum is added to a table, and not also what one replica brings to it.
         self._found = [rows for rows in self._found if rows.firsts is not value.firsts]
         firsts = Firsts(value.indices, len(value.zeros))
-        self._found.append(replace(value.multiplied(), firsts=firsts, whole=None))
+        self._found.append(replace(value.made(), firsts=firsts, whole=None))
         return self._found[-1]
 
     def _exchanges(self, rows: Rows) -> bool:
@@ -267,12 +264,6 @@ def _sum_over_replicas(equation: Any) -> Callable[[list[Any]], list[Any]] | None
     if equation.primitive.name == "psum" and plain:
         return lambda leaves: list(lax.psum(leaves, AXIS))
     return None
-
-
-def named(equation: Any) -> Any:
-    """The scope that an operation was traced in, for its name in what is compiled."""
-    names = str(equation.source_info.name_stack)
-    return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 def _gathered(apart: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

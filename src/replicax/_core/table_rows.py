@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from replicax._core.columns import Columns, made, shape_of
 from replicax._core.first_rows import Firsts, sums_where_first
 from replicax._core.partial_sums import bound
-from replicax._core.table_kernel.operation import add_sums, may_add
+from replicax._core.table_kernel.operation import add_sums, is_here
+from replicax._core.table_kernel.rule import is_for_kernel
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Rows:
         scatter: The operation that makes the whole of it.
         zeros: What the rows are added to.
         indices: Where each row belongs.
-        updates: The rows.
+        updates: The rows, or the columns of an array that they are.
         firsts: Of the indices; the same for all that have these.
         whole: All of it, once that was asked for.
         factor: What each row is still to be multiplied with.
@@ -41,25 +43,37 @@ class Rows:
     @property
     def is_for_kernel(self) -> bool:
         """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
-        return self.may_repeat and may_add(self.zeros, self.indices, self.updates)
+        arrays = self.zeros, self.indices, shape_of(self.updates)
+        return self.may_repeat and is_here() and is_for_kernel(*arrays)
 
-    def multiplied(self) -> Rows:
-        """The same, with nothing that is still to be multiplied."""
-        if self.factor is None:
-            return self
-        return replace(self, updates=self.updates * self.factor, factor=None)
+    def made(self) -> Rows:
+        """The same, the rows as an array of their own, with nothing that is to be multiplied."""
+        rows = made(self.updates)
+        return replace(
+            self, updates=rows if self.factor is None else rows * self.factor, factor=None
+        )
+
+    def changed(self, how: Callable[[Any], Any]) -> Rows:
+        rows = self.made()
+        return replace(rows, updates=how(rows.updates), whole=None)
 
     def times(self, factor: Any) -> Rows:
-        """The rows times a number; the kernel that adds them multiplies them, too."""
-        rows = replace(self.multiplied(), factor=factor, whole=None)
-        return rows if self.is_for_kernel else rows.multiplied()
+        """The rows times a number: the kernel that adds them does that, too."""
+        if self.factor is None and self.is_for_kernel:
+            return replace(self, factor=factor, whole=None)
+        return self.changed(lambda updates: updates * factor)
 
     def made_whole(self) -> Any:
-        return bound(self.scatter, [self.zeros, self.indices, self.multiplied().updates])[0]
+        return bound(self.scatter, [self.zeros, self.indices, self.made().updates])[0]
 
     def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
-        if self.is_for_kernel:
-            factor, subtracts = 1 if self.factor is None else self.factor, sign is operator.neg
-            return add_sums(table, self.indices, self.updates, factor, subtracts=subtracts)
-        sums = sums_where_first(self.updates, self.firsts) if self.may_repeat else self.updates
-        return bound(self.scatter, [table, self.indices, sign(sums)])[0]
+        if not self.is_for_kernel:
+            rows = self.made().updates
+            sums = sums_where_first(rows, self.firsts) if self.may_repeat else rows
+            return bound(self.scatter, [table, self.indices, sign(sums)])[0]
+        if isinstance(self.updates, Columns) and self.zeros.ndim == 2:
+            rows, column = self.updates.whole, self.updates.first
+        else:
+            rows, column = made(self.updates), 0
+        factor, subtracts = 1 if self.factor is None else self.factor, sign is operator.neg
+        return add_sums(table, self.indices, rows, factor, column=column, subtracts=subtracts)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from jax import lax
 
+import replicax as rx
 from replicax._core.packing import sum_in_packs
 from replicax._core.table_gradients import evaluate_by_rows, with_rows
+from replicax._core.table_kernel import operation
 from replicax._core.topology import AXIS, Topology
 
 SIZE, WIDTH, ROWS = 100, 3, 8
@@ -104,7 +106,8 @@ def test_rows_go_where_they_belong_without_a_whole_gradient(step, expected, whol
     np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one():
+@pytest.mark.parametrize("kernel", [False, True])
+def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one(kernel):
     draw = np.random.default_rng(1)
     sizes, widths = (100, 400, 90, 150), (3, 2, 3, 1)
     tables = [
@@ -123,9 +126,11 @@ def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one():
         gradients = jax.grad(loss)(tables)
         return [t - 0.5 * g for t, g in zip(tables, gradients, strict=True)]
 
-    program = jax.jit(with_rows(step, None))
-    found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
-    assert sum(e.primitive is lax.scatter_min_p for e in found) == 1
+    with rx.config.cpu_tuning(tables=kernel):
+        program = jax.jit(with_rows(step, None))
+        found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
+    searches = sum(e.primitive is lax.scatter_min_p for e in found)
+    assert searches == (0 if kernel and operation.is_there() else 1)
     for table, numbers, new in zip(tables, ids, program(tables, ids, SCALES), strict=True):
         expected = table.copy()  # the program may still read the table
         for number, scale in zip(numbers.tolist(), SCALES, strict=True):

@@ -22,7 +22,8 @@ typedef struct {
   float fill, factor, sign;
   const int32_t *indices;
   float *table, *rows;
-  const float *added;
+  const float *added; /* rows that lie so far apart */
+  int64_t distance;
   int32_t *next; /* the next row with the same index, counted from one; 0 for none */
 } Job;
 
@@ -60,7 +61,7 @@ static int add(Work *work, int64_t part) {
     int64_t row = place(job, i);
     if (row < 0 || (row & (work->parts - 1)) != part) continue;
     float *restrict to = job->table + row * job->width;
-    const float *from = job->added + i * job->width;
+    const float *from = job->added + i * job->distance;
     for (int64_t j = 0; j < job->width; j++) to[j] += from[j];
   }
   return 0;
@@ -70,7 +71,7 @@ static int add(Work *work, int64_t part) {
 static inline __attribute__((always_inline)) void add_sum(const Job *job, int64_t first, int64_t column, const int size) {
   float sum[BLOCK] = {0};
   for (int64_t i = first; i; i = job->next[i - 1]) {
-    const float *from = job->added + (i - 1) * job->width + column;
+    const float *from = job->added + (i - 1) * job->distance + column;
     for (int j = 0; j < size; j++) sum[j] += from[j] * job->factor;
   }
   float *to = job->table + job->indices[first - 1] * job->width + column;
@@ -120,13 +121,16 @@ static XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
 
 static Job *job_for(const XLA_FFI_CallFrame *frame) {
   const XLA_FFI_Buffer *table = frame->args.args[0], *indices = frame->args.args[1];
-  const float *numbers = ((const XLA_FFI_Array *)frame->attrs.attrs[0])->data;
   Job *job = calloc(1, sizeof *job);
   if (!job) return NULL;
   job->size = table->dims[0], job->width = size_of(table) / table->dims[0], job->count = size_of(indices);
-  job->clamps = numbers[0], job->fill = job->sign = numbers[1];
   job->indices = indices->data, job->table = table->data;
   return job;
+}
+
+/* A number that the operation was compiled with. */
+static int64_t number(const XLA_FFI_CallFrame *frame, int i) {
+  return ((const int64_t *)((const XLA_FFI_Array *)frame->attrs.attrs[0])->data)[i];
 }
 
 /* Parts: a power of two, at most as many as threads. */
@@ -139,13 +143,15 @@ static XLA_FFI_Error *done(XLA_FFI_CallFrame *frame, Job *job, int (*compute)(Wo
   return failed ? no_memory(frame) : NULL;
 }
 
-/* Arguments: a table and indices. Its rows. Attributes of all: whether indices are clamped; what
-   fills rows that are nowhere, or the sign of what is added. */
+/* Arguments: a table and indices. Its rows. Numbers: whether indices are clamped, and the bits of what
+   fills rows that are nowhere. */
 XLA_FFI_Error *rx_look_up(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   Job *job = job_for(frame);
   if (!job) return no_memory(frame);
-  job->rows = ((XLA_FFI_Buffer *)frame->rets.rets[0])->data;
+  int32_t fill = number(frame, 1);
+  memcpy(&job->fill, &fill, sizeof fill);
+  job->clamps = number(frame, 0), job->rows = ((XLA_FFI_Buffer *)frame->rets.rets[0])->data;
   return done(frame, job, look_up);
 }
 
@@ -154,19 +160,23 @@ static int begin_adding(const XLA_FFI_CallFrame *frame, Job *job) {
   if (!job) return 0;
   const XLA_FFI_Buffer *old = frame->args.args[0], *new = frame->rets.rets[0];
   if (new->data != old->data) memcpy(new->data, old->data, size_of(old) * sizeof(float));
-  job->table = new->data, job->added = ((XLA_FFI_Buffer *)frame->args.args[2])->data;
+  const XLA_FFI_Buffer *rows = frame->args.args[2];
+  job->table = new->data, job->added = rows->data, job->distance = size_of(rows) / job->count;
   return 1;
 }
 
-/* Arguments: a table, indices and rows. The table, to which each row is added. */
+/* Arguments: a table, indices and rows. The table, to which each row is added. Number: whether indices
+   are clamped. */
 XLA_FFI_Error *rx_add_rows(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   Job *job = job_for(frame);
-  return begin_adding(frame, job) ? done(frame, job, add) : no_memory(frame);
+  if (!begin_adding(frame, job)) return no_memory(frame);
+  job->clamps = number(frame, 0);
+  return done(frame, job, add);
 }
 
-/* Arguments: a table, indices, rows and a factor of these. The table, to which the sum of the rows of
-   each index is added. */
+/* Arguments: a table, indices, rows, and a factor of these. The table, to which the sum of the rows of
+   each index is added. Numbers: whether it is subtracted, and with which column the rows begin. */
 XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   Job *job = job_for(frame);
@@ -176,22 +186,9 @@ XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
     return no_memory(frame);
   }
   begin_adding(frame, job);
+  job->sign = number(frame, 0) ? -1 : 1, job->added += number(frame, 1);
   job->next = next, job->factor = *(float *)((XLA_FFI_Buffer *)frame->args.args[3])->data;
   XLA_FFI_Error *error = done(frame, job, add_sums);
   free(next);
   return error;
-}
-
-/* Argument: an array. Its columns, parted: each result is as many columns as it has. */
-XLA_FFI_Error *rx_split_columns(XLA_FFI_CallFrame *frame) {
-  if (told_version(frame)) return NULL;
-  const XLA_FFI_Buffer *whole = frame->args.args[0];
-  int64_t columns = whole->dims[whole->rank - 1], rows = size_of(whole) / columns, column = 0;
-  for (int64_t k = 0; k < frame->rets.size; column += ((XLA_FFI_Buffer *)frame->rets.rets[k++])->dims[whole->rank - 1]) {
-    const XLA_FFI_Buffer *part = frame->rets.rets[k];
-    int64_t width = part->dims[whole->rank - 1];
-    for (int64_t i = 0; i < rows; i++)
-      memcpy((float *)part->data + i * width, (const float *)whole->data + i * columns + column, width * sizeof(float));
-  }
-  return NULL;
 }

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -20,30 +21,35 @@ from replicax._core.cpu_tuning import is_on
 from replicax._core.first_rows import Firsts, find_firsts, sums_where_first
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
 from replicax._core.table_kernel.library import ADD_SUMS, is_there
-from replicax._core.table_kernel.rule import is_for_kernel
 
 
-def may_add(table: Any, indices: Any, rows: Any) -> bool:
-    """Whether programs are for CPUs, and there is a kernel that adds such rows to such a table."""
-    here = is_on("tables") and jax.default_backend() == "cpu"
-    return here and is_for_kernel(table, indices, rows) and is_there()
+def is_here() -> bool:
+    """Whether programs are for CPUs, and there is a kernel for them."""
+    return is_on("tables") and jax.default_backend() == "cpu" and is_there()
 
 
-def add_sums(table: Any, indices: Any, rows: Any, factor: Any, *, subtracts: bool) -> Any:
+def add_sums(
+    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
+) -> Any:
     """A table with the sums of its rows added.
 
     Args:
         table: Of `float32`.
         indices: Where each row belongs; what is outside of the table is left out.
-        rows: What is added up.
+        rows: What is added up, maybe beside rows of other tables.
         factor: What each row is multiplied with, before.
+        column: Of the array of rows, with which those of this table begin.
         subtracts: Whether sums are subtracted, not added.
     """
     operands = varying_alike(table, indices, rows, jnp.asarray(factor, table.dtype))
-    return _add_sums.bind(*operands, subtracts=subtracts)
+    return _add_sums.bind(*operands, column=column, subtracts=subtracts)
 
 
-def _formula(table: Any, indices: Any, rows: Any, factor: Any, *, subtracts: bool) -> Any:
+def _formula(
+    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
+) -> Any:
+    if rows.shape[indices.ndim - 1 :] != table.shape[1:]:
+        rows = lax.slice_in_dim(rows, column, column + table.shape[1], axis=rows.ndim - 1)
     firsts = Firsts(indices, len(table))
     find_firsts([firsts])
     sums = sums_where_first(rows * factor, firsts)
@@ -55,26 +61,27 @@ _in_operations = mlir.lower_fun(_formula, multiple_results=False)
 _by_kernel = jax.ffi.ffi_lowering(ADD_SUMS, operand_output_aliases={0: 0})
 
 
-def _rule(ctx: Any, *operands: Any, subtracts: bool) -> Any:
+def _rule(ctx: Any, *operands: Any, **how: Any) -> Any:
     """The rule for CPUs: the kernel, but not where JAX divides, or what may leave this machine."""
     module = ctx.module_context
     if is_on_one_device(module) and not module.lowering_parameters.for_export:
-        return _by_kernel(ctx, *operands, numbers=np.array((0, 1 - 2 * subtracts), np.float32))
-    return _in_operations(ctx, *operands, subtracts=subtracts)
+        numbers = np.array((how["subtracts"], how["column"]), np.int64)
+        return _by_kernel(ctx, *operands, numbers=numbers)
+    return _in_operations(ctx, *operands, **how)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, subtracts: bool) -> Any:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
     whole = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(functools.partial(_formula, subtracts=subtracts), tuple(primals), whole)
+    return jax.jvp(functools.partial(_formula, **how), tuple(primals), whole)
 
 
-def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, subtracts: bool) -> Any:
-    return jax.vmap(functools.partial(_formula, subtracts=subtracts), axes)(*arrays), 0
+def _mapped(arrays: Sequence[Any], axes: Sequence[Any], **how: Any) -> Any:
+    return jax.vmap(functools.partial(_formula, **how), axes)(*arrays), 0
 
 
 _add_sums = Primitive("replicax_add_sums_of_rows")
-_add_sums.def_abstract_eval(lambda table, *_, subtracts: table)
-_add_sums.def_impl(jax.jit(_add_sums.bind, static_argnames="subtracts"))
+_add_sums.def_abstract_eval(lambda table, *_, **how: table)
+_add_sums.def_impl(jax.jit(_add_sums.bind, static_argnames=("column", "subtracts")))
 ad.primitive_jvps[_add_sums] = _jvp
 batching.primitive_batchers[_add_sums] = _mapped
 mlir.register_lowering(_add_sums, _in_operations)

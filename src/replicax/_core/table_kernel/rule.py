@@ -5,7 +5,6 @@ What is looked up, clamped, filled and added, and in which order, is as in JAX, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,23 +16,20 @@ from jax.lax import GatherScatterMode as _Mode
 from replicax._core import lowering
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.rows import adds_rows
-from replicax._core.table_kernel.library import ADD, LOOK_UP, SPLIT, is_there
+from replicax._core.table_kernel.library import ADD, LOOK_UP, is_there
 
-# Of what is looked up, added or parted: fewer numbers are computed with what comes before or after.
+# Of what is looked up or added: fewer numbers are computed with what comes before or after.
 _LEAST = 4096
 _MOST_ROWS = 1 << 29
-_LEAST_PARTS = 8
 
 _LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
 _ADD = jax.ffi.ffi_lowering(ADD, operand_output_aliases={0: 0})
-_SPLIT = jax.ffi.ffi_lowering(SPLIT)
 
 
 def install() -> None:
     """Let tables go to the kernel, in all that is compiled for CPUs from now on."""
     lowering.choose_rule(lax.gather_p, "tables", _choose_look_up)
     lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding)
-    lowering.choose_rule(lax.split_p, "tables", _choose_split)
 
 
 def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
@@ -44,18 +40,21 @@ def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
         and table.ndim > 0
         and indices.shape[-1:] == (1,)
         and rows.shape == (*indices.shape[:-1], *table.shape[1:])
-        and 0 < rows.size
-        and 0 < table.size
+        and rows.size > 0
+        and table.size > 0
         and indices.size <= _MOST_ROWS
     )
 
 
-def _is_here(module: Any) -> bool:
-    """Whether arrays are whole; not in programs that are exported.
+def _is_worth_it(ctx: Any, table: Any, indices: Any, rows: Any) -> bool:
+    """Whether the kernel is used; not in programs that are exported.
 
     Who loads one of these may not have the kernel.
     """
-    return is_on_one_device(module) and not module.lowering_parameters.for_export and is_there()
+    module = ctx.module_context
+    here = is_on_one_device(module) and not module.lowering_parameters.for_export
+    fit = rows.size >= _LEAST and is_for_kernel(table, indices, rows)
+    return here and fit and is_there()
 
 
 def _choose_look_up(ctx: Any, **params: Any) -> Callable[..., Any] | None:
@@ -70,30 +69,19 @@ def _choose_look_up(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     )
     if not is_look_up or tuple(params["slice_sizes"]) != (1, *table.shape[1:]):
         return None
-    if rows.size < _LEAST or not is_for_kernel(table, indices, rows) or not _is_here(ctx.module_context):
+    if not _is_worth_it(ctx, table, indices, rows):
         return None
     # What is promised is clamped as well, as XLA does it: a promise may be broken.
-    fill = params["fill_value"]
-    numbers = (params["mode"] != _Mode.FILL_OR_DROP, np.nan if fill is None else fill)
-    return lambda ctx, table, indices, **_: _LOOK_UP(
-        ctx, table, indices, numbers=np.array(numbers, np.float32)
-    )
+    fill = np.float32(np.nan if params["fill_value"] is None else params["fill_value"])
+    numbers = np.array((params["mode"] != _Mode.FILL_OR_DROP, fill.view(np.int32)), np.int64)
+    return lambda ctx, *operands, **_: _LOOK_UP(ctx, *operands, numbers=numbers)
 
 
 def _choose_adding(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     table, indices, rows = ctx.avals_in
-    if rows.size < _LEAST or not adds_rows(table, indices, rows, **params):
+    if not adds_rows(table, indices, rows, **params):
         return None
-    if not is_for_kernel(table, indices, rows) or not _is_here(ctx.module_context):
+    if not _is_worth_it(ctx, table, indices, rows):
         return None
-    numbers = np.array((params["mode"] == _Mode.CLIP, 1), np.float32)
+    numbers = np.array((params["mode"] == _Mode.CLIP,), np.int64)
     return lambda ctx, *operands, **_: _ADD(ctx, *operands, numbers=numbers)
-
-
-def _choose_split(ctx: Any, *, sizes: Any, axis: int) -> Callable[..., Any] | None:
-    """The rule for an array that is parted into many: the gradient of rows of many tables."""
-    (whole,) = ctx.avals_in
-    last = axis == whole.ndim - 1 and whole.dtype == np.float32 and math.prod(sizes) > 0
-    if not last or len(sizes) < _LEAST_PARTS or whole.size < _LEAST:
-        return None
-    return (lambda ctx, whole, **_: _SPLIT(ctx, whole)) if _is_here(ctx.module_context) else None
