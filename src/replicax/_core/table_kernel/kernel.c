@@ -4,12 +4,12 @@
    the table of its own, so that their number changes no sum. */
 
 #include "handler.h"
+#include "vectors.h"
 
 #include <string.h>
 
 enum { SHARED = 65536 }; /* numbers: fewer are not worth a second thread */
-enum { AHEAD = 8 };      /* rows of a table, which are fetched into the cache before they are needed */
-enum { BLOCK = 16 };     /* numbers that are added up at a time */
+enum { AHEAD = 16 };     /* rows of a table, which are fetched into the cache before they are needed */
 
 typedef struct {
   int32_t first, last; /* rows of one index, counted from one */
@@ -34,24 +34,29 @@ static int64_t place(const Job *job, int64_t i) {
   return !job->clamps ? -1 : index < 0 ? 0 : job->size - 1;
 }
 
-static void fetch(const Job *job, int64_t i) {
-  int64_t row = place(job, i);
-  if (row >= 0) __builtin_prefetch(job->table + row * job->width, 1);
-}
-
 static int look_up(Work *work, int64_t part) {
   const Job *job = (Job *)work;
   int64_t end = (part + 1) * job->count / work->parts;
   for (int64_t i = part * job->count / work->parts; i < end; i++) {
-    if (i + AHEAD < end) fetch(job, i + AHEAD);
-    float *to = job->rows + i * job->width;
-    int64_t row = place(job, i);
-    if (row >= 0)
-      memcpy(to, job->table + row * job->width, job->width * sizeof *to);
-    else
-      for (int64_t j = 0; j < job->width; j++) to[j] = job->fill;
+    int64_t row = i + AHEAD < end ? place(job, i + AHEAD) : -1;
+    if (row >= 0) __builtin_prefetch(job->table + row * job->width);
+    row = place(job, i);
+    const float *from = job->table + row * job->width;
+    float *to = job->rows + i * job->width, *last = to + job->width;
+    if (row < 0) {
+      while (to < last) *to++ = job->fill;
+      continue;
+    }
+    for (; to + LANES <= last; to += LANES, from += LANES) *(Vec *)to = *(const Vec *)from;
+    while (to < last) *to++ = *from++;
   }
   return 0;
+}
+
+/* A row of the table will be written. */
+static void fetch(const Job *job, int64_t i) {
+  int64_t row = place(job, i);
+  if (row >= 0) __builtin_prefetch(job->table + row * job->width, 1);
 }
 
 static int add(Work *work, int64_t part) {
@@ -67,15 +72,20 @@ static int add(Work *work, int64_t part) {
   return 0;
 }
 
-/* Adds to a row of the table, or subtracts, the sum of some numbers of all rows of an index. */
-static inline __attribute__((always_inline)) void add_sum(const Job *job, int64_t first, int64_t column, const int size) {
-  float sum[BLOCK] = {0};
-  for (int64_t i = first; i; i = job->next[i - 1]) {
-    const float *from = job->added + (i - 1) * job->distance + column;
-    for (int j = 0; j < size; j++) sum[j] += from[j] * job->factor;
-  }
-  float *to = job->table + job->indices[first - 1] * job->width + column;
-  for (int j = 0; j < size; j++) to[j] += sum[j] * job->sign;
+/* The sums of some columns of all rows of an index, added to the table. */
+#define ADD_SUM(Numbers)                                                     \
+  do {                                                                       \
+    Numbers sum = {0};                                                       \
+    for (int64_t i = first; i; i = job->next[i - 1])                         \
+      sum += *(const Numbers *)(from + (i - 1) * job->distance) * job->factor; \
+    *(Numbers *)to += sum * job->sign;                                       \
+  } while (0)
+
+static void add_sum(const Job *job, int64_t first) {
+  float *to = job->table + job->indices[first - 1] * job->width;
+  const float *from = job->added, *end = to + job->width;
+  for (; to + LANES <= end; to += LANES, from += LANES) ADD_SUM(Vec);
+  for (; to < end; to++, from++) ADD_SUM(float);
 }
 
 static int add_sums(Work *work, int64_t part) {
@@ -97,10 +107,11 @@ static int add_sums(Work *work, int64_t part) {
     slots[at].last = i + 1, job->next[i] = 0;
   }
   for (int64_t k = 0; k < found; k++) {
-    if (k + AHEAD < found) fetch(job, firsts[k + AHEAD] - 1);
-    int64_t column = 0;
-    for (; column + BLOCK <= job->width; column += BLOCK) add_sum(job, firsts[k], column, BLOCK);
-    if (column < job->width) add_sum(job, firsts[k], column, job->width - column);
+    if (k + AHEAD < found) {
+      fetch(job, firsts[k + AHEAD] - 1);
+      __builtin_prefetch(job->added + (firsts[k + AHEAD] - 1) * job->distance);
+    }
+    add_sum(job, firsts[k]);
   }
   int failed = !slots || !firsts;
   free(slots);
