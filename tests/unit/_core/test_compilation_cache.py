@@ -38,7 +38,9 @@ PROGRAM = """
     model.predict(x, verbose=0)
     (batch,) = strategy.experimental_distribute_dataset([x])
     step = rx.function(lambda: strategy.run(lambda x: count.assign_add(model(x).sum()), (batch,)))
-    strategy.run(lambda x: count.assign_add(x.sum()), (batch,))
+    # By a kernel, which the program refers to by its name.
+    rows = lambda: keras.ops.take(np.ones((9, 8), "float32"), np.arange(900) % 9, axis=0)
+    strategy.run(lambda x: count.assign_add(x.sum() + keras.ops.sum(rows())), (batch,))
     step()
     names = ("compile_requests_use_cache", "cache_hits", "cache_misses")
     print(*(happened["/jax/compilation_cache/" + name] for name in names))

@@ -10,8 +10,9 @@ from replicax._core.adam_kernel import library as adam
 from replicax._core.attention_kernel import library as attention
 from replicax._core.handlers import building
 from replicax._core.row_products import rule as row_products
+from replicax._core.table_kernel import library as tables
 
-kernels = pytest.mark.parametrize("library", [adam, attention, row_products])
+kernels = pytest.mark.parametrize("library", [adam, attention, row_products, tables])
 
 
 @kernels

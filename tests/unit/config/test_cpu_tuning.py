@@ -18,6 +18,7 @@ PARTS = {
     "optimizers",
     "pooling",
     "products",
+    "tables",
     "threads",
 }
 
