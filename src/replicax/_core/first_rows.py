@@ -9,6 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._core.table_kernel.firsts import first_places
+
 
 @dataclass
 class Firsts:
@@ -29,7 +31,7 @@ class Firsts:
 def find_firsts(some: Sequence[Firsts]) -> None:
     """Find the first rows of several tables as if these were one: few operations, for all."""
     sizes, counts = [one.size for one in some], [one.indices.size for one in some]
-    size, count = sum(sizes), sum(counts)
+    size = sum(sizes)
     kind = jnp.int32 if size <= np.iinfo(np.int32).max else jnp.int64
     if kind is jnp.int64 and len(some) > 1:
         for one in some:
@@ -40,9 +42,7 @@ def find_firsts(some: Sequence[Firsts]) -> None:
     is_there = (index >= 0) & (index < np.repeat(sizes, counts).astype(kind))
     start = np.repeat(starts, counts).astype(kind)
     index = jnp.where(is_there, index.astype(kind) + start, size)
-    first = jnp.full(size, count, jnp.int32)
-    first = first.at[index].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
-    places = first.at[index].get(mode="fill", fill_value=count)
+    places = first_places(index, size)
     places -= np.repeat(begins[:-1], counts).astype(kind)
     for one, begin, end in zip(some, begins.tolist(), begins[1:].tolist(), strict=False):
         one.places = places[begin:end]

@@ -99,8 +99,8 @@ class _Evaluation:
 
     def __init__(self, replicas: int, mesh: Mesh | None = None) -> None:
         self._replicas, self._mesh = replicas, mesh
-        # A kernel adds rows to a table, whatever costs less by operations.
-        self._by_kernel = replicas == 1 and is_here()
+        # In the global view a table may be divided, of which a kernel wants the whole.
+        self._by_kernel = mesh is None and is_here()
         self._apart: list[Rows] = []  # what needs the rows of other replicas, too
         self._found: list[Rows] = []  # what may be added to tables
 
@@ -161,15 +161,17 @@ class _Evaluation:
         return None
 
     def _goes_to_kernel(self, scatter: Any) -> bool:
+        """Whether the kernel adds the rows, which costs less than to make as large a table."""
         arrays = [atom.aval for atom in scatter.invars]
-        return self._by_kernel and is_look_up(scatter) and is_for_kernel(*arrays)
+        alone = self._by_kernel and self._replicas == 1
+        return alone and is_look_up(scatter) and is_for_kernel(*arrays)
 
     def _noted(self, scatter: Any, zeros: Any, indices: Any, updates: Any) -> Any:
         indices = self._dense(indices)
         firsts = Firsts(indices, len(zeros))
         if not self._by_kernel:
             updates = self._dense(updates)
-        rows = Rows(scatter, zeros, indices, updates, firsts)
+        rows = Rows(scatter, zeros, indices, updates, firsts, by_kernel=self._by_kernel)
         if self._mesh is not None:
             if len(rows.updates) % self._replicas:
                 return rows.made_whole()
@@ -194,10 +196,9 @@ class _Evaluation:
         self._gather()
         if jnp.shape(table) != rows.zeros.shape:
             return None
-        if rows.may_repeat and rows.firsts.places is None and not rows.is_for_kernel:
-            others = [one.firsts for one in self._found if one.may_repeat and one.whole is None]
-            unknown = {id(one): one for one in [rows.firsts, *others] if one.places is None}
-            find_firsts(list(unknown.values()))
+        if rows.lacks_firsts:
+            others = [one.firsts for one in self._found if one.lacks_firsts and one.whole is None]
+            find_firsts(list({id(one): one for one in [rows.firsts, *others]}.values()))
         return [rows.added_to(table, sign)]
 
     def _dense(self, value: Any) -> Any:

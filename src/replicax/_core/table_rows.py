@@ -10,7 +10,7 @@ from typing import Any
 from replicax._core.columns import Columns, made, shape_of
 from replicax._core.first_rows import Firsts, sums_where_first
 from replicax._core.partial_sums import bound
-from replicax._core.table_kernel.operation import add_sums, is_here
+from replicax._core.table_kernel.operation import add_sums
 from replicax._core.table_kernel.rule import is_for_kernel
 
 
@@ -26,6 +26,7 @@ class Rows:
         firsts: Of the indices; the same for all that have these.
         whole: All of it, once that was asked for.
         factor: What each row is still to be multiplied with.
+        by_kernel: Whether there is a kernel that adds rows to tables, and each device has these.
     """
 
     scatter: Any
@@ -35,6 +36,7 @@ class Rows:
     firsts: Firsts
     whole: Any = None
     factor: Any = None
+    by_kernel: bool = False
 
     @property
     def may_repeat(self) -> bool:
@@ -44,7 +46,11 @@ class Rows:
     def is_for_kernel(self) -> bool:
         """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
         arrays = self.zeros, self.indices, shape_of(self.updates)
-        return self.may_repeat and is_here() and is_for_kernel(*arrays)
+        return self.may_repeat and self.by_kernel and is_for_kernel(*arrays)
+
+    @property
+    def lacks_firsts(self) -> bool:
+        return self.may_repeat and self.firsts.places is None and not self.is_for_kernel
 
     def made(self) -> Rows:
         """The same, the rows as an array of their own, with nothing that is to be multiplied."""

@@ -14,7 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import replicax as rx
 from replicax._core.table_gradients import with_rows
 from replicax._core.table_kernel import operation, rule
-from replicax._core.table_kernel.library import ADD, ADD_SUMS, LOOK_UP, is_there
+from replicax._core.table_kernel.firsts import first_places
+from replicax._core.table_kernel.library import ADD, ADD_SUMS, FIRSTS, LOOK_UP, is_there
 from replicax._core.table_kernel.operation import add_sums
 
 rule.install()
@@ -90,6 +91,26 @@ def test_sums_of_rows_are_added(shape, ids, subtracts):
     formula = functools.partial(operation._formula, column=0, subtracts=subtracts)
     expected = bits(formula, *arrays, tables=False)
     jax.tree.map(np.testing.assert_array_equal, bits(add, *arrays, tables=True), expected)
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 9), (40, 100), (2**31 - 1, 70_000)])
+def test_first_places(size, count):
+    draw = np.random.default_rng(count)
+    indices = draw.integers(0, min(size, 50_000) + 1, count).astype("int32") * (size // 50_000 or 1)
+    indices[3] = size  # nowhere
+    find = functools.partial(first_places, size=size)
+    assert is_by_kernel(find, indices, name=FIRSTS)
+    _, firsts, inverse = np.unique(indices, return_index=True, return_inverse=True)
+    expected = np.where(indices < size, firsts[inverse], count)
+    np.testing.assert_array_equal(jax.jit(find)(indices), expected)
+    if size < 2**31 - 1:
+        with rx.config.cpu_tuning(tables=False):
+            np.testing.assert_array_equal(jax.jit(lambda i: find(i))(indices), expected)
+    of_two = (
+        jax.vmap(find)(np.stack([indices[:5], indices[5:10]])) if size < 100 and count > 9 else ()
+    )
+    for part, own in zip((indices[:5], indices[5:10]), of_two, strict=False):
+        np.testing.assert_array_equal(own, find(jnp.asarray(part)))
 
 
 def sgd(tables, ids, scales):

@@ -88,23 +88,33 @@ static void add_sum(const Job *job, int64_t first) {
   for (; to < end; to++, from++) ADD_SUM(float);
 }
 
+/* A table of indices, twice as large as there can be of them. */
+static Slot *slots_for(const Job *job, int *bits) {
+  for (*bits = 4; (1ll << *bits) < 2 * job->count;) ++*bits;
+  return calloc(1ll << *bits, sizeof(Slot));
+}
+
+static Slot *slot_of(const Job *job, Slot *slots, int bits, int64_t index) {
+  uint32_t at = (uint32_t)index * 2654435769u >> (32 - bits);
+  while (slots[at].first && job->indices[slots[at].first - 1] != index) at = (at + 1) & ((1u << bits) - 1);
+  return slots + at;
+}
+
 static int add_sums(Work *work, int64_t part) {
   const Job *job = (Job *)work;
-  int bits = 4;
-  while ((1ll << bits) < 2 * job->count) bits++;
-  Slot *slots = calloc(1ll << bits, sizeof *slots);
+  int bits;
+  Slot *slots = slots_for(job, &bits);
   int32_t *firsts = malloc(job->count * sizeof *firsts + 1);
   int64_t found = 0;
   for (int64_t i = 0; slots && firsts && i < job->count; i++) {
     int64_t row = place(job, i);
     if (row < 0 || (row & (work->parts - 1)) != part) continue;
-    uint32_t at = (uint32_t)row * 2654435769u >> (32 - bits);
-    while (slots[at].first && job->indices[slots[at].first - 1] != row) at = (at + 1) & ((1u << bits) - 1);
-    if (slots[at].first)
-      job->next[slots[at].last - 1] = i + 1;
+    Slot *slot = slot_of(job, slots, bits, row);
+    if (slot->first)
+      job->next[slot->last - 1] = i + 1;
     else
-      slots[at].first = firsts[found++] = i + 1;
-    slots[at].last = i + 1, job->next[i] = 0;
+      slot->first = firsts[found++] = i + 1;
+    slot->last = i + 1, job->next[i] = 0;
   }
   for (int64_t k = 0; k < found; k++) {
     if (k + AHEAD < found) {
@@ -202,4 +212,24 @@ XLA_FFI_Error *rx_add_sums_of_rows(XLA_FFI_CallFrame *frame) {
   XLA_FFI_Error *error = done(frame, job, add_sums);
   free(next);
   return error;
+}
+
+/* Argument: indices. For each the place of the first that is the same, and a number that is too large
+   for one that is out of range. Number: where the range ends. */
+XLA_FFI_Error *rx_first_rows(XLA_FFI_CallFrame *frame) {
+  if (told_version(frame)) return NULL;
+  const XLA_FFI_Buffer *indices = frame->args.args[0];
+  Job job = {.size = number(frame, 0), .count = size_of(indices), .indices = indices->data};
+  int32_t *places = ((XLA_FFI_Buffer *)frame->rets.rets[0])->data;
+  int bits;
+  Slot *slots = slots_for(&job, &bits);
+  if (!slots) return no_memory(frame);
+  for (int64_t i = 0; i < job.count; i++) {
+    int64_t index = place(&job, i);
+    Slot *slot = index < 0 ? NULL : slot_of(&job, slots, bits, index);
+    if (slot && !slot->first) slot->first = i + 1;
+    places[i] = slot ? slot->first - 1 : job.count;
+  }
+  free(slots);
+  return NULL;
 }

@@ -10,7 +10,12 @@ from pathlib import Path
 
 from replicax._core.handlers.building import is_known
 
-LOOK_UP, ADD, ADD_SUMS = TARGETS = "rx_look_up", "rx_add_rows", "rx_add_sums_of_rows"
+LOOK_UP, ADD, ADD_SUMS, FIRSTS = TARGETS = (
+    "rx_look_up",
+    "rx_add_rows",
+    "rx_add_sums_of_rows",
+    "rx_first_rows",
+)
 _SOURCE = Path(__file__).with_name("kernel.c")
 
 
