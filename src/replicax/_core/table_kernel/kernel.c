@@ -4,12 +4,15 @@
    the table of its own, so that their number changes no sum. */
 
 #include "handler.h"
-#include "vectors.h"
 
 #include <string.h>
 
 enum { SHARED = 65536 }; /* numbers: fewer are not worth a second thread */
 enum { AHEAD = 16 };     /* rows of a table, which are fetched into the cache before they are needed */
+
+/* Numbers that are added up at a time; a header for vectors would take longer to compile than all of this. */
+enum { LANES = 16 };
+typedef float Vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 typedef struct {
   int32_t first, last; /* rows of one index, counted from one */
