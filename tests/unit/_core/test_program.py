@@ -185,6 +185,15 @@ def test_workers_whose_programs_for_cpus_differ_are_not_alike(monkeypatch):
     assert "pooling" in without["tuning for CPUs"]
 
 
+def test_workers_of_which_one_has_no_compiler_are_not_alike(monkeypatch):
+    compilers = iter(["/usr/bin/cc", None])
+    monkeypatch.setattr(program, "compiler", lambda: next(compilers))
+    given = versions(), versions()
+    error, _ = as_workers(2, lambda i: agree("set-up", given[i]))
+    assert isinstance(error, WorkersDiffer) and error.differing == ("tables by",)
+    assert [one["tables by"] for one in given] == ["a kernel", "XLA"]
+
+
 def test_the_same_operations_on_other_values_are_another_program():
     def facts(fn):
         return program_facts(jax.make_jaxpr(fn)(1.0, 2.0), ())["program"]
