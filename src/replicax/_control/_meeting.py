@@ -19,6 +19,7 @@ from replicax._control._wire import BROKEN, Wire, encode
 from replicax._core.errors import ClusterError
 
 _PAUSE = 0.1  # seconds between two tries to reach a chief that is not there yet
+_FIRST_PAUSE = 0.005
 _NOTICE = 30.0  # seconds after which somebody who waits says so
 _PATIENCE = 10.0  # seconds to say who one is
 _GRACE = 5.0  # seconds that workers give the chief, so that it is the one who says who is missing
@@ -68,7 +69,9 @@ def _wait_for_all(port: int, size: int, deadline: float, offer: dict[str, Any]) 
                 with suppress(TimeoutError):
                     # In threads, so that one who says nothing keeps nobody waiting.
                     hello = (door.accept()[0], size, came)
-                    threading.Thread(target=_let_in, args=hello, daemon=True).start()
+                    guest = threading.Thread(target=_let_in, args=hello, daemon=True)
+                    guest.start()
+                    guest.join(_PAUSE)  # most say who they are at once; it may be the last one
         _tell(came, {"kind": "offer", "offer": offer})
     finally:
         for wire in list(came.values()):
@@ -144,7 +147,8 @@ def _reach(address: tuple[str, int], index: int, deadline: float) -> Wire:
                 print_notice(
                     f"worker {index} still cannot reach the chief at {address[0]}:{address[1]}"
                 )
-            time.sleep(_PAUSE)
+            # A chief that was started together with us comes soon; one that is late may be later.
+            time.sleep(min(_PAUSE, _FIRST_PAUSE + (now - began) / 10))
             continue
         sock.settimeout(max(_PAUSE, deadline - time.monotonic()) + _GRACE)
         return Wire(sock)

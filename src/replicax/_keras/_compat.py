@@ -52,6 +52,7 @@ from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
+from keras.src.backend.jax import numpy as jax_numpy  # noqa: E402
 from keras.src.backend.jax import random as jax_random  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
@@ -93,6 +94,7 @@ __all__ = [
     "get_stateless_scope",
     "in_symbolic_scope",
     "jax_distribution",
+    "jax_numpy",
     "jax_random",
     "jax_trainer",
     "losses",
@@ -352,6 +354,9 @@ def end_epoch(epochs: Any) -> None:
     epochs._current_iterator = None
     epochs.data_adapter.on_epoch_end()
 
+
+EPOCH_LOGS = "_get_metrics_result_or_logs"
+"""The method of `Trainer` that gives the logs of an epoch, which are read then."""
 
 DATA_LOOK = "_symbolic_build"
 """The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""

@@ -29,6 +29,7 @@ from replicax._keras import _compat
 _LEAST, _MOST = 4**8, 4**11
 # Enough for the same bits; with more, a generator takes four times as long to compile.
 _OPTIONS = {"xla_backend_optimization_level": 1}
+_KINDS = {"float32": float, "int32": int}  # what numbers may be by themselves, as of an optimizer
 _CONSTANTS = ((keras.initializers.Zeros, np.zeros), (keras.initializers.Ones, np.ones))
 
 
@@ -36,6 +37,7 @@ def install() -> None:
     """Put the seams into Keras; a second call changes nothing."""
     for kind, make in _CONSTANTS:
         _compat.wrap(kind, "__call__", functools.partial(_from_host, make=make))
+    _compat.wrap(_compat.JaxVariable, "_convert_to_tensor", _from_number)
     _compat.wrap(_compat.jax_random, "uniform", _quick_uniform)
     for name, draw in (("normal", jax.random.normal), ("truncated_normal", _truncated)):
         _compat.wrap(_compat.jax_random, name, functools.partial(_quick_normal, draw=draw))
@@ -51,6 +53,20 @@ def _from_host(original: Callable[..., Any], make: Callable[..., Any]) -> Callab
         return jax.device_put(make(shape, kind))
 
     return constant
+
+
+def _from_number(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def convert(self: Any, value: Any, dtype: Any = None) -> Any:
+        if dtype is None or not isinstance(value, int | float):
+            return original(self, value, dtype=dtype)
+        keep_memory_of_cpus()
+        name = keras.backend.standardize_dtype(dtype)
+        if type(value) is not _KINDS.get(name) or is_compiling() or jax.default_backend() != "cpu":
+            return original(self, value, dtype=dtype)
+        return jax.device_put(np.asarray(value, name))
+
+    return convert
 
 
 def _quick_uniform(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ from replicax._keras import (
     adam,
     batch_logs,
     callbacks,
+    epoch_logs,
     epochs,
     first_values,
     pace_shown,
@@ -24,6 +25,7 @@ def install_hooks() -> None:
     slots.install()
     workers.install()
     first_values.install()
+    epoch_logs.install()
     epochs.install()
     callbacks.install()
     batch_logs.install()

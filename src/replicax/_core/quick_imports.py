@@ -1,0 +1,146 @@
+"""Shorter imports of JAX and Keras: nothing is loaded that most programs never use.
+
+Such a module is deferred: it is the module itself, empty but for what the import system knows of
+it, and the first look at anything else in it runs its code. And Python looks for garbage only when
+the import is over: what an import makes stays, but Python would look at it again and again.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, final
+
+# Each with all that it imports; in the other half of the time, no garbage is looked for.
+_LONG = ("jax", "keras", "replicax.strategies")
+_SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"  # a kernel for TPUs
+# What is deferred if it is imported by this module first, which looks at nothing in it then.
+_DEFERRED = {
+    "requests": "keras.src.callbacks.remote_monitor",
+    "h5py": "keras.src.legacy.saving.legacy_h5_format",
+    "rich.console": "keras.src.utils.summary_utils",
+    "rich.table": "keras.src.utils.summary_utils",
+    "scipy.sparse": "jax.experimental.sparse.linalg",
+    "scipy.sparse.linalg": "jax.experimental.sparse.linalg",
+    "jax.experimental.pallas": "keras.src.backend.jax.nn",
+    _SPLASH: "keras.src.backend.jax.nn",
+    f"{_SPLASH}.splash_attention_kernel": "keras.src.backend.jax.nn",
+    f"{_SPLASH}.splash_attention_mask": "keras.src.backend.jax.nn",
+}
+
+
+def quicken() -> None:
+    """Shorten the imports that are still to come; a second call changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+@final
+class _Finder(MetaPathFinder):
+    """Finds modules where others find them, and changes how they are loaded."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module, if it is one of those to be loaded in another way."""
+        is_deferred = fullname in _DEFERRED and _DEFERRED[fullname] == _importer()
+        if not is_deferred and fullname not in _LONG:
+            return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, specs), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = (_Deferring if is_deferred else _Undisturbed)(spec.loader)
+        return spec
+
+
+def _importer() -> str:
+    """The module whose `import` this is, or that of a look at a deferred module."""
+    frame: Any = sys._getframe(2)
+    between = ("<frozen importlib", importlib.__file__, __file__)
+    while frame is not None and frame.f_code.co_filename.startswith(between):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__", "") if frame is not None else ""
+
+
+@final
+class _Undisturbed(Loader):
+    """A loader while which Python looks for no garbage; the module keeps the true one."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        _give_loader(module, self._loader)
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._loader.exec_module(module)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+@final
+class _Deferring(Loader):
+    """A loader that loads when it is asked to, not when the module is imported."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._lock = threading.RLock()
+        self._is_loading = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = _Deferred
+
+    def load(self, module: ModuleType) -> bool:
+        """Run the code, unless it has run or runs; other threads wait. Whether it has run."""
+        with self._lock:
+            if isinstance(module, _Deferred) and not self._is_loading:
+                self._is_loading = True
+                try:
+                    self._loader.exec_module(module)
+                    _give_loader(module, self._loader)
+                    module.__class__ = ModuleType
+                finally:
+                    self._is_loading = False
+            return not self._is_loading
+
+
+class _Deferred(ModuleType):
+    """A module whose code has not run, or runs."""
+
+    def __getattr__(self, name: str) -> Any:
+        below = f"{self.__name__}.{name}"
+        if below in _DEFERRED and _DEFERRED[below] == _importer():
+            return importlib.import_module(below)
+        loader = self.__spec__.loader
+        assert isinstance(loader, _Deferring)
+        if not loader.load(self):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
+        return getattr(self, name)
+
+    def __dir__(self) -> Any:
+        self.__getattr__("__doc__")
+        return dir(self)
+
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)
+
+
+def _give_loader(module: ModuleType, loader: Loader) -> None:
+    module.__loader__ = loader
+    if module.__spec__ is not None:
+        module.__spec__.loader = loader
