@@ -154,6 +154,17 @@ def _reach(address: tuple[str, int], index: int, deadline: float) -> Wire:
         return Wire(sock)
 
 
+def wait_until_open(address: str, seconds: float) -> None:
+    """Wait until somebody listens at `host:port`, or the time is over: then others say so."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+            return
+        time.sleep(_FIRST_PAUSE)
+
+
 def _listen(port: int) -> socket.socket:
     try:
         return listening(port)

@@ -15,7 +15,16 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from replicax._control import Alone, Limits, Line, current, meet, open_channel, set_current
+from replicax._control import (
+    Alone,
+    Limits,
+    Line,
+    current,
+    meet,
+    open_channel,
+    set_current,
+    wait_until_open,
+)
 from replicax._control.agreement import agree
 from replicax._core.device_errors import is_device_error
 from replicax._core.env import prefer_nccl_ring
@@ -32,6 +41,8 @@ Announce = Callable[[dict[str, Any] | None], dict[str, Any]]
 _SECONDS_TO_JOIN = 300.0
 # All have said good-bye over the channel before.
 _SECONDS_TO_LEAVE = 20
+# Until the chief has started JAX's service. Who asks before then is heard a second later.
+_SECONDS_TO_OPEN = 5.0
 _ENDPOINT_BYTES = 1024
 
 
@@ -120,6 +131,8 @@ def join(process: JaxProcess, timeout: float | None = None) -> None:
 def _join_jax(process: JaxProcess, line: Line) -> None:
     # It would take SIGTERM for itself, so that nothing else could be ended by it.
     jax.config.update("jax_enable_preemption_service", False)
+    if process.process_id:
+        wait_until_open(process.coordinator_address, _SECONDS_TO_OPEN)
     try:
         jax.distributed.initialize(*process, shutdown_timeout_seconds=_SECONDS_TO_LEAVE)
     except RuntimeError as error:
