@@ -17,10 +17,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, final
 
-# Each with all that it imports; in the other half of the time, no garbage is looked for.
+# Each with all that it imports.
 _LONG = ("jax", "keras", "replicax.strategies")
 _SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"  # a kernel for TPUs
-# What is deferred if it is imported by this module first, which looks at nothing in it then.
+# What is deferred if it is imported first by the module named, which looks at nothing in it then.
 _DEFERRED = {
     "requests": "keras.src.callbacks.remote_monitor",
     "h5py": "keras.src.legacy.saving.legacy_h5_format",
@@ -45,28 +45,28 @@ def quicken() -> None:
 class _Finder(MetaPathFinder):
     """Finds modules where others find them, and changes how they are loaded."""
 
+    def __init__(self) -> None:
+        self._deferred: dict[str, ModuleSpec] = {}
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module, if it is one of those to be loaded in another way."""
-        is_deferred = fullname in _DEFERRED and _DEFERRED[fullname] == _importer()
+        if fullname in self._deferred:  # it was looked at
+            return self._deferred[fullname]
+        # If that module is there, it is being loaded: it imports this before it is done.
+        is_deferred = _DEFERRED.get(fullname) in sys.modules
         if not is_deferred and fullname not in _LONG:
             return None
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         specs = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next(filter(None, specs), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = (_Deferring if is_deferred else _Undisturbed)(spec.loader)
+        if spec is None or spec.loader is None:
+            return None
+        if is_deferred:
+            self._deferred[fullname] = spec
+        spec.loader = (_Deferring if is_deferred else _Undisturbed)(spec.loader)
         return spec
-
-
-def _importer() -> str:
-    """The module whose `import` this is, or that of a look at a deferred module."""
-    frame: Any = sys._getframe(2)
-    between = ("<frozen importlib", importlib.__file__, __file__)
-    while frame is not None and frame.f_code.co_filename.startswith(between):
-        frame = frame.f_back
-    return frame.f_globals.get("__name__", "") if frame is not None else ""
 
 
 @final
@@ -92,31 +92,45 @@ class _Undisturbed(Loader):
 
 @final
 class _Deferring(Loader):
-    """A loader that loads when it is asked to, not when the module is imported."""
+    """A loader that makes a module, and loads it when it is imported once more."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
-        self._lock = threading.RLock()
-        self._is_loading = False
+        self._lock = threading.Lock()
+        self._module: ModuleType | None = None
+        self._is_wanted = False
+        self._thread: int | None = None
+
+    @property
+    def loads_here(self) -> bool:
+        """Whether this thread is loading it."""
+        return self._thread == threading.get_ident()
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        if self._module is None:
+            return self._loader.create_module(spec)
+        self._thread = threading.get_ident()
+        return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__class__ = _Deferred
+        if not self._is_wanted:
+            self._module = module
+            module.__class__ = _Deferred
+            return
+        try:
+            self._loader.exec_module(module)
+            _give_loader(module, self._loader)
+            module.__class__ = ModuleType
+        finally:
+            self._is_wanted, self._thread = False, None
 
-    def load(self, module: ModuleType) -> bool:
-        """Run the code, unless it has run or runs; other threads wait. Whether it has run."""
+    def load(self, name: str) -> None:
+        """Load it, or wait for the thread that does, by Python's own locks."""
         with self._lock:
-            if isinstance(module, _Deferred) and not self._is_loading:
-                self._is_loading = True
-                try:
-                    self._loader.exec_module(module)
-                    _give_loader(module, self._loader)
-                    module.__class__ = ModuleType
-                finally:
-                    self._is_loading = False
-            return not self._is_loading
+            if not self._is_wanted:
+                self._is_wanted = True
+                sys.modules.pop(name, None)
+        importlib.import_module(name)
 
 
 class _Deferred(ModuleType):
@@ -124,11 +138,15 @@ class _Deferred(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         below = f"{self.__name__}.{name}"
-        if below in _DEFERRED and _DEFERRED[below] == _importer():
+        if below in _DEFERRED:  # `from package import module`
             return importlib.import_module(below)
-        loader = self.__spec__.loader
-        assert isinstance(loader, _Deferring)
-        if not loader.load(self):
+        package, _, _ = self.__name__.rpartition(".")
+        for module in (sys.modules.get(package), self):  # the package loads before its module
+            if isinstance(module, _Deferred) and module.__spec__ is not None:
+                loader = module.__spec__.loader
+                if isinstance(loader, _Deferring) and not loader.loads_here:
+                    loader.load(module.__name__)
+        if isinstance(self, _Deferred):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
         return getattr(self, name)
 
