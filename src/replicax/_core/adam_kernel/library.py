@@ -8,15 +8,23 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from replicax._core.handlers.building import is_known
+from replicax._core.handlers import building
 
 TARGET = "rx_adam"
 _SOURCE = Path(__file__).with_name("kernel.c")
 
 
+# Not contracted: the same numbers on cores of every kind, and whatever compiles it.
+_FLAGS = ("-ffp-contract=off",)
+
+
+def begin() -> None:
+    """Begin to compile the kernel."""
+    building.begin("adam", _SOURCE, *_FLAGS)
+
+
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel, which XLA then knows as `TARGET`."""
-    # Not contracted: the same numbers on cores of every kind, and whatever compiles it.
-    exact = "-ffp-contract=off"
-    return is_known("Adam is without its kernel", "adam", _SOURCE, exact, targets=[TARGET])
+    otherwise = "Adam is without its kernel"
+    return building.is_known(otherwise, "adam", _SOURCE, *_FLAGS, targets=[TARGET])

@@ -8,15 +8,20 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from replicax._core.handlers.building import is_known
+from replicax._core.handlers import building
 
 FORWARD, GRADIENT = "rx_attention", "rx_attention_gradient"
 _SOURCE = Path(__file__).with_name("kernel.c")
 _ROWS = Path(__file__).with_name("rows.h")
 
 
+def begin() -> None:
+    """Begin to compile the kernel."""
+    building.begin("attention", _SOURCE, made_of=[_ROWS.read_text()])
+
+
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel, which XLA then knows as `FORWARD` and `GRADIENT`."""
     how = {"targets": (FORWARD, GRADIENT), "made_of": [_ROWS.read_text()]}
-    return is_known("Attention is without its kernel", "attention", _SOURCE, **how)
+    return building.is_known("Attention is without its kernel", "attention", _SOURCE, **how)

@@ -1,8 +1,13 @@
-"""A handler: C source, compiled for this machine's cores into the cache folder, known to XLA."""
+"""A handler: C source, compiled for this machine's cores into the cache folder, known to XLA.
+
+Each file is compiled by one process of the machine: the others wait for it. A program may begin
+with it long before it asks, see `ahead.py`.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import logging
 import os
@@ -17,9 +22,12 @@ from typing import Any
 import jax
 
 from replicax._core.env import folder_for_cache
+from replicax._core.handlers import ahead
 from replicax._core.private_folder import private_folder
 
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+# For kernels that call nothing.
+_OF_KERNELS = ("-march=native", "-fno-math-errno")
 _FLAGS = ("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", f"-I{Path(__file__).parent}")
 _SECONDS = 60.0
 
@@ -79,15 +87,53 @@ def is_known(
     if compiler() is None or platform.system() != "Linux":
         return False
     try:
-        load(name, source, "-march=native", "-fno-math-errno", *arguments, targets=targets, **how)
+        load(name, source, *_OF_KERNELS, *arguments, targets=targets, **how)
     except NoHandlerError as why:
         _log.info("%s: %s", otherwise, why)
         return False
     return True
 
 
+def begin(name: str, source: Path, *arguments: str, made_of: Iterable[str] = ()) -> None:
+    """Begin to compile, in a process beside this one, what `is_known` is going to be asked for.
+
+    Args:
+        name: As for `is_known`, like what follows.
+        source: In C.
+        arguments: Further ones of the compiler.
+        made_of: What else it depends on.
+    """
+    if compiler() is None or platform.system() != "Linux":
+        return
+    try:
+        command, kept = _planned(name, source, (*_OF_KERNELS, *arguments), made_of)
+        if not kept.exists():
+            ahead.begin(command, kept)
+    except (OSError, RuntimeError) as error:  # `is_known` says so, if it is asked
+        _log.debug("%s is not compiled ahead: %s", name, error)
+
+
 def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterable[str]) -> Path:
     """The file, in the cache folder; compiled if it is not there yet."""
+    command, kept = _planned(name, source, arguments, made_of)
+    if kept.exists():
+        return kept
+    with ahead.turn(kept, _SECONDS):
+        if not kept.exists():
+            with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+                new = Path(folder, kept.name)
+                subprocess.run(
+                    [*command, "-o", str(new)], check=True, capture_output=True, text=True,
+                    timeout=_SECONDS,
+                )  # fmt: skip
+                os.replace(new, kept)  # at once: another process may be looking
+    return kept
+
+
+def _planned(
+    name: str, source: Path, arguments: Iterable[str], made_of: Iterable[str]
+) -> tuple[list[str], Path]:
+    """What compiles a file, but for where it is to be; and where, by all that it depends on."""
     program = compiler()
     if program is None:
         raise FileNotFoundError("no compiler of C (cc, gcc or clang) is installed")
@@ -97,18 +143,10 @@ def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterab
     parts = [*texts, jax.__version__, _instructions(), *command]
     parts += [str(about.st_size), str(about.st_mtime_ns), *made_of]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    kept = private_folder(folder_for_cache() / "replicax", "kernels") / f"{name}-{key}.so"
-    if not kept.exists():
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            new = Path(folder, kept.name)
-            subprocess.run(
-                [*command, "-o", str(new)], check=True, capture_output=True, text=True,
-                timeout=_SECONDS,
-            )  # fmt: skip
-            os.replace(new, kept)  # at once: another process may be looking
-    return kept
+    return command, private_folder(folder_for_cache() / "replicax", "kernels") / f"{name}-{key}.so"
 
 
+@functools.cache
 def _instructions() -> str:
     """What this machine's cores can do: another machine may share the cache folder."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -14,7 +14,7 @@ from jax import lax
 from jax.interpreters import mlir
 
 from replicax._core import lowering
-from replicax._core.handlers.building import is_known
+from replicax._core.handlers import building
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.products import is_plain
 
@@ -68,7 +68,12 @@ def _compute(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -> Any:
 _RULE = mlir.lower_fun(_compute, multiple_results=False)
 
 
+def begin() -> None:
+    """Begin to compile the kernel."""
+    building.begin("row_products", _SOURCE)
+
+
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel; without a compiler nothing is said."""
-    return is_known(_OTHERWISE, "row_products", _SOURCE, targets=[NAME])
+    return building.is_known(_OTHERWISE, "row_products", _SOURCE, targets=[NAME])

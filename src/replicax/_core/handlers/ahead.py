@@ -1,0 +1,82 @@
+"""Handlers are compiled beside the program: while it imports Keras and makes its model.
+
+Who compiles a file holds its lock, so that nobody else does; the lock ends with the process. It is
+the compiler's own, not its starter's, so forks of the program wait for it, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # a system without; there nothing is begun, and nobody waits
+    fcntl = None
+
+_PAUSE = 0.005
+# To the shell: a file to be, where it is made first, and the compiler's command.
+_SCRIPT = 'kept=$1 part=$2; shift 2; nice -n 19 "$@" -o "$part" && mv -f "$part" "$kept"'
+
+
+def begin(command: Sequence[str], kept: Path) -> None:
+    """Start a compiler, unless one works on this file already; what it says is not heard.
+
+    Args:
+        command: The compiler's, but for where its result is to be.
+        kept: Where it is to be.
+    """
+    with _lock(kept) as file:
+        if fcntl is None or not _take(file):
+            return
+        part = kept.with_suffix(".part")
+        process = subprocess.Popen(
+            ["sh", "-c", _SCRIPT, "sh", str(kept), str(part), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[file.fileno()],
+            process_group=0,  # of its own, to be ended; but in our session: `nice` is among those
+        )
+    atexit.register(_end, process, os.getpid())
+    threading.Thread(target=process.wait, name="replicax-compiler", daemon=True).start()
+
+
+@contextlib.contextmanager
+def turn(kept: Path, seconds: float) -> Generator[None]:
+    """Wait until nobody compiles this file, and be the one who may; but no longer than so."""
+    deadline = time.monotonic() + seconds
+    with _lock(kept) as file:
+        while fcntl is not None and not _take(file) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        yield
+
+
+def _lock(kept: Path) -> IO[bytes]:
+    return kept.with_suffix(".lock").open("wb")
+
+
+def _take(file: IO[bytes]) -> bool:
+    """Lock a file, which is given back when it is closed; False if somebody else has it."""
+    assert fcntl is not None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes], starter: int) -> None:
+    """End a compiler with the program that started it; a fork of that has nothing to end."""
+    if os.getpid() == starter and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
