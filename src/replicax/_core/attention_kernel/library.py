@@ -15,11 +15,6 @@ _SOURCE = Path(__file__).with_name("kernel.c")
 _ROWS = Path(__file__).with_name("rows.h")
 
 
-def begin() -> None:
-    """Begin to compile the kernel."""
-    building.begin("attention", _SOURCE, made_of=[_ROWS.read_text()])
-
-
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel, which XLA then knows as `FORWARD` and `GRADIENT`."""
