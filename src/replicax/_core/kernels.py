@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from contextlib import suppress
 
-import jax  # noqa: F401  (first: a worker joins its cluster then, and imports some of what follows)
+import jax as jax  # first: a worker joins its cluster then, and imports some of what follows
 
 from replicax._core.adam_kernel import library as adam
 from replicax._core.cpu_tuning import is_on

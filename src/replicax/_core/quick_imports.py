@@ -13,19 +13,19 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 # Each with all that it imports.
 _LONG = ("jax", "keras", "replicax.strategies")
 _SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"  # a kernel for TPUs
-# What is deferred if it is imported first by the module named, which looks at nothing in it then.
+# What is deferred if the module named imports it first, which looks at nothing in it then.
 _DEFERRED = {
     "requests": "keras.src.callbacks.remote_monitor",
     "h5py": "keras.src.legacy.saving.legacy_h5_format",
-    "rich.console": "keras.src.utils.summary_utils",
-    "rich.table": "keras.src.utils.summary_utils",
     "scipy.sparse": "jax.experimental.sparse.linalg",
     "scipy.sparse.linalg": "jax.experimental.sparse.linalg",
     "jax.experimental.pallas": "keras.src.backend.jax.nn",
@@ -146,8 +146,8 @@ class _Deferred(ModuleType):
                 loader = module.__spec__.loader
                 if isinstance(loader, _Deferring) and not loader.loads_here:
                     loader.load(module.__name__)
-        if isinstance(self, _Deferred):
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} yet")
+        if type(self) is _Deferred:  # this thread is loading it
+            raise AttributeError(f"the module's code has not made {self.__name__}.{name} yet")
         return getattr(self, name)
 
     def __dir__(self) -> Any:

@@ -1,8 +1,8 @@
 """Metrics at the end of an epoch, without programs that compute them.
 
-Keras divides sums by counts there, eagerly: JAX compiles three programs for it, or loads them, and a
-program for CPUs that runs in several processes is kept for the first of them only. The quotients are
-read right afterwards, so NumPy may make them; they are the same, to the bit.
+Keras divides sums by counts there, eagerly: JAX compiles three programs for it, or loads them. Of
+several workers on CPUs all but the first compile them at each start. The quotients are read right
+afterwards, so NumPy may make them; they are the same, to the bit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _on_host(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*values)
         total, count = map(np.asarray, values)
         quotient = np.zeros_like(total)
-        np.divide(total, count, out=quotient, where=count != 0)
+        with np.errstate(all="ignore"):  # as XLA, which says nothing of infinity
+            np.divide(total, count, out=quotient, where=count != 0)
         return jax.device_put(quotient)
 
     return divide_no_nan

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from replicax._control import _meeting, meet
+from replicax._control import _meeting, meet, wait_until_open
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError
 from replicax.launch._ports import free_ports
@@ -52,6 +52,16 @@ def results(*futures):
 
 def test_all_get_what_the_chief_offers(come):
     assert results(*[come(index, 3) for index in (0, 1, 2)]) == [OFFER] * 3
+
+
+def test_who_waits_for_somebody_to_listen_goes_on_then_or_when_the_time_is_over(port):
+    address = f"127.0.0.1:{port}"
+    wait_until_open(address, 0.01)  # nobody does
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait_until_open, address, 100)
+        with socket.create_server(("127.0.0.1", port)) as listening:
+            waiting.result(40)
+            listening.accept()[0].close()
 
 
 def test_workers_may_come_before_the_chief(come):

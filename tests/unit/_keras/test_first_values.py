@@ -74,6 +74,8 @@ def test_nothing_is_compiled_for_a_first_value(caplog):
     with jax.log_compiles():
         keras.random.uniform((6, 31), -0.1, 0.1, seed=3)
         keras.initializers.Zeros()((5, 17))
+        keras.Variable(0.01, dtype="float32").assign(0.02)
+        keras.Variable(3, dtype="int")
         assert not caplog.records
         jnp.asarray(np.ones((6, 31))) + 1
     assert caplog.records  # else the log says nothing of compilations any more
@@ -96,3 +98,13 @@ def test_constants():
     assert (ones.dtype, ones.shape, float(ones.sum())) == ("bfloat16", (2, 3), 6.0)
     assert keras.initializers.Zeros()((2,)).dtype == "float32"
     assert keras.initializers.Zeros()((), "bool").dtype == "bool"
+
+
+def test_numbers_of_their_own():
+    for value, dtype in [(0.1, "float32"), (3, "int"), (2, "float32"), (0.1, "bfloat16")]:
+        theirs = jnp.asarray(value, keras.backend.standardize_dtype(dtype))
+        found = keras.Variable(value, dtype=dtype).value
+        assert (found.dtype, found.shape, found.weak_type) == (theirs.dtype, (), False)
+        assert found == theirs
+    with pytest.raises(OverflowError):
+        keras.Variable(2**31, dtype="int32")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 
 import jax
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from replicax._control import EXIT_CODE, Alone, current
 from replicax._core.errors import ClusterError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
+from replicax._mesh import processes
 from replicax._mesh.processes import join, join_from_environment, start, training_process
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 
@@ -165,3 +168,27 @@ def test_other_devices_are_noticed_at_the_start(cluster):
         if code == 1:
             assert "WorkersDiffer: All workers must have the same set-up. Received: work" in said
             assert "differ in number of devices:\n    number of devices:\n      worker 0 (" in said
+
+
+def test_a_worker_asks_jax_when_the_chief_listens(monkeypatch):
+    """JAX would try again a second later."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        reached = []
+
+        def ask(place, *_, **__):
+            reached.append(socket.create_connection(split(place)).close())
+
+        monkeypatch.setattr(jax.distributed, "initialize", ask)
+        monkeypatch.setattr(jax.config, "update", lambda *_: None)
+        timer = threading.Timer(0.05, listening.listen)  # while the worker waits
+        timer.start()
+        processes._join_jax(JaxProcess(address, 2, 1), None)
+        timer.join()
+    assert len(reached) == 1
+
+
+def split(address):
+    host, _, port = address.rpartition(":")
+    return host, int(port)

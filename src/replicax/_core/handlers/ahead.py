@@ -14,13 +14,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Generator, Sequence
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 try:
     import fcntl
 except ImportError:  # a system without; there nothing is begun, and nobody waits
     fcntl = None
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PAUSE = 0.005
 # To the shell: a file to be, where it is made first, and the compiler's command.
