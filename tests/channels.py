@@ -42,10 +42,13 @@ class FakeChannel:
         self._counts[name] += 1
         return self._hall.meet((name, self._counts[name]), self.index, value)
 
-    def offer(self, name, value):
+    def offer(self, name, value, *, is_timed=True):
         self._counts[name] += 1
         key = name, self._counts[name]
         return mock.Mock(answers=lambda: self._hall.meet(key, self.index, value))
+
+    def arrivals(self):
+        return mock.Mock()
 
     def waited(self):
         return 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from replicax._control._arrivals import Arrivals
+
 
 @final
 class Alone:
@@ -23,9 +25,12 @@ class Alone:
         del name
         return [value]
 
-    def offer(self, name: str, value: Any) -> _Kept:
-        del name
+    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> _Kept:
+        del name, is_timed
         return _Kept(value)
+
+    def arrivals(self) -> Arrivals:
+        return Arrivals(lambda moments: None)
 
     def any(self, name: str, holds: bool) -> bool:
         del name

@@ -88,8 +88,9 @@ class Hub:
             self._ledger.come(index, *header["at"])
         match header:
             case {"kind": "give", "name": name, "number": number, "value": value}:
-                early = bool(header.get("early"))
-                values = self._ledger.give(index, (name, number), value, early=early)
+                early, timed = bool(header.get("early")), header.get("timed", True)
+                key = name, number
+                values = self._ledger.give(index, key, value, early=early, timed=bool(timed))
                 if values is not None:
                     answer = {"kind": "all", "name": name, "number": number, "values": values}
                     self._tell_all(encode(answer))
@@ -102,6 +103,8 @@ class Hub:
             case {"kind": "chief", "name": name, "number": number}:
                 self._ledger.answer((name, number))
                 self._tell_all(encode(dict(header)), payload, but=0)
+            case {"kind": "come", "pass": number, "moments": moments, "now": now}:
+                self._ledger.note(index, number, moments, now)
             case {"kind": "beat"}:
                 self._ledger.beat(index, dict(header))
             case {"kind": "left"}:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median_low
 from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._control._lateness import Lateness
 from replicax._control._states import Phase, Wait, WorkerState
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Ledger:
         self._ticks = ticks
         self._lock = threading.Lock()
         self._members = [_Member() for _ in range(size)]
-        self._late = [0.0] * size
+        self._late = Lateness(size)
         self._meetings: dict[Key, _Meeting] = {}
         self._asked: dict[Key, _Meeting] = {}  # for what the chief has not given yet
         self._given: dict[str, int] = {}  # the latest call of each name that the chief gave to
@@ -94,7 +94,9 @@ class Ledger:
                 member.phase, member.error, member.ended = phase, error, self._ticks.now
                 member.preempted = preempted
 
-    def give(self, index: int, key: Key, value: Any, *, early: bool = False) -> list[Any] | None:
+    def give(
+        self, index: int, key: Key, value: Any, *, early: bool = False, timed: bool = True
+    ) -> list[Any] | None:
         """Note what a worker brings to an exchange; give what all have, once all have come.
 
         Args:
@@ -102,6 +104,7 @@ class Ledger:
             key: The exchange.
             value: What it brings.
             early: Whether it does not wait for the others yet.
+            timed: Whether who gives late is late.
         """
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())
@@ -112,8 +115,9 @@ class Ledger:
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
-            # Nobody was late for those who do not wait yet.
-            self._note_late(meeting.gave, [meeting.came.get(i, now) for i in range(self._size)])
+            if timed:  # nobody was late for those who do not wait yet
+                waiting = [meeting.came.get(i, now) for i in range(self._size)]
+                self._late.meet(meeting.gave, waiting)
         return [meeting.values[each] for each in range(self._size)]
 
     def wait(self, index: int, key: Key) -> None:
@@ -131,10 +135,15 @@ class Ledger:
             if not meeting.values:
                 self._meetings.pop(key, None)
 
+    def note(self, index: int, number: int, moments: Sequence[float], now: float) -> None:
+        """Note when a worker came to the next steps of a pass, by its own clock."""
+        with self._lock:
+            self._late.come(index, number, moments, ahead=clock() - now)
+
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker, in all exchanges."""
         with self._lock:
-            return list(self._late)
+            return list(self._late.seconds)
 
     def ask(self, index: int, key: Key) -> None:
         """Note that a worker waits for bytes of the chief."""
@@ -158,12 +167,6 @@ class Ledger:
     def all_left(self) -> bool:
         """Whether every worker has ended as it should."""
         return all(member.phase == "left" for member in self._members)
-
-    def _note_late(self, gave: Mapping[int, float], waiting: Sequence[float]) -> None:
-        """The others wait for who gives when the middle of them waits already."""
-        middle = median_low(waiting)
-        for index, moment in gave.items():
-            self._late[index] += max(moment - middle, 0.0)
 
     def _state(self, index: int, member: _Member) -> WorkerState:
         now = self._ticks.now

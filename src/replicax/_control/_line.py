@@ -5,10 +5,12 @@ What the chief does with it is in `_hub.py`; what ends a process in `_ending.py`
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._control._arrivals import Arrivals
 from replicax._control._calls import Calls
 from replicax._control._ending import install_exit_hooks
 from replicax._control._message import worker_lost
@@ -62,6 +64,7 @@ class Line:
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
         self._has_left = self._has_failed = False
+        self._passes = 0
         self._done, self._closed = threading.Event(), threading.Event()
         self._judged, self._acted = threading.Event(), threading.Event()
 
@@ -76,14 +79,20 @@ class Line:
         require_json(name, value)
         return self._offers.ask("give", name, value=value)
 
-    def offer(self, name: str, value: Any) -> Offer:
+    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
         """Give a value of JSON, and do not wait; the offer gets those of all.
 
         Raises:
             UsageError: If the value is not JSON.
             ClusterError: If this worker has left.
         """
-        return self._offers.offer(name, value)
+        return self._offers.offer(name, value, is_timed=is_timed)
+
+    def arrivals(self) -> Arrivals:
+        """Where this worker notes when it comes to each step of a pass; all begin one together."""
+        self._passes += 1
+        tell = functools.partial(self._offers.come, self._passes)
+        return Arrivals(tell)
 
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""

@@ -7,6 +7,7 @@ worker asks it does not wait, whoever is missing: the watchdog counts from then 
 from __future__ import annotations
 
 from collections import deque
+from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._control._wire import encode
@@ -45,7 +46,7 @@ class Offers:
         self._calls = calls
         self._withdrawn: deque[Key] = deque()
 
-    def offer(self, name: str, value: Any) -> Offer:
+    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
         """Give a value of JSON to an exchange.
 
         Raises:
@@ -53,8 +54,13 @@ class Offers:
         """
         require_json(name, value)
         key = self._begin(name)
-        self.tell("give", key, value=value, early=True)
+        self.tell("give", key, value=value, early=True, timed=is_timed)
         return _Offer(self, key)
+
+    def come(self, number: int, moments: list[float]) -> None:
+        """Tell when this worker came to the next steps of a pass."""
+        header = {"kind": "come", "pass": number, "moments": moments, "now": clock()}
+        self._link.send(encode(header))
 
     def ask(self, kind: str, name: str, **more: Any) -> Any:
         """Ask the hub something, and wait for the answer."""

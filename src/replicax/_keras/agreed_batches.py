@@ -12,7 +12,7 @@ import numpy as np
 from replicax._control.agreement import Agreement
 from replicax._core.program import checksum, glance
 
-_SAME_BATCHES = (
+SAME_BATCHES = (
     "`fit`, `evaluate` and `predict` divide batches that all workers have: pass the same arrays "
     "to all, and seed a generator that draws random numbers. If each worker has rows of its own, "
     "make the data set with `strategy.distribute_datasets_from_function`."
@@ -30,7 +30,7 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
     leaves = jax.tree.leaves(batch)
     kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
     found = f"{kinds}, checksum {(checksum if number == 0 or whole else glance)(batch)}"
-    return Agreement("batches", {f"batch {number} of this pass": found}, fix=_SAME_BATCHES)
+    return Agreement("batches", {f"batch {number} of this pass": found}, fix=SAME_BATCHES)
 
 
 def agreed(batches: Iterable[tuple[Any, Agreement | None]], *, ahead: int) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from replicax._control.agreement import agree
 from replicax._keras import _compat
+from replicax._keras.array_batches import placed_arrays
 from replicax._keras.data import HostAdapter
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.workers import share_random_state
@@ -29,6 +30,9 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             agree("data", {"number of batches": str(adapter.num_batches)})
             if not owned:
                 share_random_state()  # from which Keras draws the order of arrays
+                arrays = placed_arrays(adapter, distribution)
+                if arrays is not None:
+                    return arrays
         return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
 
     return batches
