@@ -343,18 +343,23 @@ def slots_of_adam(optimizer: Any, variable: KerasVariable) -> tuple[Any, Any]:
     return optimizer._momentums[index], optimizer._velocities[index]
 
 
+def reads_arrays(adapter: Any) -> bool:
+    """Whether a data adapter of Keras reads arrays; it draws their order when a pass begins."""
+    return type(adapter) is ArrayDataAdapter
+
+
 def unfetched_batches(adapter: Any, later: Callable[[Any, Any], Any]) -> Iterator[Any] | None:
     """The batches of a pass over dense arrays in memory, in Keras' order, before they are fetched.
 
     Args:
-        adapter: Keras' data adapter.
+        adapter: Reads arrays.
         later: Called for each leaf of a batch, with the array and the numbers of its rows, a slice
             or an array; the leaf is what it returns.
 
     Returns:
         None for other data, and where Keras draws random numbers for each batch.
     """
-    if type(adapter) is not ArrayDataAdapter or adapter._shuffle == "batch":
+    if adapter._shuffle == "batch":
         return None
     inputs = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
     if any(type(one) is not array_slicing.NumpySliceable for one in jax.tree.leaves(inputs)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicax._control.agreement import agree
@@ -26,16 +26,30 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
         # Of a batch ahead, workers know that they agree before they need it.
         several = distribution.topology.num_processes > 1
         ahead = 1 if several or distribution.topology.platform != "cpu" else 0
+        if several and _compat.reads_arrays(adapter):
+            return _of_arrays(adapter, distribution)
         if several:
-            agree("data", {"number of batches": str(adapter.num_batches)})
-            if not owned:
-                share_random_state()  # from which Keras draws the order of arrays
-                arrays = placed_arrays(adapter, distribution)
-                if arrays is not None:
-                    return arrays
+            _meet(adapter)
         return distribution.place(adapter.get_jax_iterator(), ahead=ahead, owned=owned)
 
     return batches
+
+
+def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
+    """A pass over arrays of several workers; its order is drawn when it begins, if ever it does.
+
+    Keras makes one more at the end of the last epoch.
+    """
+    _meet(adapter)
+    arrays = placed_arrays(adapter, distribution)
+    yield from arrays or distribution.place(adapter.get_jax_iterator(), ahead=1)
+
+
+def _meet(adapter: Any) -> None:
+    """Begin a pass on all workers."""
+    agree("data", {"number of batches": str(adapter.num_batches)})
+    if not isinstance(adapter, HostAdapter):
+        share_random_state()  # from which Keras draws the order of arrays
 
 
 def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:

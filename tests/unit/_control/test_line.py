@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from replicax._control import Limits, Ticks, _ledger, open_channel
+from replicax._control import Limits, Ticks, _arrivals, _ledger, open_channel
 from replicax._control._calls import Calls
+from replicax._control._lateness import Lateness
 from replicax._control._wire import Wire, encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
 from replicax.launch._ports import free_ports
@@ -164,6 +165,74 @@ def test_who_offers_first_is_not_late_though_he_never_waits(monkeypatch):
     for worker in (1, 3, 2):
         ledger.give(worker, ("x", 1), None)
     assert ledger.lateness() == [0.0, 0.0, 9.0, 0.0]
+
+
+def test_who_comes_to_a_step_when_the_middle_wants_the_next_is_late():
+    lateness = Lateness(3)
+    lateness.come(0, 1, [0.0, 1.0, 2.0, 3.0], ahead=0.0)
+    lateness.come(1, 1, [0.2, 1.1], ahead=0.0)
+    assert lateness.seconds == [0.0, 0.0, 0.0]
+    # Its clock is 100 s behind; the first message took 7 s longer than the others.
+    lateness.come(2, 1, [-99.9, -95.0], ahead=107.0)
+    lateness.come(2, 1, [-94.5], ahead=100.0)
+    lateness.come(1, 1, [2.3, 3.1], ahead=0.0)
+    lateness.come(2, 1, [-94.0], ahead=100.0)
+    # Worker 2, by the first shift, came at 7.1 and 12, then at 5.5 and 6.
+    assert lateness.seconds == pytest.approx([0.0, 0.0, 6.0 + 4.9])
+
+
+def test_what_was_waited_for_a_worker_counts_once_though_others_have_run_ahead():
+    lateness = Lateness(2)
+    lateness.come(0, 1, [0.0, 0.0, 0.0, 0.0], ahead=0.0)
+    lateness.come(1, 1, [0.0, 1.0, 2.0, 3.0], ahead=0.0)
+    assert lateness.seconds == [0.0, 2.0]
+    lateness.come(0, 2, [3.0, 3.0], ahead=0.0)  # another pass
+    lateness.come(1, 1, [9.0], ahead=0.0)  # the end of the one before
+    lateness.come(1, 2, [3.5, 3.6], ahead=0.0)
+    assert lateness.seconds == [0.0, 2.5]
+
+
+def test_workers_tell_when_they_come_to_the_steps_of_a_pass(cluster, monkeypatch):
+    moments = iter([1.0, 1.1, 1.5, 1.6])
+    monkeypatch.setattr(_arrivals, "clock", lambda: next(moments))
+    for line in cluster(2).open():
+        told, arrivals = [], line.arrivals()
+        monkeypatch.setattr(arrivals, "_tell", told.append)
+        if line.index:
+            continue
+        for _ in range(4):
+            arrivals.note()
+        assert told == [[1.0], [1.1, 1.5]]  # not more than four times a second
+        arrivals.flush()
+        arrivals.flush()
+        assert told == [[1.0], [1.1, 1.5], [1.6]]
+
+
+def test_steps_of_which_all_have_told_count(cluster):
+    chief, other = cluster(2).open()
+    chief.offer("batch", 1, is_timed=False)
+    other.offer("batch", 1, is_timed=False)
+    one, two = chief.arrivals(), other.arrivals()
+    two.note()
+    time.sleep(0.05)  # by so much the chief is late
+    two.note()
+    two.flush()
+    time.sleep(0.05)
+    one.note()
+    one.note()
+    one.flush()
+    wait_until(lambda: chief.lateness()[0] > 0.04)
+    assert chief.lateness()[1] == 0.0
+
+
+def test_an_exchange_that_is_not_timed_makes_nobody_late(monkeypatch):
+    moments = iter([1.0, 2.0, 9.0])
+    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
+    ledger = _ledger.Ledger(2, Ticks(1.0))
+    ledger.give(0, ("x", 1), None, early=True, timed=False)
+    ledger.wait(0, ("x", 1))
+    assert ledger.give(1, ("x", 1), None, early=True, timed=False) == [None, None]
+    assert ledger.lateness() == [0.0, 0.0]
 
 
 def test_what_was_withdrawn_was_never_given():
