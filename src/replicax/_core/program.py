@@ -170,7 +170,7 @@ def _summed(leaf: Any, total: int) -> int:
     total = zlib.crc32(f"{array.shape}{array.dtype.str}".encode(), total)
     if array.dtype.hasobject or array.dtype.kind in "SU":
         return zlib.crc32(repr(array.tolist()).encode(), total)
-    return zlib.crc32(array.reshape(-1).view(np.uint8), total)
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, total)
 
 
 def _words(program: Any) -> Iterator[str]:
