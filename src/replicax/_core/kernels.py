@@ -17,8 +17,9 @@ from replicax._core.cpu_tuning import is_on
 from replicax._core.errors import UsageError
 from replicax._core.host_devices import count_accelerators
 from replicax._core.row_products import rule as row_products
+from replicax._core.table_kernel import library as tables
 
-_KERNELS = {"optimizers": adam, "products": row_products}
+_KERNELS = {"optimizers": adam, "products": row_products, "tables": tables}
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from replicax._core.handlers.building import is_known
+from replicax._core.handlers import building
 
 LOOK_UP, ADD, ADD_SUMS, FIRSTS = TARGETS = (
     "rx_look_up",
@@ -18,10 +18,17 @@ LOOK_UP, ADD, ADD_SUMS, FIRSTS = TARGETS = (
 )
 _SOURCE = Path(__file__).with_name("kernel.c")
 
+# Not contracted: a product and a sum are rounded one by one, as XLA's are.
+_FLAGS = ("-ffp-contract=off",)
+
+
+def begin() -> None:
+    """Begin to compile the kernel."""
+    building.begin("tables", _SOURCE, *_FLAGS)
+
 
 @functools.cache
 def is_there() -> bool:
     """Whether there is a kernel, which XLA then knows as `TARGETS`."""
-    # Not contracted: a product and a sum are rounded one by one, as XLA's are.
-    exact = "-ffp-contract=off"
-    return is_known("Tables are without their kernel", "tables", _SOURCE, exact, targets=TARGETS)
+    otherwise = "Tables are without their kernel"
+    return building.is_known(otherwise, "tables", _SOURCE, *_FLAGS, targets=TARGETS)
