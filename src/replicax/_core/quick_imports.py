@@ -7,11 +7,12 @@ the import is over: what an import makes stays, but Python would look at it agai
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, final
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 # Each with all that it imports.
 _LONG = ("jax", "keras", "replicax.strategies")
 _SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"  # a kernel for TPUs
-# What is deferred if the module named imports it first, which looks at nothing in it then.
+# What is deferred if it is imported first by one of those: they look at nothing in it then.
 _DEFERRED = {
-    "requests": "keras.src.callbacks.remote_monitor",
-    "h5py": "keras.src.legacy.saving.legacy_h5_format",
-    "scipy.sparse": "jax.experimental.sparse.linalg",
-    "scipy.sparse.linalg": "jax.experimental.sparse.linalg",
-    "jax.experimental.pallas": "keras.src.backend.jax.nn",
-    _SPLASH: "keras.src.backend.jax.nn",
-    f"{_SPLASH}.splash_attention_kernel": "keras.src.backend.jax.nn",
-    f"{_SPLASH}.splash_attention_mask": "keras.src.backend.jax.nn",
+    "requests",
+    "h5py",
+    "scipy.sparse",
+    "scipy.sparse.linalg",
+    "jax.experimental.pallas",
+    _SPLASH,
+    f"{_SPLASH}.splash_attention_kernel",
+    f"{_SPLASH}.splash_attention_mask",
 }
 
 
@@ -47,6 +48,7 @@ class _Finder(MetaPathFinder):
 
     def __init__(self) -> None:
         self._deferred: dict[str, ModuleSpec] = {}
+        self._long = 0  # how many of the long imports are underway
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -54,8 +56,7 @@ class _Finder(MetaPathFinder):
         """The module, if it is one of those to be loaded in another way."""
         if fullname in self._deferred:  # it was looked at
             return self._deferred[fullname]
-        # If that module is there, it is being loaded: it imports this before it is done.
-        is_deferred = _DEFERRED.get(fullname) in sys.modules
+        is_deferred = self._long > 0 and fullname in _DEFERRED
         if not is_deferred and fullname not in _LONG:
             return None
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
@@ -65,16 +66,28 @@ class _Finder(MetaPathFinder):
             return None
         if is_deferred:
             self._deferred[fullname] = spec
-        spec.loader = (_Deferring if is_deferred else _Undisturbed)(spec.loader)
+            spec.loader = _Deferring(spec.loader)
+        else:
+            spec.loader = _Undisturbed(spec.loader, self.underway)
         return spec
+
+    @contextlib.contextmanager
+    def underway(self) -> Generator[None]:
+        """One of the long imports."""
+        self._long += 1
+        try:
+            yield
+        finally:
+            self._long -= 1
 
 
 @final
 class _Undisturbed(Loader):
     """A loader while which Python looks for no garbage; the module keeps the true one."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, underway: Callable[[], Any]) -> None:
         self._loader = loader
+        self._underway = underway
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -84,7 +97,8 @@ class _Undisturbed(Loader):
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            self._loader.exec_module(module)
+            with self._underway():
+                self._loader.exec_module(module)
         finally:
             if was_enabled:
                 gc.enable()

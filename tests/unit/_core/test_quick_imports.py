@@ -30,8 +30,9 @@ def importing(tmp_path, monkeypatch):
     (tmp_path / f"{ITSELF}.py").write_text(f"import {ITSELF}\n{ITSELF}.nothing\n")
     text = f"import {LATER}\nfrom {LATER} import below\nimport {ITSELF}\n"
     (tmp_path / "_rx_importer.py").write_text(text)
-    names = dict.fromkeys([LATER, f"{LATER}.below", ITSELF], "_rx_importer")
+    names = [LATER, f"{LATER}.below", ITSELF]
     monkeypatch.setattr(quick_imports, "_DEFERRED", names)
+    monkeypatch.setattr(quick_imports, "_LONG", ["_rx_importer"])
     monkeypatch.syspath_prepend(tmp_path)
     quick_imports.quicken()
     yield importlib.import_module("_rx_importer"), ran
