@@ -1,8 +1,9 @@
-"""Shorter imports of JAX and Keras: nothing is loaded that most programs never use.
+"""Shorter imports of JAX and Keras: what most programs never use is loaded when it is looked at.
 
-Such a module is deferred: it is the module itself, empty but for what the import system knows of
-it, and the first look at anything else in it runs its code. And Python looks for garbage only when
-the import is over: what an import makes stays, but Python would look at it again and again.
+While they are imported, they get stand-ins of such modules, which nobody else gets: at the next
+import the import system knows nothing of them any more, and who imports one of these modules
+imports it as ever. And Python looks for garbage only when an import is over: what that makes
+stays, but Python would look at it again and again.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, final
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+from typing import Any, final
 
 # Each with all that it imports.
 _LONG = ("jax", "keras", "replicax.strategies")
-_SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"  # a kernel for TPUs
-# What is deferred if it is imported first by one of those: they look at nothing in it then.
-_DEFERRED = {
+_PALLAS = "jax.experimental.pallas"
+_SPLASH = f"{_PALLAS}.ops.tpu.splash_attention"  # a kernel for TPUs
+# What those import, and look at nothing in it then.
+_LATER = {
     "requests",
     "h5py",
     "scipy.sparse",
     "scipy.sparse.linalg",
-    "jax.experimental.pallas",
+    _PALLAS,
+    f"{_PALLAS}.ops",
+    f"{_PALLAS}.ops.tpu",
     _SPLASH,
     f"{_SPLASH}.splash_attention_kernel",
     f"{_SPLASH}.splash_attention_mask",
 }
+# What the import system gives a module, if it is to have it.
+_OF_IMPORT = ("__path__", "__file__", "__cached__")
+_lock = threading.Lock()
 
 
 def quicken() -> None:
@@ -47,38 +52,41 @@ class _Finder(MetaPathFinder):
     """Finds modules where others find them, and changes how they are loaded."""
 
     def __init__(self) -> None:
-        self._deferred: dict[str, ModuleSpec] = {}
-        self._long = 0  # how many of the long imports are underway
+        self._threads: list[int] = []  # of the long imports that are underway
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module, if it is one of those to be loaded in another way."""
-        if fullname in self._deferred:  # it was looked at
-            return self._deferred[fullname]
-        is_deferred = self._long > 0 and fullname in _DEFERRED
-        if not is_deferred and fullname not in _LONG:
+        is_ours = threading.get_ident() in self._threads
+        is_later = is_ours and fullname in _LATER and fullname not in _wanted
+        package = sys.modules.get(fullname.rpartition(".")[0])
+        if isinstance(package, _StandIn) and not is_later:
+            _loaded(package)  # as ever, a package comes before its modules, or imports them
+            if fullname in sys.modules:
+                return ModuleSpec(fullname, _There(sys.modules[fullname]))
+        if is_ours:
+            _take_back(but_for=fullname)
+        if not is_later and fullname not in _LONG:
             return None
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        finders = (getattr(finder, "find_spec", None) for finder in others)
+        specs = (find(fullname, path, target) for find in finders if find)
         spec = next(filter(None, specs), None)
-        if spec is None or spec.loader is None:
-            return None
-        if is_deferred:
-            self._deferred[fullname] = spec
-            spec.loader = _Deferring(spec.loader)
-        else:
-            spec.loader = _Undisturbed(spec.loader, self.underway)
+        if spec is not None and spec.loader is not None:
+            loader = spec.loader
+            spec.loader = _Later() if is_later else _Undisturbed(loader, self.underway)
         return spec
 
     @contextlib.contextmanager
     def underway(self) -> Generator[None]:
         """One of the long imports."""
-        self._long += 1
+        self._threads.append(threading.get_ident())
         try:
             yield
         finally:
-            self._long -= 1
+            self._threads.remove(threading.get_ident())
+            _take_back()
 
 
 @final
@@ -93,7 +101,9 @@ class _Undisturbed(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        _give_loader(module, self._loader)
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -105,74 +115,71 @@ class _Undisturbed(Loader):
 
 
 @final
-class _Deferring(Loader):
-    """A loader that makes a module, and loads it when it is imported once more."""
+class _There(Loader):
+    """Loads a module that has been loaded since somebody asked for it."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-        self._lock = threading.Lock()
-        self._module: ModuleType | None = None
-        self._is_wanted = False
-        self._thread: int | None = None
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+        module.__spec__ = None  # else it were loaded by that once more
 
-    @property
-    def loads_here(self) -> bool:
-        """Whether this thread is loading it."""
-        return self._thread == threading.get_ident()
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        if self._module is None:
-            return self._loader.create_module(spec)
-        self._thread = threading.get_ident()
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        if not self._is_wanted:
-            self._module = module
-            module.__class__ = _Deferred
-            return
-        try:
-            self._loader.exec_module(module)
-            _give_loader(module, self._loader)
-            module.__class__ = ModuleType
-        finally:
-            self._is_wanted, self._thread = False, None
-
-    def load(self, name: str) -> None:
-        """Load it, or wait for the thread that does, by Python's own locks."""
-        with self._lock:
-            if not self._is_wanted:
-                self._is_wanted = True
-                sys.modules.pop(name, None)
-        importlib.import_module(name)
+        module.__spec__ = self._spec
 
 
-class _Deferred(ModuleType):
-    """A module whose code has not run, or runs."""
+@final
+class _Later(Loader):
+    """Makes a stand-in."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+@final
+class _StandIn(ModuleType):
+    """Has what the module of its name has, which is imported at the first look."""
 
     def __getattr__(self, name: str) -> Any:
-        below = f"{self.__name__}.{name}"
-        if below in _DEFERRED:  # `from package import module`
-            return importlib.import_module(below)
-        package, _, _ = self.__name__.rpartition(".")
-        for module in (sys.modules.get(package), self):  # the package loads before its module
-            if isinstance(module, _Deferred) and module.__spec__ is not None:
-                loader = module.__spec__.loader
-                if isinstance(loader, _Deferring) and not loader.loads_here:
-                    loader.load(module.__name__)
-        if type(self) is _Deferred:  # this thread is loading it
-            raise AttributeError(f"the module's code has not made {self.__name__}.{name} yet")
-        return getattr(self, name)
+        # `from package import module` imports a module that is no attribute.
+        is_module = f"{self.__name__}.{name}" in _LATER and sys.modules.get(self.__name__) is self
+        if is_module or name in _OF_IMPORT:
+            raise AttributeError(name)
+        return getattr(_loaded(self), name)
 
     def __dir__(self) -> Any:
-        self.__getattr__("__doc__")
-        return dir(self)
+        return dir(_loaded(self))
 
     def __reduce__(self) -> Any:
         return importlib.import_module, (self.__name__,)
 
 
-def _give_loader(module: ModuleType, loader: Loader) -> None:
-    module.__loader__ = loader
-    if module.__spec__ is not None:
-        module.__spec__.loader = loader
+_wanted: set[str] = set()  # what was looked at while it had a stand-in for all
+
+
+def _take_back(*, but_for: str = "") -> None:
+    """Let the import system forget the stand-ins: who imported them has them.
+
+    Args:
+        but_for: A module that is being imported, to which they may belong as packages.
+    """
+    with _lock:
+        for name in _LATER:
+            if isinstance(sys.modules.get(name), _StandIn) and not but_for.startswith(f"{name}."):
+                del sys.modules[name]
+
+
+def _loaded(module: _StandIn) -> ModuleType:
+    """The module that this one stands for."""
+    package = sys.modules.get(module.__name__.rpartition(".")[0])
+    if isinstance(package, _StandIn):
+        _loaded(package)
+    with _lock:
+        if sys.modules.get(module.__name__) is module:
+            _wanted.add(module.__name__)
+            del sys.modules[module.__name__]
+    return importlib.import_module(module.__name__)
