@@ -141,10 +141,17 @@ class CentralProgram:
         results.update(zip(self._moved, home, strict=False))
         results.update({k: leaves[self._olds[k]] for k in self._kept})
         if self._late:
-            olds, rest = [leaves[i] for i in self.replaced], [leaves[i] for i in self._rest]
+            olds, rest = (
+                [self._bound(leaves[i]) for i in places] for places in (self.replaced, self._rest)
+            )
             news = self._update(olds, rest, home[len(self._moved) :])
             results.update(zip(self._late, news, strict=True))
         return self._tree.unflatten([results[k] for k in range(self._count)])
+
+    def _bound(self, value: Any) -> Any:
+        """A value as an update leaves it at home: for others JAX compiles the update once more."""
+        home = self._store.home
+        return value if home is None or value.sharding is home else jax.device_put(value, home)
 
     def _traced(self, tree: Any, leaves: list[Any]) -> Any:
         """The same as a part of another program, or of a gradient: all of it by the replicas."""
