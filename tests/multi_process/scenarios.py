@@ -169,6 +169,19 @@ def custom_loop(strategy):
     return {"losses": losses, "weights": weights(model), "metric": float(metric.result())}
 
 
+def warmed_up(strategy):
+    """A function that is compiled before its first batch, which replicas do not divide evenly."""
+    data = rx.data.Dataset.from_tensor_slices(np.arange(20.0, dtype="float32")).batch(10)
+    batches = strategy.experimental_distribute_dataset(data)
+
+    @rx.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(lambda rows: rows.sum(), (batch,)), axis=None)
+
+    said = step.warm_up(batches)
+    return {"said": said, "sums": [float(step(batch)) for batch in batches], "n": step.num_traces}
+
+
 def compressed(strategy):
     """The same loop, and `fit`, with gradients of which only bytes travel."""
     options = rx.experimental.CommunicationOptions(compression="int8")
@@ -318,6 +331,7 @@ SCENARIOS = (
     variables,
     own_pipelines,
     watched,
+    warmed_up,
 )
 
 

@@ -57,6 +57,11 @@ def test_a_custom_loop_gives_what_four_replicas_in_one_process_give(workers, fou
         assert_trees_close(found[name], expected)
 
 
+def test_workers_compile_a_function_together_before_its_first_batch(workers):
+    for found in workers:
+        assert found["warmed_up"] == {"said": True, "sums": [45.0, 145.0], "n": 1}
+
+
 def test_compressed_gradients_leave_all_workers_with_the_same_weights(workers):
     first, second = (found["compressed"] for found in workers)
     assert_trees_close(first, second, rtol=0, atol=0)  # bit for bit

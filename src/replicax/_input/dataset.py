@@ -12,6 +12,7 @@ import jax
 from replicax._core.errors import UsageError
 from replicax._core.tracing import refuse_to_loop
 from replicax._core.values import WorkerRows
+from replicax._input.blank import blank
 from replicax._input.in_step import InStep, Tell
 from replicax._input.iterator import DistributedIterator
 from replicax._input.shares import Share, Sharing, read_by_one, redistributed
@@ -148,6 +149,25 @@ class DistributedDataset:
     def _is_same(self) -> bool:
         shares = self._shares
         return isinstance(shares, Sharing) and shares.policy is AutoShardPolicy.DATA
+
+    def blank(self) -> Any:
+        """A batch of zeros as large as a full one, placed where that will be; nothing is read.
+
+        Raises:
+            UsageError: If the data set does not say how large its batches are.
+        """
+        full = self._shares.full
+        if full is None:
+            raise UsageError(
+                "What a batch looks like is known before it is there if batches have a size. "
+                "Received: a data set that says none, or another one for each replica. A program "
+                "is for one size. Make the batches by `batch(n)`."
+            )
+        mine, sizes = full
+        pieces = blank(self._shares, mine).pieces
+        if self._tell is None or len(set(sizes)) == 1:
+            return self._put(pieces)
+        return self._put(pieces, sizes)
 
     def host_batches(self) -> Iterator[Any]:
         """One epoch of this worker's batches, not cut, in host memory of their own."""

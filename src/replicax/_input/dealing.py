@@ -38,6 +38,13 @@ class Dealing(Node):
     def spec(self) -> Any:
         return self.nodes[0].spec
 
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of its replicas in a step of full size, twice; None if they may differ."""
+        sizes = [self.nodes[i % len(self.nodes)].batch_size for i in range(self.replicas)]
+        known = [size for size in sizes if size == sizes[0] and size is not None]
+        return (known, known) if len(known) == self.replicas else None
+
     def open(self, path: Path) -> Cursor:
         return DealingCursor(self, path)
 

@@ -12,13 +12,16 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, final
 
 import jax
 import numpy as np
 
 from replicax._core.errors import WorkersDiffer, by_worker
-from replicax._input.shares import Share, no_rows
+from replicax._input.blank import blank
+
+if TYPE_CHECKING:
+    from replicax._input.shares import Share
 
 
 class Told(Protocol):
@@ -117,7 +120,9 @@ class InStep:
             raise StopIteration
         self._taken += 1
         self._check([digest for rows, digest in told if rows is not None], len(told))
-        share = share or (self._latest or no_rows(self._shares)).without_rows()
+        if share is None:
+            latest = self._latest or blank(self._shares, [0] * self._shares.replicas)
+            share = latest.without_rows()
         self._latest = share
         nothing = [0] * len(share.pieces)
         return Step(share, tuple(tuple(rows or nothing) for rows, _ in told))

@@ -105,6 +105,10 @@ class DistributedIterator:
         """The shapes and types of one piece; see `DistributedDataset.element_spec`."""
         return self._dataset.element_spec
 
+    def blank(self) -> Any:
+        """What `DistributedDataset.blank` gives."""
+        return self._dataset.blank()
+
     def get_next(self) -> Any:
         """The next batch; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""
         return next_or_error(self)

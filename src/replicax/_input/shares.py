@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import jax
-import numpy as np
 
 from replicax._core.program import checksum, glance
 from replicax._input.source import check_batch
@@ -67,14 +66,6 @@ def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
     return Share(tuple(pieces), batch, **known)
 
 
-def no_rows(node: Any) -> Share:
-    """A share for a worker that never has any rows: of the shapes that its data set says."""
-    batch = jax.tree.map(
-        lambda spec: np.zeros((0, *(spec.shape or (0,))[1:]), spec.dtype), node.spec
-    )
-    return cut(batch, [0] * node.replicas)
-
-
 @dataclass(frozen=True, eq=False)
 class Sharing(Node):
     """The shares of one worker.
@@ -106,6 +97,17 @@ class Sharing(Node):
         """The same over another description of the data set."""
         (node,) = nodes
         return replace(self, input=node)
+
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of its replicas in a step of full size, and those of all; None if not known."""
+        size, count = self.input.batch_size, self.workers * self.replicas
+        if size is None:
+            return None
+        is_cut = self.policy is AutoShardPolicy.DATA
+        sizes = split_batch(size, count) if is_cut else worker_batch_sizes(size, count, 1, 0)
+        first = self.worker * self.replicas
+        return sizes[first : first + self.replicas], sizes
 
     @property
     def is_divided(self) -> bool:

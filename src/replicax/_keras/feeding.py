@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Sequence
 from typing import Any, NamedTuple, NoReturn, final
 
+import jax
+
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import current_trace, read_by, refuse_inside_a_trace
 from replicax._keras.capture import TraceAgain
@@ -202,6 +204,28 @@ def next_of(iterator: Any) -> Any:
     """The next element of an iterator."""
     with an_end_is_an_error():
         return next(iterator)
+
+
+def blank_of(source: Any) -> Any:
+    """Zeros such as the next element of a data set, or of an iterator; nothing is taken.
+
+    Raises:
+        UsageError: If that is not known.
+    """
+    if not hasattr(source, "blank"):
+        raise UsageError(
+            "A function is warmed up for batches of a distributed data set. Received: an iterator "
+            f"of type {type(source).__name__}. What comes from it is not known before it is there. "
+            "Distribute its data set, `strategy.experimental_distribute_dataset(dataset)`."
+        )
+    return source.blank()
+
+
+def blanks_for(arguments: Any) -> Any:
+    """The same, with zeros such as a batch for each distributed data set."""
+    return jax.tree.map(
+        lambda leaf: blank_of(leaf) if is_data(leaf) and not is_iterator(leaf) else leaf, arguments
+    )
 
 
 @contextlib.contextmanager

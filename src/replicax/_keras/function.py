@@ -6,35 +6,25 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.context import current_frame
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
-from replicax._core.errors import UsageError
 from replicax._core.program import agree_on_shared
 from replicax._core.progress import Step, begin_step, dispatched, tell
 from replicax._core.tracing import host_loop
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.concrete import ConcreteFunction
-from replicax._keras.feeding import (
-    Feed,
-    Feeds,
-    HostLoop,
-    NeedsElement,
-    an_end_is_an_error,
-    first_of,
-    next_of,
-)
-from replicax._keras.function_program import FunctionProgram
+from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
+from replicax._keras.function_traces import Traces
 from replicax._keras.input_signature import InputSignature
 from replicax._keras.per_instance import PerInstance
-from replicax._keras.signature import ProgramCache, Signature
+
+if TYPE_CHECKING:
+    from replicax._keras.function_program import FunctionProgram
 
 logger = logging.getLogger("replicax")
-
-_NOTHING = Signature.of((), {})
 
 
 def function(
@@ -93,33 +83,6 @@ def function(
 
 
 @final
-class _Traces:
-    """What is known of a function, of one object if it is a method."""
-
-    def __init__(self) -> None:
-        self.programs = ProgramCache()
-        self.feeds = Feeds()
-        self.is_host_loop = False
-        self._has_begun = False
-        self.in_flight: Any = None
-
-    def runs_as_python(self, *, once: bool) -> None:
-        """The function is to run as plain Python, now or always.
-
-        Raises:
-            UsageError: If that was to be once, and it has been.
-        """
-        if once and self._has_begun:
-            raise UsageError(
-                "A function makes its variables once, when it is first called. Received: a later "
-                "call that makes a variable of what it computes. There would be a new one in each "
-                "step. Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
-            )
-        self._has_begun = True
-        self.is_host_loop = not once
-
-
-@final
 class StatefulFunction:
     """What `function` returns: programs by signature, and the variables they touch.
 
@@ -135,7 +98,7 @@ class StatefulFunction:
         self.inputs = InputSignature.of(fn, input_signature)
         self._specs = input_signature
         self._owner: type | None = None
-        self._traces = PerInstance(_Traces)
+        self._traces = PerInstance(Traces)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner = owner
@@ -184,9 +147,63 @@ class StatefulFunction:
         """
         return ConcreteFunction(self, args, kwargs, self.inputs)
 
+    def warm_up(self, *args: Any, **kwargs: Any) -> bool:
+        """Compile the function for arguments like these, and do not call it.
+
+        While data are read and shuffled, a program can be compiled: `iter(dataset)` begins to read.
+        All workers call it together.
+
+        Args:
+            args: As for a call. A distributed data set stands for a batch of it, of full size; of
+                an iterator that the function takes elements of, nothing is taken.
+            kwargs: The same, by name.
+
+        Returns:
+            Whether there is a program for them now; not for a function that runs as plain Python.
+
+        Raises:
+            UsageError: If a data set does not say what its batches look like.
+
+        Example:
+            >>> import keras
+            >>> import replicax as rx
+            >>> strategy = rx.MirroredStrategy()
+            >>> seen = keras.Variable(0.0)
+            >>> @rx.function
+            ... def step(batch):
+            ...     totals = strategy.run(lambda rows: rows.sum(), args=(batch,))
+            ...     seen.assign_add(strategy.reduce("SUM", totals, axis=None))
+            >>> data = rx.data.Dataset.range(8).map(float).batch(4)
+            >>> batches = strategy.experimental_distribute_dataset(data)
+            >>> iterator = iter(batches)
+            >>> step.warm_up(batches), float(seen.value)
+            (True, 0.0)
+            >>> for batch in iterator:
+            ...     step(batch)
+            >>> float(seen.value), step.num_traces
+            (28.0, 1)
+        """
+        return self.warm_up_for(None, args, kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         owned = self._owner is not None and args and isinstance(args[0], self._owner)
         return self.call(args[0] if owned else None, args[1:] if owned else args, kwargs)
+
+    def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """`warm_up`, as a method if there is an instance."""
+        traces = self._traces.of(instance)
+        if functions_run_eagerly() or traces.is_host_loop:
+            return False
+        fn = self._fn if instance is None else functools.partial(self._fn, instance)
+        args, kwargs = blanks_for((args, kwargs))
+        if self.inputs is not None:
+            args, kwargs = self.inputs.bound(args, kwargs)
+        try:
+            program, arrays, _ = traces.program(self._fn, fn, args, kwargs, is_called=False)
+        except HostLoop:
+            return False
+        program.warm_up(arrays)
+        return True
 
     def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call the function, as a method if there is an instance."""
@@ -200,7 +217,10 @@ class StatefulFunction:
             return fn(*args, **kwargs)
         if not traces.is_host_loop:
             try:
-                return self._compiled(fn, traces, args, kwargs)
+                program, arrays, given = traces.program(self._fn, fn, args, kwargs)
+                result = self._run(traces, program, arrays)
+                tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+                return result
             except HostLoop as signal:
                 traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
@@ -208,40 +228,7 @@ class StatefulFunction:
         with host_loop(), an_end_is_an_error():
             return fn(*args, **kwargs)
 
-    def _compiled(
-        self, fn: Callable[..., Any], traces: _Traces, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        signature = Signature.of(args, kwargs, expand=True)
-        # The function may ask for the current strategy: each gets programs of its own.
-        frame = current_frame()
-        strategy = frame.strategy if frame else None
-        key = (signature.key, id(strategy))
-        feeds = traces.feeds.of(key)
-        iterators = [feed.source(signature.leaves) for feed in feeds]
-        elements = [(next_of(iterator), None) for iterator in iterators]
-        keep = (signature.kept, strategy)
-        while True:
-            given = [element for element, _ in elements]
-            fed = Signature.of(given, {}, expand=True) if given else _NOTHING
-            make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
-            try:
-                program = traces.programs.get(self._fn, (key, fed.key), make, keep=keep)
-                break
-            except NeedsElement as need:
-                iterators.append(need.iterator)
-                elements.append(first_of(need.iterator))
-            except Exception:  # nothing was computed, so nothing was taken
-                for iterator, (element, state) in zip(iterators, elements, strict=True):
-                    iterator.put_back(element, state)
-                raise
-        if len(iterators) > len(feeds):
-            feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
-            traces.feeds.note(key, feeds, keep=keep)
-        result = self._run(traces, program, [*signature.arrays, *fed.arrays])
-        tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
-        return result
-
-    def _run(self, traces: _Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
+    def _run(self, traces: Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
         name = f"call of {self.name}"
         if program.is_common:
             agree_on_shared(f"arguments in the {name}", arrays)
@@ -288,6 +275,10 @@ class BoundFunction:
 
     def __hash__(self) -> int:
         return hash((id(self.func), id(self.instance)))
+
+    def warm_up(self, *args: Any, **kwargs: Any) -> bool:
+        """Compile it, and do not call it: see `StatefulFunction.warm_up`."""
+        return self.func.warm_up_for(self.instance, args, kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """The function for arguments of a kind: see `StatefulFunction.get_concrete_function`."""

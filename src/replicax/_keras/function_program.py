@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.compiled_once import compiled_once
-from replicax._core.compiling import compiled
+from replicax._core.compiling import compile_for, compiled
 from replicax._core.placement import is_spread
 from replicax._core.products import turned_on
 from replicax._core.program import agree_on_program
@@ -87,6 +87,14 @@ class FunctionProgram:
         )
         if self.is_common:
             self._compiled = compiled_once(self._compiled, written, others, arrays)
+
+    def warm_up(self, leaves: list[Any]) -> None:
+        """Compile it, if its first call would; what all workers run is compiled already."""
+        if self._state.store is None and not self.is_common:
+            written, others = self._state.values()
+            if self._state.donates:  # what is copied for the first call is bound to its devices
+                written = [jax.device_put(value, value.sharding) for value in written]
+            compile_for(self._compiled, written, others, leaves)
 
     def __call__(self, leaves: list[Any], *, after: Any = None) -> tuple[Any, Any]:
         """Call it; if `after` is an array, not before that is computed."""
