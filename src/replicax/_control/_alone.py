@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from replicax._control._arrivals import Arrivals
+from replicax._control._arrivals import Arrivals, Unnoted
 
 
 @final
@@ -30,7 +30,7 @@ class Alone:
         return _Kept(value)
 
     def arrivals(self) -> Arrivals:
-        return Arrivals(lambda moments: None)
+        return Unnoted()
 
     def any(self, name: str, holds: bool) -> bool:
         del name

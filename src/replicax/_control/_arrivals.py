@@ -2,36 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from time import monotonic as clock
-from typing import final
+from typing import Any, Protocol, final
 
-_SECONDS = 0.25  # between two messages
+_SECONDS = 0.25  # between two messages, if nothing else is told
 
 
-@final
-class Arrivals:
-    """The moments at which a worker comes to the steps of one pass.
-
-    Args:
-        tell: Called with moments that were noted, in order.
-    """
-
-    def __init__(self, tell: Callable[[list[float]], None]) -> None:
-        self._tell = tell
-        self._moments: list[float] = []
-        self._told = 0.0
+class Arrivals(Protocol):
+    """The moments at which a worker comes to the steps of one pass."""
 
     def note(self) -> None:
         """Note that the next step is wanted now."""
-        now = clock()
-        self._moments.append(now)
-        if now - self._told > _SECONDS:
-            self.flush()
-            self._told = now
+        ...
 
-    def flush(self) -> None:
-        """Tell what is left."""
-        moments, self._moments = self._moments, []
-        if moments:
-            self._tell(moments)
+    def end(self) -> None:
+        """Tell what is left, when there are no more steps. Garbage may have to do without."""
+        ...
+
+
+@final
+class Moments:
+    """The moments that nobody was told of yet, of all passes.
+
+    Args:
+        send: Called with a message.
+    """
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._noted: deque[tuple[int, float]] = deque()
+        self._told = 0.0
+        self._passes = 0
+        self._lock = threading.Lock()  # they are told in order
+
+    def of_a_pass(self) -> Arrivals:
+        """Those of one more pass."""
+        self._passes += 1
+        return _Pass(self, self._passes)
+
+    def note(self, number: int) -> None:
+        """Note that the next step of a pass is wanted now."""
+        now = clock()
+        self._noted.append((number, now))
+        if now - self._told > _SECONDS:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell what is left. Not while garbage is collected: that may be in the midst of this."""
+        if not self._noted:
+            return
+        with self._lock:
+            steps = [self._noted.popleft() for _ in range(len(self._noted))]
+            self._told = clock()
+            self._send({"kind": "come", "steps": steps, "now": self._told})
+
+
+@final
+class _Pass:
+    def __init__(self, moments: Moments, number: int) -> None:
+        self._moments, self._number = moments, number
+
+    def note(self) -> None:
+        self._moments.note(self._number)
+
+    def end(self) -> None:
+        self._moments.tell()
+
+
+@final
+class Unnoted:
+    """For a worker that is alone."""
+
+    def note(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+Steps = Sequence[tuple[int, float]]
+"""Numbers of passes, each with the moment when a step of it was wanted."""

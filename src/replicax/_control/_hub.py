@@ -103,8 +103,8 @@ class Hub:
             case {"kind": "chief", "name": name, "number": number}:
                 self._ledger.answer((name, number))
                 self._tell_all(encode(dict(header)), payload, but=0)
-            case {"kind": "come", "pass": number, "moments": moments, "now": now}:
-                self._ledger.note(index, number, moments, now)
+            case {"kind": "come", "steps": steps, "now": now}:
+                self._ledger.note(index, steps, now)
             case {"kind": "beat"}:
                 self._ledger.beat(index, dict(header))
             case {"kind": "left"}:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from statistics import median_low
-from typing import final
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from replicax._control._arrivals import Steps
 
 _LATEST = 64  # messages by which the clock of a worker is known: clocks drift
+_PASSES = 4  # so many are underway at most: training, and an evaluation in the midst of it
 
 
 @final
@@ -21,12 +25,7 @@ class Lateness:
     def __init__(self, size: int) -> None:
         self.seconds = [0.0] * size
         self._ahead = [deque[float](maxlen=_LATEST) for _ in range(size)]
-        self._begin(0)
-
-    def _begin(self, number: int) -> None:
-        self._pass = number
-        self._moments = [deque[float]() for _ in self.seconds]
-        self._before = [float("-inf") for _ in self.seconds]
+        self._passes: OrderedDict[int, _Pass] = OrderedDict()
 
     def meet(self, gave: Mapping[int, float], waiting: Sequence[float]) -> None:
         """The others wait for who gives when the middle of them waits already."""
@@ -34,29 +33,48 @@ class Lateness:
         for index, moment in gave.items():
             self.seconds[index] += max(moment - middle, 0.0)
 
-    def come(self, index: int, number: int, moments: Sequence[float], *, ahead: float) -> None:
-        """Note when a worker came to the next steps of a pass.
-
-        A step ends when all have begun it. So the others wait for who comes to one when the middle
-        of them wants the next already.
+    def come(self, index: int, steps: Steps, *, ahead: float) -> None:
+        """Note when a worker came to its next steps.
 
         Args:
             index: The worker.
-            number: Which pass it is.
-            moments: When, by its own clock.
+            steps: When, by its own clock, with the number of the pass.
             ahead: By how much ours was ahead of that when this came. The least of late is the time
                 between the two clocks; more than that was the way, and waiting.
         """
         self._ahead[index].append(ahead)
-        if number > self._pass:
-            self._begin(number)
-        if number == self._pass:
-            shift = min(self._ahead[index])
-            self._moments[index].extend(moment + shift for moment in moments)
-        while all(len(steps) > 1 for steps in self._moments):
-            came = [steps.popleft() for steps in self._moments]
-            middle = median_low([steps[0] for steps in self._moments])
+        shift = min(self._ahead[index])
+        for number, moment in steps:
+            if number not in self._passes:
+                self._passes[number] = _Pass(len(self.seconds))
+            self._passes[number].came[index].append(moment + shift)
+            self._passes.move_to_end(number)
+        for number, _ in steps:
+            for worker, late in enumerate(self._passes[number].late()):
+                self.seconds[worker] += late
+        while len(self._passes) > _PASSES:
+            self._passes.popitem(last=False)
+
+
+@final
+class _Pass:
+    """When each worker came to the steps of a pass that were not counted yet."""
+
+    def __init__(self, size: int) -> None:
+        self.came = [deque[float]() for _ in range(size)]
+        self._before = [float("-inf")] * size
+
+    def late(self) -> list[float]:
+        """How late each was in the steps that are known of all, with those behind them.
+
+        A step ends when all have begun it. So the others wait for who comes to one when the middle
+        of them wants the next already.
+        """
+        seconds = [0.0] * len(self.came)
+        while all(len(moments) > 1 for moments in self.came):
+            came = [moments.popleft() for moments in self.came]
+            middle = median_low([moments[0] for moments in self.came])
             for worker, moment in enumerate(came):  # what was counted before counts once
-                late = moment - max(middle, self._before[worker])
-                self.seconds[worker] += max(late, 0.0)
+                seconds[worker] += max(moment - max(middle, self._before[worker]), 0.0)
             self._before = came
+        return seconds

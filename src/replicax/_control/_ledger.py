@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, final
@@ -12,6 +11,7 @@ from replicax._control._lateness import Lateness
 from replicax._control._states import Phase, Wait, WorkerState
 
 if TYPE_CHECKING:
+    from replicax._control._arrivals import Steps
     from replicax._control._ticks import Ticks
 
 Key = tuple[str, int]
@@ -135,10 +135,10 @@ class Ledger:
             if not meeting.values:
                 self._meetings.pop(key, None)
 
-    def note(self, index: int, number: int, moments: Sequence[float], now: float) -> None:
-        """Note when a worker came to the next steps of a pass, by its own clock."""
+    def note(self, index: int, steps: Steps, now: float) -> None:
+        """Note when a worker came to its next steps, by its own clock."""
         with self._lock:
-            self._late.come(index, number, moments, ahead=clock() - now)
+            self._late.come(index, steps, ahead=clock() - now)
 
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker, in all exchanges."""

@@ -5,12 +5,10 @@ What the chief does with it is in `_hub.py`; what ends a process in `_ending.py`
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._control._arrivals import Arrivals
 from replicax._control._calls import Calls
 from replicax._control._ending import install_exit_hooks
 from replicax._control._message import worker_lost
@@ -22,6 +20,7 @@ from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, WorkerLost
 
 if TYPE_CHECKING:
+    from replicax._control._arrivals import Arrivals
     from replicax._control._limits import Limits
 
 _HEARING_SECONDS = 2.0
@@ -64,7 +63,6 @@ class Line:
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
         self._has_left = self._has_failed = False
-        self._passes = 0
         self._done, self._closed = threading.Event(), threading.Event()
         self._judged, self._acted = threading.Event(), threading.Event()
 
@@ -90,9 +88,7 @@ class Line:
 
     def arrivals(self) -> Arrivals:
         """Where this worker notes when it comes to each step of a pass; all begin one together."""
-        self._passes += 1
-        tell = functools.partial(self._offers.come, self._passes)
-        return Arrivals(tell)
+        return self._offers.moments.of_a_pass()
 
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""

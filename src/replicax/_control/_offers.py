@@ -7,9 +7,9 @@ worker asks it does not wait, whoever is missing: the watchdog counts from then 
 from __future__ import annotations
 
 from collections import deque
-from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, Protocol, final
 
+from replicax._control._arrivals import Moments
 from replicax._control._wire import encode
 from replicax._core.errors import UsageError
 from replicax._core.progress import position
@@ -45,6 +45,7 @@ class Offers:
         self._link = link
         self._calls = calls
         self._withdrawn: deque[Key] = deque()
+        self.moments = Moments(lambda message: link.send(encode(message)))
 
     def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
         """Give a value of JSON to an exchange.
@@ -56,11 +57,6 @@ class Offers:
         key = self._begin(name)
         self.tell("give", key, value=value, early=True, timed=is_timed)
         return _Offer(self, key)
-
-    def come(self, number: int, moments: list[float]) -> None:
-        """Tell when this worker came to the next steps of a pass."""
-        header = {"kind": "come", "pass": number, "moments": moments, "now": clock()}
-        self._link.send(encode(header))
 
     def ask(self, kind: str, name: str, **more: Any) -> Any:
         """Ask the hub something, and wait for the answer."""
@@ -89,6 +85,7 @@ class Offers:
             key = self._withdrawn.popleft()
             self._calls.forget(key)
             self.tell("withdraw", key)
+        self.moments.tell()
         return self._calls.begin(name)
 
 

@@ -78,15 +78,13 @@ def placed_arrays(adapter: Any, distribution: Any) -> Iterator[Any] | None:
 def _noted(batches: Iterator[Any]) -> Iterator[Any]:
     """Lets the others know when each batch is wanted; comparisons are too few for that."""
     arrivals = current().arrivals()
-    try:
-        while True:
-            arrivals.note()
-            batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
-    finally:
-        arrivals.flush()
+    while True:
+        arrivals.note()
+        batch = next(batches, None)
+        if batch is None:
+            break
+        yield batch
+    arrivals.end()
 
 
 def _placed(batches: Iterator[Any], distribution: Any) -> Iterator[tuple[Any, Agreement | None]]:
