@@ -50,6 +50,9 @@ class FakeChannel:
     def arrivals(self):
         return mock.Mock()
 
+    def tell_arrivals(self):
+        pass
+
     def waited(self):
         return 0.0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic as clock
 from typing import Any, Protocol, final
 
-_SECONDS = 0.25  # between two messages, if nothing else is told
+_SECONDS = 0.05  # between two messages, if nothing else is told
 
 
 class Arrivals(Protocol):
@@ -19,7 +19,7 @@ class Arrivals(Protocol):
         ...
 
     def end(self) -> None:
-        """Tell what is left, when there are no more steps. Garbage may have to do without."""
+        """Tell what is left, when the last step is wanted."""
         ...
 
 

@@ -59,6 +59,10 @@ class Channel(Protocol):
         """Where this worker notes when it comes to each step of a pass; all begin one together."""
         ...
 
+    def tell_arrivals(self) -> None:
+        """Tell what was noted there; else that is told with what is told next."""
+        ...
+
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""
         ...

@@ -90,6 +90,10 @@ class Line:
         """Where this worker notes when it comes to each step of a pass; all begin one together."""
         return self._offers.moments.of_a_pass()
 
+    def tell_arrivals(self) -> None:
+        """Tell what was noted there; else that is told with what is told next."""
+        self._offers.moments.tell()
+
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""
         return any(self.exchange(name, bool(holds)))

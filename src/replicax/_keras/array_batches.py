@@ -72,19 +72,20 @@ def placed_arrays(adapter: Any, distribution: Any) -> Iterator[Any] | None:
     batches = _compat.unfetched_batches(adapter, Rows)
     if batches is None:
         return None
-    return _noted(agreed(_placed(batches, distribution), ahead=1))
+    return _noted(agreed(_placed(batches, distribution), ahead=1), adapter.num_batches)
 
 
-def _noted(batches: Iterator[Any]) -> Iterator[Any]:
+def _noted(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Lets the others know when each batch is wanted; comparisons are too few for that."""
     arrivals = current().arrivals()
-    while True:
+    for number in itertools.count(1):
         arrivals.note()
+        if number == count:
+            arrivals.end()  # before the last step is computed: an epoch may end with it
         batch = next(batches, None)
         if batch is None:
-            break
+            return
         yield batch
-    arrivals.end()
 
 
 def _placed(batches: Iterator[Any], distribution: Any) -> Iterator[tuple[Any, Agreement | None]]:

@@ -133,6 +133,9 @@ def test_it_is_told_when_each_batch_is_wanted(monkeypatch, distribution):
     assert arrivals.note.call_count == 2
     batches.close()  # as the collector of garbage does, in the midst of anything
     assert not arrivals.end.called
-    left: Any = placed_arrays(adapter_of(X), distribution)
-    list(left)
+    adapter = adapter_of(X)
+    others: Any = placed_arrays(adapter, distribution)
+    for number in range(adapter.num_batches):
+        assert arrivals.end.call_count == 0, number
+        next(others)
     assert arrivals.end.call_count == 1
