@@ -36,6 +36,7 @@ class FakeChannel:
     def __init__(self, hall, index):
         self._hall, self.index, self.size = hall, index, hall.size
         self.is_chief = index == 0
+        self.arrivals = mock.Mock()
         self._counts = defaultdict(int)
 
     def exchange(self, name, value):
@@ -46,12 +47,6 @@ class FakeChannel:
         self._counts[name] += 1
         key = name, self._counts[name]
         return mock.Mock(answers=lambda: self._hall.meet(key, self.index, value))
-
-    def arrivals(self):
-        return mock.Mock()
-
-    def tell_arrivals(self):
-        pass
 
     def waited(self):
         return 0.0

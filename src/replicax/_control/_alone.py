@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from replicax._control._arrivals import Arrivals, Unnoted
+from replicax._control._arrivals import Moments
 
 
 @final
@@ -14,6 +14,7 @@ class Alone:
     index = 0
     size = 1
     is_chief = True
+    arrivals = Moments(lambda message: None)
 
     def waited(self) -> float:
         return 0.0
@@ -28,12 +29,6 @@ class Alone:
     def offer(self, name: str, value: Any, *, is_timed: bool = True) -> _Kept:
         del name, is_timed
         return _Kept(value)
-
-    def arrivals(self) -> Arrivals:
-        return Unnoted()
-
-    def tell_arrivals(self) -> None:
-        pass
 
     def any(self, name: str, holds: bool) -> bool:
         del name

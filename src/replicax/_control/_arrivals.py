@@ -39,7 +39,7 @@ class Moments:
         self._lock = threading.Lock()  # they are told in order
 
     def of_a_pass(self) -> Arrivals:
-        """Those of one more pass."""
+        """Those of one more pass; all workers begin one together."""
         self._passes += 1
         return _Pass(self, self._passes)
 
@@ -70,17 +70,6 @@ class _Pass:
 
     def end(self) -> None:
         self._moments.tell()
-
-
-@final
-class Unnoted:
-    """For a worker that is alone."""
-
-    def note(self) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 Steps = Sequence[tuple[int, float]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from replicax._control._alone import Alone
 
 if TYPE_CHECKING:
-    from replicax._control._arrivals import Arrivals
+    from replicax._control._arrivals import Moments
     from replicax._control._offers import Offer
 
 
@@ -55,12 +55,9 @@ class Channel(Protocol):
         """
         ...
 
-    def arrivals(self) -> Arrivals:
-        """Where this worker notes when it comes to each step of a pass; all begin one together."""
-        ...
-
-    def tell_arrivals(self) -> None:
-        """Tell what was noted there; else that is told with what is told next."""
+    @property
+    def arrivals(self) -> Moments:
+        """Where this worker notes when it comes to each step of a pass."""
         ...
 
     def any(self, name: str, holds: bool) -> bool:

@@ -20,7 +20,6 @@ from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, WorkerLost
 
 if TYPE_CHECKING:
-    from replicax._control._arrivals import Arrivals
     from replicax._control._limits import Limits
 
 _HEARING_SECONDS = 2.0
@@ -59,6 +58,7 @@ class Line:
         self._table = [WorkerState(each) for each in range(size)]
         self._calls = Calls()
         self._offers = Offers(link, self._calls)
+        self.arrivals = self._offers.moments
         self.waited = lambda: self._calls.waited
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
@@ -85,14 +85,6 @@ class Line:
             ClusterError: If this worker has left.
         """
         return self._offers.offer(name, value, is_timed=is_timed)
-
-    def arrivals(self) -> Arrivals:
-        """Where this worker notes when it comes to each step of a pass; all begin one together."""
-        return self._offers.moments.of_a_pass()
-
-    def tell_arrivals(self) -> None:
-        """Tell what was noted there; else that is told with what is told next."""
-        self._offers.moments.tell()
 
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -73,6 +74,7 @@ class DistributedDataset:
         self.ahead = options.experimental_per_replica_buffer_size
         self.workers = len(plan.reads) if plan else 1
         self._is_for_workers = is_for_workers
+        self._latest: Callable[[], DistributedIterator | None] = lambda: None
 
     def __iter__(self) -> DistributedIterator:
         refuse_to_loop("loops over a distributed data set")
@@ -87,7 +89,9 @@ class DistributedDataset:
 
     def begin(self) -> DistributedIterator:
         """Begin a pass, also where only `fit` may."""
-        return DistributedIterator(self)
+        iterator = DistributedIterator(self)
+        self._latest = weakref.ref(iterator)
+        return iterator
 
     @property
     def shares(self) -> Sharing | Dealing:
@@ -151,11 +155,16 @@ class DistributedDataset:
         return isinstance(shares, Sharing) and shares.policy is AutoShardPolicy.DATA
 
     def blank(self) -> Any:
-        """A batch of zeros as large as a full one, placed where that will be; nothing is read.
+        """A batch of zeros as large as a full one, placed where that will be.
+
+        What `iter` has begun last is read meanwhile.
 
         Raises:
             UsageError: If the data set does not say how large its batches are.
         """
+        begun = self._latest()
+        if begun is not None:
+            begun.read_ahead()
         full = self._shares.full
         if full is None:
             raise UsageError(
@@ -179,14 +188,7 @@ class DistributedDataset:
         next_share = self._reader(feed, steps)
         if steps is None:
             return read_ahead(lambda: own_copy(next_share().batch()), max(1, self.ahead))
-        return self._rows_in_step(steps, read_ahead(next_share, max(1, self.ahead)))
-
-    def _rows_in_step(self, steps: InStep, shares: Iterator[Share]) -> Iterator[WorkerRows]:
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = steps.next(next(shares, None))
-                counts = tuple(map(sum, step.sizes))
-                yield WorkerRows(own_copy(step.share.batch()), counts)
+        return _rows_in_step(steps, read_ahead(next_share, max(1, self.ahead)))
 
     def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], Share]:
         """A function that gives this worker's next share, once it is announced."""
@@ -272,6 +274,14 @@ class DistributedDataset:
         for batch in self:
             state = reduce_func(state, batch)
         return state
+
+
+def _rows_in_step(steps: InStep, shares: Iterator[Share]) -> Iterator[WorkerRows]:
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = steps.next(next(shares, None))
+            counts = tuple(map(sum, step.sizes))
+            yield WorkerRows(own_copy(step.share.batch()), counts)
 
 
 def _is_of_data_set(state: Any) -> bool:

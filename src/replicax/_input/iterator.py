@@ -106,8 +106,14 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def blank(self) -> Any:
-        """What `DistributedDataset.blank` gives."""
+        """What `DistributedDataset.blank` gives; this is read meanwhile."""
+        self.read_ahead()
         return self._dataset.blank()
+
+    def read_ahead(self) -> None:
+        """Begin to read, if that is done in a thread."""
+        if self._ahead is not None:
+            self._ahead.begin()
 
     def get_next(self) -> Any:
         """The next batch; at the end an `OutOfRangeError`, as TensorFlow's iterators raise."""

@@ -77,7 +77,7 @@ def placed_arrays(adapter: Any, distribution: Any) -> Iterator[Any] | None:
 
 def _noted(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Lets the others know when each batch is wanted; comparisons are too few for that."""
-    arrivals = current().arrivals()
+    arrivals = current().arrivals.of_a_pass()
     for number in itertools.count(1):
         arrivals.note()
         if number == count:

@@ -54,7 +54,7 @@ def _validation_begins(original: Callable[..., Any]) -> Callable[..., Any]:
         pace = _paced(self)
         # An `evaluate` that a callback calls has a list of its own.
         if pace is not None and getattr(self, "_replicax_in_epoch", False):
-            current().tell_arrivals()
+            current().arrivals.tell()
             pace.end()
         original(self, logs)
 

@@ -229,7 +229,7 @@ def test_workers_tell_when_they_come_to_the_steps_of_a_pass(monkeypatch):
 
 def test_steps_of_which_all_have_told_count(cluster):
     chief, other = cluster(2).open()
-    one, two = chief.arrivals(), other.arrivals()
+    one, two = chief.arrivals.of_a_pass(), other.arrivals.of_a_pass()
     two.note()
     time.sleep(0.05)  # by so much the chief is late
     two.note()
@@ -246,15 +246,15 @@ def test_steps_of_which_all_have_told_count(cluster):
 def test_a_pass_that_is_left_to_the_garbage_tells_nothing(cluster):
     # It is collected in the midst of anything, also while the hub holds what it would be told by.
     chief, _ = cluster(2).open()
-    arrivals = chief.arrivals()
+    arrivals = chief.arrivals.of_a_pass()
     arrivals.note()
     arrivals.note()
     told = []
-    chief._offers.moments._send = told.append
+    chief.arrivals._send = told.append
     del arrivals
     gc.collect()
     assert told == []
-    chief._offers.moments.tell()
+    chief.arrivals.tell()
     assert [len(message["steps"]) for message in told] == [1]
 
 

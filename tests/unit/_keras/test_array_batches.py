@@ -125,7 +125,9 @@ def test_another_number_of_rows_is_an_error(distribution):
 
 def test_it_is_told_when_each_batch_is_wanted(monkeypatch, distribution):
     arrivals = Mock()
-    monkeypatch.setattr(array_batches, "current", lambda: Mock(arrivals=lambda: arrivals))
+    monkeypatch.setattr(
+        array_batches, "current", lambda: Mock(**{"arrivals.of_a_pass": lambda: arrivals})
+    )
     batches: Any = placed_arrays(adapter_of(X), distribution)
     assert not arrivals.note.called
     next(batches)
