@@ -47,6 +47,16 @@ def close(ours, stock):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), ours, stock)
 
 
+def test_without_a_program_around_it():
+    arrays = drawn(*[(2, 5, 3, 4)] * 3)
+
+    def function(*arrays):
+        with jax.disable_jit():
+            return jax.vjp(attended, *arrays)[1](jnp.ones_like(arrays[0]))
+
+    close(*both(function, *arrays))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("rows", "positions", "seen", "heads", "width"),

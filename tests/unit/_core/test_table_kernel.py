@@ -113,6 +113,16 @@ def test_first_places(size, count):
         np.testing.assert_array_equal(own, find(jnp.asarray(part)))
 
 
+def test_without_a_program_around_it():
+    table, ids, rows = drawn((30, 4), 50)
+    by_itself = functools.partial(add_sums, column=0, subtracts=True)
+    arrays = [jnp.asarray(one) for one in (table, ids[:, None], rows, np.float32(2))]
+    with jax.disable_jit():
+        found = by_itself(*arrays), first_places(jnp.array([4, 9, 4]), 9)
+    np.testing.assert_allclose(found[0], by_itself(*arrays), rtol=1e-6)
+    np.testing.assert_array_equal(found[1], [0, 3, 0])
+
+
 def sgd(tables, ids, scales):
     """A step for tables whose rows are put side by side."""
 

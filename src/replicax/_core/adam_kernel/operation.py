@@ -6,19 +6,18 @@ XLA copies what a gradient is still to be computed from. Gradients of all of the
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import mlir
 
 from replicax._core.adam_kernel.library import TARGET
 from replicax._core.cpu_tuning import computes_with_one_thread
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
+from replicax._core.handlers.operation import operation
 
 
 class Settings(NamedTuple):
@@ -80,34 +79,18 @@ def _kernel(*arrays: Any, settings: Settings) -> list[Any]:
     return list(call(*arrays, numbers=np.array(numbers, np.float32)))
 
 
-_in_operations = mlir.lower_fun(_formula, multiple_results=True)
 _by_kernel = mlir.lower_fun(_kernel, multiple_results=True)
 
 
-def _rule(ctx: Any, *operands: Any, settings: Settings) -> Any:
-    """The rule for CPUs: the kernel, but not where JAX divides, or what may leave this machine."""
+def _choose(ctx: Any, *, settings: Settings) -> Callable[..., Any] | None:
+    """The kernel, but not where JAX divides, or what may leave this machine."""
     module = ctx.module_context
     whole = is_on_one_device(module, replicated=settings.replicated)
-    exported = module.lowering_parameters.for_export
-    rule = _by_kernel if whole and not exported else _in_operations
-    return rule(ctx, *operands, settings=settings)
+    return _by_kernel if whole and not module.lowering_parameters.for_export else None
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, settings: Settings) -> Any:
-    whole = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(functools.partial(_formula, settings=settings), tuple(primals), whole)
+def _types(*arrays: Any, settings: Settings) -> Any:
+    return list(arrays[: len(arrays) // 4 * 3])
 
 
-def _mapped(arrays: Sequence[Any], axes: Sequence[Any], *, settings: Settings) -> Any:
-    news = jax.vmap(functools.partial(_formula, settings=settings), axes)(*arrays)
-    return news, [0] * len(news)
-
-
-_adam = Primitive("replicax_adam")
-_adam.multiple_results = True
-_adam.def_abstract_eval(lambda *avals, settings: list(avals[: len(avals) // 4 * 3]))
-_adam.def_impl(jax.jit(_adam.bind, static_argnames="settings"))
-ad.primitive_jvps[_adam] = _jvp
-batching.primitive_batchers[_adam] = _mapped
-mlir.register_lowering(_adam, _in_operations)
-mlir.register_lowering(_adam, _rule, platform="cpu")
+_adam = operation("adam", _formula, _types, _choose, several=True)

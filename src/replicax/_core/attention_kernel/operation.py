@@ -24,6 +24,7 @@ from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
 from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
+from replicax._core.handlers.operation import operation
 
 _stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
 
@@ -109,17 +110,6 @@ def _types(query: Any, *_: Any, **__: Any) -> Any:
     return [query, query.update(shape=(rows, heads, positions, 2))]
 
 
-def _operation(name: str, types: Callable[..., Any], plain: Callable[..., Any]) -> Primitive:
-    """An operation that the formula computes, for each of several batches if it is mapped."""
-    made = Primitive(f"replicax_{name}")
-    made.multiple_results = True
-    made.def_abstract_eval(types)
-    made.def_impl(jax.jit(made.bind, static_argnames=("scale", "causal")))
-    batching.primitive_batchers[made] = functools.partial(_mapped, made)
-    mlir.register_lowering(made, mlir.lower_fun(plain, multiple_results=True))
-    return made
-
-
 def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how: Any) -> Any:
     """The rows of all batches, as one batch: each row is computed by itself."""
     mapped = [pair for pair in zip(arrays, places, strict=True) if pair[1] is not None]
@@ -136,26 +126,33 @@ def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how
     return [one.reshape(size, rows, *one.shape[1:]) for one in results], [0] * len(results)
 
 
-def _for_one_device(kernel: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule for CPUs: the kernel, but not where JAX divides, or what leaves this machine."""
-    own, other = (mlir.lower_fun(fn, multiple_results=True) for fn in (kernel, plain))
+def _for_one_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, but not where JAX divides, or what leaves this machine."""
+    rule = mlir.lower_fun(kernel, multiple_results=True)
 
-    def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
+    def choose(ctx: Any, **_: Any) -> Callable[..., Any] | None:
         module = ctx.module_context
-        whole = is_on_one_device(module)
         exported = module.lowering_parameters.for_export and not _stays_here.get()
         empty = any(0 in aval.shape for aval in ctx.avals_in)
-        return (own if whole and not exported and not empty else other)(ctx, *operands, **how)
+        return rule if is_on_one_device(module) and not exported and not empty else None
 
-    return rule
+    return choose
 
 
-_attention = _operation("attention", _types, _plain)
-_tangent = _operation("attention_tangent", lambda *avals, **_: [avals[0]], _plain_tangent)
-_gradient = _operation("attention_gradient", lambda *avals, **_: list(avals[:3]), _plain_gradient)
-mlir.register_lowering(_attention, _for_one_device(_kernel, _plain), platform="cpu")
-mlir.register_lowering(
-    _gradient, _for_one_device(_kernel_gradient, _plain_gradient), platform="cpu"
+def _operation(name: str, formula: Callable[..., Any], types: Any, choose: Any = None) -> Primitive:
+    """One that is computed at once for several batches if it is mapped."""
+    made = operation(name, formula, types, choose, several=True)
+    batching.primitive_batchers[made] = functools.partial(_mapped, made)
+    return made
+
+
+_attention = _operation("attention", _plain, _types, _for_one_device(_kernel))
+_tangent = _operation("attention_tangent", _plain_tangent, lambda *avals, **_: [avals[0]])
+_gradient = _operation(
+    "attention_gradient",
+    _plain_gradient,
+    lambda *avals, **_: list(avals[:3]),
+    _for_one_device(_kernel_gradient),
 )
 
 
@@ -176,17 +173,5 @@ def _tangent_transpose(given: Sequence[Any], *arrays: Any, **how: Any) -> Any:
     return [None] * 4 + [one if ask else None for one, ask in zip(found, asked, strict=True)]
 
 
-def _jvp_of(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """By the formula, of which what the kernel keeps is a function."""
-
-    def jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
-        whole = tuple(map(ad.instantiate_zeros, tangents))
-        return jax.jvp(functools.partial(plain, **how), tuple(inputs), whole)
-
-    return jvp
-
-
 ad.primitive_jvps[_attention] = _attention_jvp
 ad.primitive_transposes[_tangent] = _tangent_transpose
-ad.primitive_jvps[_tangent] = _jvp_of(_plain_tangent)
-ad.primitive_jvps[_gradient] = _jvp_of(_plain_gradient)

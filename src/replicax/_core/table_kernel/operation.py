@@ -6,20 +6,18 @@ would else lose much of its update to rounding.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from replicax._core.cpu_tuning import is_on
 from replicax._core.first_rows import Firsts, find_firsts, sums_where_first
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
+from replicax._core.handlers.operation import operation
 from replicax._core.table_kernel.library import ADD_SUMS, is_there
 
 
@@ -57,32 +55,16 @@ def _formula(
     return at.add(-sums if subtracts else sums, mode="drop", wrap_negative_indices=False)
 
 
-_in_operations = mlir.lower_fun(_formula, multiple_results=False)
 _by_kernel = jax.ffi.ffi_lowering(ADD_SUMS, operand_output_aliases={0: 0})
 
 
-def _rule(ctx: Any, *operands: Any, **how: Any) -> Any:
-    """The rule for CPUs: the kernel, but not where JAX divides, or what may leave this machine."""
+def _choose(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | None:
+    """The kernel, but not where JAX divides, or what may leave this machine."""
     module = ctx.module_context
-    if is_on_one_device(module) and not module.lowering_parameters.for_export:
-        numbers = np.array((how["subtracts"], how["column"]), np.int64)
-        return _by_kernel(ctx, *operands, numbers=numbers)
-    return _in_operations(ctx, *operands, **how)
+    if not is_on_one_device(module) or module.lowering_parameters.for_export:
+        return None
+    numbers = np.array((subtracts, column), np.int64)
+    return lambda ctx, *operands, **_: _by_kernel(ctx, *operands, numbers=numbers)
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
-    whole = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(functools.partial(_formula, **how), tuple(primals), whole)
-
-
-def _mapped(arrays: Sequence[Any], axes: Sequence[Any], **how: Any) -> Any:
-    return jax.vmap(functools.partial(_formula, **how), axes)(*arrays), 0
-
-
-_add_sums = Primitive("replicax_add_sums_of_rows")
-_add_sums.def_abstract_eval(lambda table, *_, **how: table)
-_add_sums.def_impl(jax.jit(_add_sums.bind, static_argnames=("column", "subtracts")))
-ad.primitive_jvps[_add_sums] = _jvp
-batching.primitive_batchers[_add_sums] = _mapped
-mlir.register_lowering(_add_sums, _in_operations)
-mlir.register_lowering(_add_sums, _rule, platform="cpu")
+_add_sums = operation("add_sums_of_rows", _formula, lambda table, *_, **__: table, _choose)
