@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -87,10 +88,46 @@ def test_a_compiler_that_fails_leaves_nothing_and_keeps_nobody(tmp_path):
 def test_nobody_waits_longer_than_that(tmp_path, command):
     kept = tmp_path / "kernel.so"
     ahead.begin(command, kept)
-    with ahead.turn(kept, 0.01):
-        assert not kept.exists()
+    with pytest.raises(TimeoutError, match=r"another process compiles .*el.so for more than 0.01"):
+        with ahead.turn(kept, 0.01):
+            pass
     (tmp_path / "go").touch()
     assert taken(kept)
+
+
+class Clock:
+    """A clock of a test: time is what was slept, and each sleep is a second."""
+
+    def __init__(self, then):
+        self.now, self.then = 0, then
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += 1
+        self.then(self.now)
+
+
+def test_what_was_waited_is_no_longer_left(tmp_path, monkeypatch):
+    kept = tmp_path / "kernel.so"
+    other = ahead._lock(kept)
+    assert ahead._take(other)
+    monkeypatch.setattr(ahead, "time", Clock(lambda now: now == 4 and other.close()))
+    with ahead.turn(kept, 10) as left:
+        assert left == 6
+
+
+def test_a_system_without_locks(tmp_path, command, monkeypatch):
+    def no_lock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    kept = tmp_path / "kernel.so"
+    monkeypatch.setattr(ahead.fcntl, "flock", no_lock)
+    assert taken(kept) is False  # and may compile it
+    with pytest.raises(OSError, match="not implemented"):
+        ahead.begin(command, kept)
+    assert not (tmp_path / "began").exists()
 
 
 def test_a_compiler_ends_with_the_program_that_began(tmp_path, command):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import pytest
 
@@ -30,3 +31,16 @@ def test_a_compiler_that_fails_is_told_of(library, monkeypatch, caplog, tmp_path
     with caplog.at_level(logging.INFO, "replicax"):
         assert not library.is_there.__wrapped__()
     assert "no such header" in caplog.text
+
+
+@pytest.mark.skipif(building.compiler() is None, reason="there is no C compiler")
+def test_a_compiler_has_no_longer_than_is_left(monkeypatch, tmp_path, caplog):
+    slow = tmp_path / "cc"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(building.shutil, "which", lambda name: str(slow))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(building.ahead, "turn", lambda *_: nullcontext(0.125))
+    with caplog.at_level(logging.INFO, "replicax"):
+        assert not adam.is_there.__wrapped__()
+    assert "timed out after 0.125 seconds" in caplog.text

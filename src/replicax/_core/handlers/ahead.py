@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -24,6 +25,8 @@ except ImportError:  # a system without; there nothing is begun, and nobody wait
 if TYPE_CHECKING:
     from pathlib import Path
 
+_log = logging.getLogger("replicax")
+
 _PAUSE = 0.005
 # To the shell: a file to be, where it is made first, and the compiler's command.
 _SCRIPT = 'kept=$1 part=$2; shift 2; nice -n 19 "$@" -o "$part" && mv -f "$part" "$kept"'
@@ -35,6 +38,9 @@ def begin(command: Sequence[str], kept: Path) -> None:
     Args:
         command: The compiler's, but for where its result is to be.
         kept: Where it is to be.
+
+    Raises:
+        OSError: If it cannot be started, or files have no locks there: all would start one.
     """
     with _lock(kept) as file:
         if fcntl is None or not _take(file):
@@ -53,13 +59,35 @@ def begin(command: Sequence[str], kept: Path) -> None:
 
 
 @contextlib.contextmanager
-def turn(kept: Path, seconds: float) -> Generator[None]:
-    """Wait until nobody compiles this file, and be the one who may; but no longer than so."""
+def turn(kept: Path, seconds: float) -> Generator[float]:
+    """Wait until nobody compiles this file, and be the one who may.
+
+    Args:
+        kept: The file.
+        seconds: How long that, and what is done then, may take.
+
+    Yields:
+        How many of these are left.
+
+    Raises:
+        TimeoutError: If somebody compiles it for longer.
+    """
     deadline = time.monotonic() + seconds
     with _lock(kept) as file:
-        while fcntl is not None and not _take(file) and time.monotonic() < deadline:
+        while not _is_ours(file, kept):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another process compiles {kept} for more than {seconds:g} s")
             time.sleep(_PAUSE)
-        yield
+        yield max(0.0, deadline - time.monotonic())
+
+
+def _is_ours(file: IO[bytes], kept: Path) -> bool:
+    """Whether nobody else compiles a file, as far as the system can say."""
+    try:
+        return fcntl is None or _take(file)
+    except OSError as error:  # no locks here: two may compile it, and each puts it there at once
+        _log.debug("%s is compiled without a lock: %s", kept, error)
+        return True
 
 
 def _lock(kept: Path) -> IO[bytes]:
@@ -67,7 +95,7 @@ def _lock(kept: Path) -> IO[bytes]:
 
 
 def _take(file: IO[bytes]) -> bool:
-    """Lock a file, which is given back when it is closed; False if somebody else has it."""
+    """Lock a file, until it is closed; False if somebody else has it."""
     assert fcntl is not None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -118,13 +118,13 @@ def _compiled(name: str, source: Path, arguments: Iterable[str], made_of: Iterab
     command, kept = _planned(name, source, arguments, made_of)
     if kept.exists():
         return kept
-    with ahead.turn(kept, _SECONDS):
+    with ahead.turn(kept, _SECONDS) as left:
         if not kept.exists():
             with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
                 new = Path(folder, kept.name)
                 subprocess.run(
                     [*command, "-o", str(new)], check=True, capture_output=True, text=True,
-                    timeout=_SECONDS,
+                    timeout=left,
                 )  # fmt: skip
                 os.replace(new, kept)  # at once: another process may be looking
     return kept
