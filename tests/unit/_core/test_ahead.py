@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -88,9 +89,9 @@ def test_a_compiler_that_fails_leaves_nothing_and_keeps_nobody(tmp_path):
 def test_nobody_waits_longer_than_that(tmp_path, command):
     kept = tmp_path / "kernel.so"
     ahead.begin(command, kept)
-    with pytest.raises(TimeoutError, match=r"another process compiles .*el.so for more than 0.01"):
-        with ahead.turn(kept, 0.01):
-            pass
+    shown = r"another process compiles .*kernel.so for more than 0.01 s"
+    with pytest.raises(TimeoutError, match=shown), ahead.turn(kept, 0.01):
+        pass
     (tmp_path / "go").touch()
     assert taken(kept)
 
@@ -130,12 +131,15 @@ def test_a_system_without_locks(tmp_path, command, monkeypatch):
     assert not (tmp_path / "began").exists()
 
 
-def test_a_compiler_ends_with_the_program_that_began(tmp_path, command):
+def ended_with_its_program(tmp_path, command, moment):
+    """Begin a compiler in a program that ends then; wait until that compiler has ended, too."""
     program = f"""
         import pathlib, time
         from replicax._core.handlers import ahead
+        ahead._MOMENT = {moment}
         ahead.begin({command}, pathlib.Path({str(tmp_path)!r}, "kernel.so"))
-        while not pathlib.Path({str(tmp_path)!r}, "began").exists():
+        began = pathlib.Path({str(tmp_path)!r}, "began")
+        while not (began.exists() and began.read_text()):
             time.sleep(0.01)  # until the compiler runs
     """
     run_python(program)
@@ -145,3 +149,34 @@ def test_a_compiler_ends_with_the_program_that_began(tmp_path, command):
             os.kill(pid, 0)
             time.sleep(0.01)
     assert not (tmp_path / "kernel.so").exists()
+
+
+def test_a_compiler_ends_with_the_program_that_began(tmp_path, command):
+    ended_with_its_program(tmp_path, command, moment=100)
+
+
+def test_a_compiler_that_is_ended_removes_its_files(tmp_path, command):
+    script = Path(command[0])
+    own = f"touch {tmp_path}/cc.s\ntrap 'rm {tmp_path}/cc.s; exit 1' TERM\n"
+    script.write_text(script.read_text().replace("echo", own + "echo", 1))
+    ended_with_its_program(tmp_path, command, moment=100)
+    assert not (tmp_path / "cc.s").exists()
+
+
+def test_a_compiler_that_does_not_end_is_killed(tmp_path, command):
+    script = Path(command[0])
+    script.write_text(script.read_text().replace("echo", "trap '' TERM\necho", 1))
+    ended_with_its_program(tmp_path, command, moment=0.1)
+
+
+@pytest.mark.parametrize("again", ["begin", "turn"])
+def test_what_a_killed_compiler_left_is_in_nobodys_way(tmp_path, command, again):
+    kept, left = tmp_path / "kernel.so", tmp_path / "kernel.part"
+    left.write_text("half of it")
+    (tmp_path / "go").touch()
+    if again == "begin":
+        ahead.begin(command, kept)
+        assert waited_for(kept) == "compiled\n"
+    else:
+        assert taken(kept) is False
+    assert not left.exists()

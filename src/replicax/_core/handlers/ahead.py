@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("replicax")
 
 _PAUSE = 0.005
-# To the shell: a file to be, where it is made first, and the compiler's command.
-_SCRIPT = 'kept=$1 part=$2; shift 2; nice -n 19 "$@" -o "$part" && mv -f "$part" "$kept"'
+_MOMENT = 1.0  # seconds that a compiler has to remove its temporary files
+# To the shell: a file to be, where it is made first, and the compiler's command. With a trap it
+# ends after the compiler, not before.
+_SCRIPT = """
+trap exit TERM
+kept=$1 part=$2
+shift 2
+nice -n 19 "$@" -o "$part" && mv -f "$part" "$kept"
+"""
 
 
 def begin(command: Sequence[str], kept: Path) -> None:
@@ -45,7 +52,7 @@ def begin(command: Sequence[str], kept: Path) -> None:
     with _lock(kept) as file:
         if fcntl is None or not _take(file):
             return
-        part = kept.with_suffix(".part")
+        part = _part(kept)
         process = subprocess.Popen(
             ["sh", "-c", _SCRIPT, "sh", str(kept), str(part), *command],
             stdin=subprocess.DEVNULL,
@@ -78,6 +85,7 @@ def turn(kept: Path, seconds: float) -> Generator[float]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"another process compiles {kept} for more than {seconds:g} s")
             time.sleep(_PAUSE)
+        _part(kept).unlink(missing_ok=True)  # of one that was killed
         yield max(0.0, deadline - time.monotonic())
 
 
@@ -88,6 +96,10 @@ def _is_ours(file: IO[bytes], kept: Path) -> bool:
     except OSError as error:  # no locks here: two may compile it, and each puts it there at once
         _log.debug("%s is compiled without a lock: %s", kept, error)
         return True
+
+
+def _part(kept: Path) -> Path:
+    return kept.with_suffix(".part")
 
 
 def _lock(kept: Path) -> IO[bytes]:
@@ -106,7 +118,12 @@ def _take(file: IO[bytes]) -> bool:
 
 def _end(process: subprocess.Popen[bytes], starter: int) -> None:
     """End a compiler with the program that started it; a fork of that has nothing to end."""
-    if os.getpid() == starter and process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
+    if os.getpid() != starter or process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_MOMENT)
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()
