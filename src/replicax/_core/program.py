@@ -25,8 +25,8 @@ from replicax._control.agreement import agree
 from replicax._core.convolutions.library import library
 from replicax._core.cpu_tuning import is_on, parts_on
 from replicax._core.errors import WorkersDiffer
-from replicax._core.handlers.building import compiler
 from replicax._core.placement import is_spread, to_host
+from replicax._core.table_kernel import library as tables
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 
@@ -52,7 +52,7 @@ def _tuning() -> dict[str, str]:
     return {
         "tuning for CPUs": ", ".join(sorted(parts_on())) or "off",
         "convolutions by": "oneDNN" if kernel else "XLA",
-        "tables by": "a kernel" if is_on("tables") and compiler() else "XLA",
+        "tables by": "a kernel" if is_on("tables") and tables.is_there() else "XLA",
     }
 
 

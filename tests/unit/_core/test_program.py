@@ -21,6 +21,7 @@ from replicax._core.program import (
     uncounted,
     versions,
 )
+from replicax._core.table_kernel import library as tables
 
 from channels import as_workers
 from helpers import run_python
@@ -185,9 +186,9 @@ def test_workers_whose_programs_for_cpus_differ_are_not_alike(monkeypatch):
     assert "pooling" in without["tuning for CPUs"]
 
 
-def test_workers_of_which_one_has_no_compiler_are_not_alike(monkeypatch):
-    compilers = iter(["/usr/bin/cc", None])
-    monkeypatch.setattr(program, "compiler", lambda: next(compilers))
+def test_workers_of_which_one_has_no_kernel_of_tables_are_not_alike(monkeypatch):
+    kernels = iter([True, False])
+    monkeypatch.setattr(tables, "is_there", lambda: next(kernels))
     given = versions(), versions()
     error, _ = as_workers(2, lambda i: agree("set-up", given[i]))
     assert isinstance(error, WorkersDiffer) and error.differing == ("tables by",)
