@@ -113,6 +113,13 @@ def test_first_places(size, count):
         np.testing.assert_array_equal(own, find(jnp.asarray(part)))
 
 
+@pytest.mark.parametrize(("count", "by_kernel"), [(2**29, True), (2**29 + 1, False)])
+def test_first_places_of_more_than_the_kernel_can_number(count, by_kernel):
+    indices = jax.ShapeDtypeStruct((count,), np.int32)
+    find = functools.partial(first_places, size=5)
+    assert is_by_kernel(find, indices, name=FIRSTS) == by_kernel
+
+
 def test_without_a_program_around_it():
     table, ids, rows = drawn((30, 4), 50)
     by_itself = functools.partial(add_sums, column=0, subtracts=True)

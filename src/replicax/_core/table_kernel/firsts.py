@@ -11,7 +11,7 @@ import numpy as np
 
 from replicax._core.cpu_tuning import is_on
 from replicax._core.handlers.operation import operation
-from replicax._core.table_kernel.library import FIRSTS, is_there
+from replicax._core.table_kernel.library import FIRSTS, MOST_ROWS, is_there
 
 
 def first_places(indices: Any, size: int) -> Any:
@@ -36,7 +36,8 @@ _by_kernel = jax.ffi.ffi_lowering(FIRSTS)
 
 def _choose(ctx: Any, *, size: int) -> Callable[..., Any] | None:
     """The kernel. Where JAX divides, each device gets all indices, which are few."""
-    fits = ctx.avals_in[0].dtype == np.int32 and ctx.avals_in[0].size > 0
+    indices = ctx.avals_in[0]
+    fits = indices.dtype == np.int32 and 0 < indices.size <= MOST_ROWS
     exported = ctx.module_context.lowering_parameters.for_export
     if not fits or exported or not is_on("tables") or not is_there():
         return None

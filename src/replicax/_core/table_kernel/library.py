@@ -16,6 +16,9 @@ LOOK_UP, ADD, ADD_SUMS, FIRSTS = TARGETS = (
     "rx_add_sums_of_rows",
     "rx_first_rows",
 )
+# Of which it finds the first of each index: it numbers twice as many places in 32 bits.
+MOST_ROWS = 1 << 29
+
 _SOURCE = Path(__file__).with_name("kernel.c")
 
 # Not contracted: a product and a sum are rounded one by one, as XLA's are.

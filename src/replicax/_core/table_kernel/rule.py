@@ -16,11 +16,10 @@ from jax.lax import GatherScatterMode as _Mode
 from replicax._core import lowering
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.rows import adds_rows
-from replicax._core.table_kernel.library import ADD, LOOK_UP, is_there
+from replicax._core.table_kernel.library import ADD, LOOK_UP, MOST_ROWS, is_there
 
 # Of what is looked up or added: fewer numbers are computed with what comes before or after.
 _LEAST = 4096
-_MOST_ROWS = 1 << 29
 
 _LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
 _ADD = jax.ffi.ffi_lowering(ADD, operand_output_aliases={0: 0})
@@ -42,7 +41,7 @@ def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
         and rows.shape == (*indices.shape[:-1], *table.shape[1:])
         and rows.size > 0
         and table.size > 0
-        and indices.size <= _MOST_ROWS
+        and indices.size <= MOST_ROWS
     )
 
 
