@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from replicax._control._door import listening
@@ -133,7 +133,7 @@ def _reach(address: tuple[str, int], index: int, deadline: float) -> Wire:
     while True:
         now = time.monotonic()
         try:
-            sock = socket.create_connection(address, max(_PAUSE, min(10.0, deadline - now)))
+            sock = _connected(address, max(_PAUSE, min(10.0, deadline - now)))
         except OSError as error:
             if now >= deadline:
                 raise ClusterError(
@@ -147,8 +147,7 @@ def _reach(address: tuple[str, int], index: int, deadline: float) -> Wire:
                 print_notice(
                     f"worker {index} still cannot reach the chief at {address[0]}:{address[1]}"
                 )
-            # A chief that was started together with us comes soon; one that is late may be later.
-            time.sleep(min(_PAUSE, _FIRST_PAUSE + (now - began) / 10))
+            _pause(now - began)
             continue
         sock.settimeout(max(_PAUSE, deadline - time.monotonic()) + _GRACE)
         return Wire(sock)
@@ -157,12 +156,27 @@ def _reach(address: tuple[str, int], index: int, deadline: float) -> Wire:
 def wait_until_open(address: str, seconds: float) -> None:
     """Wait until somebody listens at `host:port`, or the time is over: then others say so."""
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < seconds:
         with suppress(OSError):
-            socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+            _connected((host.strip("[]"), int(port)), seconds - waited).close()
             return
-        time.sleep(_FIRST_PAUSE)
+        _pause(waited)
+
+
+def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
+    with ExitStack() as kept:
+        sock = kept.enter_context(socket.create_connection(address, seconds))
+        # Where nobody listens on this machine, TCP may take that port as its own, and find itself.
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError("nobody listens there")
+        kept.pop_all()
+    return sock
+
+
+def _pause(waited: float) -> None:
+    """Who was started together with us comes soon; who is late may be later."""
+    time.sleep(min(_PAUSE, _FIRST_PAUSE + waited / 10))
 
 
 def _listen(port: int) -> socket.socket:

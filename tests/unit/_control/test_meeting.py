@@ -6,6 +6,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,46 @@ def test_who_waits_for_somebody_to_listen_goes_on_then_or_when_the_time_is_over(
         with socket.create_server(("127.0.0.1", port)) as listening:
             waiting.result(40)
             listening.accept()[0].close()
+
+
+def to_itself(address):
+    """A connection as TCP makes it now and then where nobody listens: to its own port."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(address)
+    sock.connect(address)
+    return sock
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        lambda address: _meeting._reach(address, 1, time.monotonic() + 100).close(),
+        lambda address: wait_until_open("{}:{}".format(*address), 100),
+    ],
+)
+def test_who_reaches_himself_tries_again(port, monkeypatch, reach):
+    with socket.create_server(("127.0.0.1", 0)) as chief:
+        there = socket.create_connection(chief.getsockname(), 100)
+        found = [there, to_itself(("127.0.0.1", port))]
+        monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: found.pop())
+        reach(("127.0.0.1", port))
+        assert not found
+
+
+def test_who_reaches_himself_has_not_reached_anybody(port, monkeypatch):
+    address = "127.0.0.1", port
+    monkeypatch.setattr(_meeting.socket, "create_connection", lambda *_: to_itself(address))
+    with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
+        _meeting._connected(address, 100)
+
+
+def test_who_waits_longer_looks_less_often(port, monkeypatch):
+    slept = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(_meeting, "time", clock)
+    wait_until_open(f"127.0.0.1:{port}", 5)
+    assert slept[0] == 0.005 and slept == sorted(slept) and slept[-1] == 0.1
 
 
 def test_workers_may_come_before_the_chief(come):
