@@ -2,7 +2,8 @@
 
 Keras divides sums by counts there, eagerly: JAX compiles three programs for it, or loads them. Of
 several workers on CPUs all but the first compile them at each start. The quotients are read right
-afterwards, so NumPy may make them; they are the same, to the bit.
+afterwards, so NumPy may make them. They are the same to the bit, but for numbers below the least
+normal one (1.2e-38), which XLA makes zero and NumPy does not.
 """
 
 from __future__ import annotations
