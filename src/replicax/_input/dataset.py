@@ -20,6 +20,7 @@ from replicax._input.shares import Share, Sharing, read_by_one, redistributed
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
+from replicax.data._nodes.sources import known_before
 from replicax.data._spec import own_copy
 
 if TYPE_CHECKING:
@@ -155,16 +156,13 @@ class DistributedDataset:
         return isinstance(shares, Sharing) and shares.policy is AutoShardPolicy.DATA
 
     def blank(self) -> Any:
-        """A batch of zeros as large as a full one, placed where that will be.
+        """A batch of zeros as large as a full one, placed where that will be; nothing is taken.
 
         What `iter` has begun last is read meanwhile.
 
         Raises:
             UsageError: If the data set does not say how large its batches are.
         """
-        begun = self._latest()
-        if begun is not None:
-            begun.read_ahead()
         full = self._shares.full
         if full is None:
             raise UsageError(
@@ -173,7 +171,11 @@ class DistributedDataset:
                 "is for one size. Make the batches by `batch(n)`."
             )
         mine, sizes = full
-        pieces = blank(self._shares, mine).pieces
+        with known_before():
+            pieces = blank(self._shares, mine).pieces
+        begun = self._latest()
+        if begun is not None:
+            begun.read_ahead()
         if self._tell is None or len(set(sizes)) == 1:
             return self._put(pieces)
         return self._put(pieces, sizes)

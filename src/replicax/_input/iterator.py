@@ -107,12 +107,13 @@ class DistributedIterator:
 
     def blank(self) -> Any:
         """What `DistributedDataset.blank` gives; this is read meanwhile."""
+        batch = self._dataset.blank()
         self.read_ahead()
-        return self._dataset.blank()
+        return batch
 
     def read_ahead(self) -> None:
-        """Begin to read, if that is done in a thread."""
-        if self._ahead is not None:
+        """Begin to read, if that is done in a thread, and not for `fit`."""
+        if self._ahead is not None and not self._is_read:
             self._ahead.begin()
 
     def get_next(self) -> Any:

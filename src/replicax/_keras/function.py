@@ -151,11 +151,13 @@ class StatefulFunction:
         """Compile the function for arguments like these, and do not call it.
 
         While data are read and shuffled, a program can be compiled: `iter(dataset)` begins to read.
-        All workers call it together.
+        All workers call it together. The data set has to say what its batches look like, by its
+        arrays or by the signature of a generator: nothing is taken from it.
 
         Args:
-            args: As for a call. A distributed data set stands for a batch of it, of full size; of
-                an iterator that the function takes elements of, nothing is taken.
+            args: As for a call. A distributed data set stands for a batch of it, of full size, also
+                for a function that would loop over it. Of an iterator that the function takes
+                elements of, nothing is taken.
             kwargs: The same, by name.
 
         Returns:
@@ -168,12 +170,13 @@ class StatefulFunction:
             >>> import keras
             >>> import replicax as rx
             >>> strategy = rx.MirroredStrategy()
-            >>> seen = keras.Variable(0.0)
+            >>> with strategy.scope():
+            ...     seen = keras.Variable(0.0)
             >>> @rx.function
             ... def step(batch):
             ...     totals = strategy.run(lambda rows: rows.sum(), args=(batch,))
             ...     seen.assign_add(strategy.reduce("SUM", totals, axis=None))
-            >>> data = rx.data.Dataset.range(8).map(float).batch(4)
+            >>> data = rx.data.Dataset.from_tensor_slices([float(x) for x in range(8)]).batch(4)
             >>> batches = strategy.experimental_distribute_dataset(data)
             >>> iterator = iter(batches)
             >>> step.warm_up(batches), float(seen.value)
@@ -183,11 +186,15 @@ class StatefulFunction:
             >>> float(seen.value), step.num_traces
             (28.0, 1)
         """
-        return self.warm_up_for(None, args, kwargs)
+        return self.warm_up_for(*self._owned(args), kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*self._owned(args), kwargs)
+
+    def _owned(self, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The object whose method this is, if the first argument is that, and the others."""
         owned = self._owner is not None and args and isinstance(args[0], self._owner)
-        return self.call(args[0] if owned else None, args[1:] if owned else args, kwargs)
+        return (args[0], args[1:]) if owned else (None, args)
 
     def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """`warm_up`, as a method if there is an instance."""

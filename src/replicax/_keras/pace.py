@@ -192,8 +192,9 @@ class Pace:
             self._end = self.count()
             return
         # Validation goes on behind them on the devices: to wait here would leave those idle.
-        self._ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
-        self._ending.start()
+        ending = threading.Thread(target=self._end_later, args=(self._log,), daemon=True)
+        ending.start()
+        self._ending = ending  # the bar's thread may join it from now on
 
     def count(self) -> Count:
         """What was marked, as of now."""

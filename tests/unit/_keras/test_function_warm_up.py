@@ -159,13 +159,35 @@ def test_an_error_of_the_function_is_raised_and_takes_nothing(mirrored):
     assert mirrored.gather(next(iterator), axis=0).tolist() == ROWS[:6].tolist()
 
 
+def test_a_method_by_its_class_and_data_that_fit_reads(mirrored, compiled):
+    loop = Loop(mirrored, batches_of(6))
+    assert Loop.of_batch.warm_up(loop, loop.batches)
+    iterator = iter(loop.batches)
+    assert float(Loop.of_batch(loop, next(iterator))) == ROWS[:6].sum()
+    assert len(compiled()) == 1
+    rest = iterator.host_batches()
+    assert loop.of_batch.warm_up(loop.batches)  # what `fit` reads now is read by nobody else
+    assert [batch.shape for batch in rest] == [(6, 2), (3, 2)]
+
+
 def test_what_is_not_known_before_it_is_there_is_refused(mirrored):
     step = rx.function(lambda batch: mirrored.run(lambda rows: rows.sum(), (batch,)))
     of_iterator = rx.function(lambda iterator: next(iterator).sum())
-    sizes = rx.data.Dataset.from_generator(lambda: [ROWS[:2], ROWS[2:5]])
+    taken = []
+    for data in (
+        rx.data.Dataset.from_generator(lambda: taken.append(1) or ROWS).batch(4),
+        rx.data.Dataset.from_tensor_slices(ROWS).map(lambda row: taken.append(1) or row).batch(4),
+    ):
+        with pytest.raises(rx.errors.UsageError, match="known before .* if the data set says it"):
+            step.warm_up(mirrored.experimental_distribute_dataset(data))
+    assert taken == []
+    spec = rx.data.ArraySpec((None, 2), "float32")
+    sizes = rx.data.Dataset.from_generator(lambda: [ROWS[:2], ROWS[2:5]], output_signature=spec)
     with pytest.raises(rx.errors.UsageError, match="if batches have a size"):
         step.warm_up(mirrored.experimental_distribute_dataset(sizes))
-    ragged = rx.data.Dataset.from_generator(lambda: [ROWS[0], ROWS[:3, 0]]).padded_batch(2)
+    spec = rx.data.ArraySpec((None,), "float32")
+    ragged = rx.data.Dataset.from_generator(lambda: [ROWS[0]], output_signature=spec)
+    ragged = ragged.padded_batch(2)
     with pytest.raises(rx.errors.UsageError, match="if all rows have one shape"):
         step.warm_up(mirrored.experimental_distribute_dataset(ragged))
     with pytest.raises(rx.errors.UsageError, match="warmed up for batches of a distributed"):

@@ -186,6 +186,22 @@ class Ticking(keras.callbacks.Callback):
         self.clock.now += 1000.0
 
 
+def test_the_bar_may_ask_while_the_end_of_an_epoch_is_begun(clock, monkeypatch):
+    paced, log = Pace(), Log(ready=False)
+    start = pace.threading.Thread.start
+
+    def asked(thread):
+        paced.figures()
+        start(thread)
+
+    monkeypatch.setattr(pace.threading.Thread, "start", asked)
+    paced.did(1, 8)
+    paced.did(1, 8, {"loss": log})
+    paced.end()
+    log.ready = True
+    assert paced.figures() is not None
+
+
 @pytest.mark.parametrize("verbose", [1, 2])
 @pytest.mark.parametrize("validation", [{}, {"validation_data": (ROWS, TARGETS)}])
 def test_the_bar_says_it_behind_the_time_per_step(mirrored, capsys, clock, verbose, validation):

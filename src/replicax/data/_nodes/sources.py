@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -211,12 +213,32 @@ def _conform(spec: ArraySpec, leaf: Any) -> Any:
     return array if array.ndim else array[()]
 
 
+_reads: ContextVar[bool] = ContextVar("replicax_reads_for_a_spec", default=True)
+
+
+@contextlib.contextmanager
+def known_before() -> Generator[None]:
+    """Within this a spec is an error if an element had to be read for it."""
+    token = _reads.set(False)
+    try:
+        yield
+    finally:
+        _reads.reset(token)
+
+
 def first_spec(node: Node) -> Any:
     """The spec of the first element of a node, read for this.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is none, or if nothing may be read.
     """
+    if not _reads.get():
+        raise UsageError(
+            "What a batch looks like is known before it is there if the data set says it. "
+            f"Received: {type(node).__name__.lower()}, of which only its elements tell. To read "
+            "one now would take it from a source that gives each once, and run your code twice. "
+            "Give a generator an `output_signature`; behind a `map`, do without the warm-up."
+        )
     for element in open_elements(node.sample, (0,)).read(1):
         return spec_of(element)
     raise UsageError(
