@@ -6,21 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic as clock
-from typing import Any, Protocol, final
+from typing import Any, final
 
 _SECONDS = 0.05  # between two messages, if nothing else is told
-
-
-class Arrivals(Protocol):
-    """The moments at which a worker comes to the steps of one pass."""
-
-    def note(self) -> None:
-        """Note that the next step is wanted now."""
-        ...
-
-    def end(self) -> None:
-        """Tell what is left, when the last step is wanted."""
-        ...
 
 
 @final
@@ -41,7 +29,7 @@ class Moments:
     def of_a_pass(self) -> Arrivals:
         """Those of one more pass; all workers begin one together."""
         self._passes += 1
-        return _Pass(self, self._passes)
+        return Arrivals(self, self._passes)
 
     def note(self, number: int) -> None:
         """Note that the next step of a pass is wanted now."""
@@ -61,14 +49,23 @@ class Moments:
 
 
 @final
-class _Pass:
+class Arrivals:
+    """The moments at which a worker comes to the steps of one pass.
+
+    Args:
+        moments: Where they are noted.
+        number: Which pass it is.
+    """
+
     def __init__(self, moments: Moments, number: int) -> None:
         self._moments, self._number = moments, number
 
     def note(self) -> None:
+        """Note that the next step is wanted now."""
         self._moments.note(self._number)
 
     def end(self) -> None:
+        """Tell what is left, when the last step is wanted."""
         self._moments.tell()
 
 

@@ -233,7 +233,7 @@ def test_steps_of_which_all_have_told_count(cluster):
     two.note()
     time.sleep(0.05)  # by so much the chief is late
     two.note()
-    time.sleep(0.05)
+    time.sleep(0.05)  # the chief begins that step only now
     one.note()
     one.note()
     # What is told next takes along what was not told yet; nothing else does.

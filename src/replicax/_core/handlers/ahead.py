@@ -84,7 +84,7 @@ def turn(kept: Path, seconds: float) -> Generator[float]:
         while not _is_ours(file, kept):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"another process compiles {kept} for more than {seconds:g} s")
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE)  # a lock that is waited for has no time limit
         _part(kept).unlink(missing_ok=True)  # of one that was killed
         yield max(0.0, deadline - time.monotonic())
 

@@ -38,9 +38,8 @@ def operation(
         return made.bind(*arrays, **dict(how))
 
     def by_itself(*arrays: Any, **how: Any) -> Any:
-        if getattr(
-            jax.config, "jax_disable_jit", False
-        ):  # a call of `compiled` would come back here
+        # Without `jit` a call of `compiled` would come back here.
+        if getattr(jax.config, "jax_disable_jit", False):
             return formula(*arrays, **how)
         return compiled(*arrays, how=tuple(how.items()))
 
