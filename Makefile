@@ -14,7 +14,7 @@ LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 
-.PHONY: help compare docs test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring clean
+.PHONY: help compare docs test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -60,6 +60,9 @@ bench-scale: $(INSTALLED) ## how cost grows with replicas, workers, parameters, 
 
 bench-monitoring: $(INSTALLED) ## measure what the figures of fit's bar and ReplicaMonitor cost
 	$(VENV)/bin/python benchmarks/monitoring.py $(ARGS)
+
+faults: $(INSTALLED) ## provoke every fault that is promised to be named or survived; ARGS="--help" shows how
+	$(VENV)/bin/python benchmarks/reliability.py $(ARGS)
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist

@@ -1,13 +1,12 @@
-"""Sizes of what a reader meets, private names, a test for every raise. Imports: test_layers.py."""
+"""Sizes of what a reader meets, and private names. Imports: test_layers.py."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
-import pytest
 from test_layers import runtime_nodes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,7 +16,7 @@ TREES = {path: ast.parse(path.read_text()) for path in FILES}
 
 METHODS_PER_CLASS = 16
 LINES_PER_FUNCTION, LINES_PER_FUNCTION_P95 = 60, 35
-LINES_PER_FILE = 300
+LINES_PER_FILE = 500
 CLASSES_IN_A_LINE = 2
 
 # The error tree is drawn in the design, three deep: it is there to catch by and has no behaviour.
@@ -35,11 +34,6 @@ OF_ONE_STRATEGY = {
     "experimental_split_to_logical_devices",
 }
 BESIDE_THE_STRATEGIES = {"_base.py", "_extended.py", "_current.py"}
-
-# A phrase of a test shows a message if it is this long and stands in the message word for word.
-PHRASE = 10
-# A test may fill in a placeholder, then no whole phrase stands in the source; this much has to.
-WINDOW = 20
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -204,106 +198,3 @@ def test_the_environment_is_read_in_few_places():
                 taken = {alias.name for alias in names} & {"environ", "environb", "getenv"}
                 faults += [f"{where(path, node)}: from os import {name}" for name in taken]
     report(faults)
-
-
-def fragments(message):
-    """Return what stands between the placeholders of a message, however it is put together."""
-    match message:
-        case ast.Constant(value=str(text)):
-            return re.split(r"\{[^{}]*\}|%[-+#0-9.]*[a-zA-Z]", text)
-        case ast.JoinedStr(values=values):
-            constants = [part for part in values if isinstance(part, ast.Constant)]
-            return [part.value for part in constants]
-        case ast.BinOp(left=left, right=right):
-            return fragments(left) + fragments(right)
-        case ast.Call(func=ast.Attribute(value=value, attr="format")):
-            return fragments(value)
-        case ast.IfExp(body=body, orelse=orelse):
-            return fragments(body) + fragments(orelse)
-    return []
-
-
-def raised_messages(trees):
-    """Yield (path, raise, fragments) for every raise that writes its message out."""
-    for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                parts = [part for argument in node.exc.args for part in fragments(argument)]
-                if any(len(part) >= PHRASE for part in parts):
-                    yield path, node, parts
-
-
-def expected_texts(sources):
-    """Return the text of every string in the tests but docstrings, without regex escapes."""
-    texts = []
-    for source in sources:
-        tree = ast.parse(source)
-        alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        texts += [
-            re.sub(r"\\(.)", r"\1", node.value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            if id(node) not in alone
-        ]
-    return texts
-
-
-def windows(fragment):
-    return {fragment[start : start + WINDOW] for start in range(len(fragment) - WINDOW + 1)}
-
-
-def uncovered(trees, test_sources):
-    """Return the raises whose message no test shows.
-
-    A test shows a message by a phrase of at least ten characters that stands in it, or by twenty
-    characters of it in a longer text. What stands in several messages shows none of them.
-    """
-    raises = list(raised_messages(trees))
-    messages = {tuple(parts) for _, _, parts in raises}
-    texts = expected_texts(test_sources)
-    phrases = {piece for text in texts for piece in re.split(r"\.[*+]\??|\[\^?.*?\][*+]?", text)}
-    phrases = {phrase for phrase in phrases if len(phrase) >= PHRASE and " " in phrase.strip()}
-    windows_of = {message: set().union(*map(windows, message)) for message in messages}
-    holders = Counter(window for found in windows_of.values() for window in found)
-    everything = "\0".join(texts)
-
-    def shown(message):
-        within = [phrase for phrase in phrases if any(phrase in part for part in message)]
-        if any(sum(any(p in part for part in m) for m in messages) == 1 for p in within):
-            return True
-        alone = (window for window in windows_of[message] if holders[window] == 1)
-        return any(window in everything for window in alone)
-
-    return [
-        f"{where(path, node)}: no test shows a phrase of its own: {ast.unparse(node)[:150]}"
-        for path, node, parts in sorted(raises, key=lambda found: (found[0], found[1].lineno))
-        if not shown(tuple(parts))
-    ]
-
-
-def test_every_raise_has_a_test_that_shows_its_message():
-    own = Path(__file__)
-    tests = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != own]
-    report(uncovered(TREES, [path.read_text() for path in tests]))
-
-
-RAISE = "raise ValueError(f'The axis must be a number. Received: {axis!r}. Count from zero.')"
-
-
-@pytest.mark.parametrize(
-    ("test", "covered"),
-    [
-        ("pytest.raises(ValueError, match='axis must be')", True),
-        (r"pytest.raises(ValueError, match=r'a number\. Received: .*\. Count from')", True),
-        ("assert str(e) == 'The axis must be a number. Received: 3. Count from zero.'", True),
-        ("'''The axis must be a number.'''", False),
-        ("match='axis must'", False),
-        (r"match=r'\. Received: '", False),
-        ("match='The axes must be numbers'", False),
-    ],
-)
-def test_a_raise_is_covered_by_a_phrase_of_its_own(test, covered):
-    other = "raise ValueError(f'The shape is wrong. Received: {shape}.')"
-    trees = {SRC / "a.py": ast.parse(RAISE), SRC / "b.py": ast.parse(other)}
-    missing = uncovered(trees, [test, "match='shape is wrong'"])
-    assert (missing == []) is covered, missing

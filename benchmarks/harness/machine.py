@@ -30,6 +30,15 @@ def describe(tensorflow: str | None) -> dict[str, Any]:
     }
 
 
+def one_line(machine: dict[str, Any]) -> str:
+    """The processor, the system and the versions, as the tables give them."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}; "
+        f"Python {machine['python']}, {versions}"
+    )
+
+
 def is_busy(machine: dict[str, Any]) -> bool:
     """Whether others compute, too."""
     return machine["load"][0] > BUSY * machine["cores"]

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from .machine import one_line
 from .measure import Found, Measured, equal_work
 from .sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW
 from .training import STRATEGIES
 from .workloads import WORKLOADS
 
-BEGIN, END = "<!-- made by `make bench` -->", "<!-- the end of what `make bench` made -->"
 UNEQUAL, NOTHING = "≠", "–"
 MILLI, MEGA = 1e3, 2**20
 STEPS = (
@@ -179,12 +179,7 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 def markdown(rows: Sequence[Row], machine: dict[str, Any], settings: dict[str, Any]) -> str:
     """Everything: the machine, the tables, what failed."""
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    about = (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['system']}; Python "
-        f"{machine['python']}, {versions}; {settings['rounds']} rounds; load before: "
-        f"{machine['load'][0]}."
-    )
+    about = f"{one_line(machine)}; {settings['rounds']} rounds; load before: {machine['load'][0]}."
     parts = [about, STEPS, steps_table(rows), STARTS, starts_table(rows)]
     failed = failures(rows)
     if failed:
@@ -192,10 +187,16 @@ def markdown(rows: Sequence[Row], machine: dict[str, Any], settings: dict[str, A
     return "\n\n".join(parts) + "\n"
 
 
-def put_between_markers(text: str, made: str) -> str:
-    """A page with the part between its markers replaced."""
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
+def markers(command: str) -> tuple[str, str]:
+    """The lines of a page between which a command writes."""
+    return f"<!-- made by `{command}` -->", f"<!-- the end of what `{command}` made -->"
+
+
+def put_between_markers(text: str, made: str, command: str = "make bench") -> str:
+    """A page with the part between the command's markers replaced."""
+    begin, end = markers(command)
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise ValueError(f"the page must have the lines {BEGIN!r} and {END!r}, in this order")
-    return f"{before}{BEGIN}\n\n{made}\n{END}{after}"
+        raise ValueError(f"the page must have the lines {begin!r} and {end!r}, in this order")
+    return f"{before}{begin}\n\n{made}\n{end}{after}"

@@ -13,12 +13,11 @@ import pytest
 from harness.measure import Measured
 from harness.processes import Processes, SideFailed
 from harness.report import (
-    BEGIN,
-    END,
     UNEQUAL,
     Row,
     failures,
     markdown,
+    markers,
     merged,
     put_between_markers,
     ratio_cell,
@@ -82,10 +81,11 @@ def test_new_rows_replace_old_ones_in_the_order_of_the_table():
 
 
 def test_the_table_goes_between_the_markers_of_the_page():
-    page = put_between_markers(f"before\n{BEGIN}\nold\n{END}\nafter\n", "new")
-    assert page == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
+    begin, end = markers("make bench")
+    page = put_between_markers(f"before\n{begin}\nold\n{end}\nafter\n", "new")
+    assert page == f"before\n{begin}\n\nnew\n{end}\nafter\n"
     with pytest.raises(ValueError, match="the page must have the lines"):
-        put_between_markers(f"{BEGIN}\n", "new")
+        put_between_markers(f"{begin}\n", "new")
 
 
 def test_what_is_named_is_measured():
