@@ -16,6 +16,7 @@ from jax import lax
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.operation import attend_here, is_for_kernel
 from replicax._core.cpu_tuning import is_on
+from replicax._core.lowering import has_known_sizes
 
 _COVERED = {"scale", "is_causal", "implementation"}
 _RANK = 4  # rows, positions, heads, features
@@ -57,10 +58,10 @@ def covers(
         return False
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))
-    if any(getattr(array, "ndim", 0) != _RANK for array in given):
+    if any(getattr(array, "ndim", 0) != _RANK for array in given) or not has_known_sizes(*given):
         return False
     (rows, positions, heads, width), seen = query.shape, key.shape[1]
-    same = key.shape == value.shape == (rows, seen, heads, width) and seen != 0
+    same = key.shape == value.shape == (rows, seen, heads, width)
     types = all(array.dtype == jnp.float32 for array in arrays)
     pairs = (rows, heads, positions, seen)
     fit = all(

@@ -6,8 +6,10 @@ in this process, from `replace` on; those for other devices stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Generator
+from contextvars import ContextVar
 from typing import Any
 
 from jax.interpreters import mlir
@@ -16,6 +18,40 @@ from replicax._core.cpu_tuning import is_on
 
 _log = logging.getLogger("replicax")
 _asked: set[tuple[Any, str]] = set()
+_exported: ContextVar[frozenset[str]] = ContextVar("replicax_exported", default=frozenset())
+
+
+def has_known_sizes(*arrays: Any) -> bool:
+    """Whether all lengths are numbers, and none is zero.
+
+    In a program that is exported for any number of rows, a length may be a name. To compare it
+    with a number is an error.
+    """
+    shapes = (getattr(array, "shape", ()) for array in arrays)
+    return all(isinstance(size, int) and size for shape in shapes for size in shape)
+
+
+def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
+    """Whether an operation may be computed by other means than JAX's: asked for each of them.
+
+    Args:
+        ctx: JAX's context of the operation.
+        kernels: Those that compute it. An exported program is without them, since other processes
+            lack them, except within `exporting`.
+    """
+    exported = ctx.module_context.lowering_parameters.for_export
+    stays = not exported or _exported.get().issuperset(kernels)
+    return stays and has_known_sizes(*ctx.avals_in, *ctx.avals_out)
+
+
+@contextlib.contextmanager
+def exporting(*kernels: str) -> Generator[None]:
+    """A `with` block for exports to processes that have these kernels."""
+    token = _exported.set(frozenset(kernels))
+    try:
+        yield
+    finally:
+        _exported.reset(token)
 
 
 def replace(
@@ -39,15 +75,21 @@ def replace(
 
 
 def choose_rule(
-    primitive: Any, part: str, choose: Callable[..., Any], *, cacheable: bool = True
+    primitive: Any,
+    part: str,
+    choose: Callable[..., Any],
+    *,
+    kernels: Collection[str] = (),
+    cacheable: bool = True,
 ) -> None:
     """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
 
     Args:
         primitive: The operation.
         part: The part of the tuning that this belongs to.
-        choose: Called with JAX's context of the operation and its parameters: gives the rule, or
-            None for JAX's own.
+        choose: Called with JAX's context of the operation and its parameters, where
+            `may_replace` holds: gives the rule, or None for JAX's own.
+        kernels: The names of those that the rule calls.
         cacheable: Whether JAX may lower it once for all that are alike. Where it must not, which
             are operations that hold programs, the rule is asked on all platforms: JAX cannot
             lower these by platform.
@@ -62,7 +104,8 @@ def choose_rule(
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
         here = cacheable or tuple(ctx.module_context.platforms) == ("cpu",)
-        own = choose(ctx, **params) if here and is_on(part) else None
+        replaced = here and is_on(part) and may_replace(ctx, kernels)
+        own = choose(ctx, **params) if replaced else None
         return (own or stock)(ctx, *operands, **params)
 
     if cacheable:

@@ -49,12 +49,9 @@ def covers(
 ) -> bool:
     """Whether windows like these are computed here."""
     del others
-    # In programs for any number of rows, windows may have their length, too.
-    sizes = [*window_dimensions, *(size for operand in operands for size in operand.shape)]
-    fixed = all(isinstance(size, int) and size for size in sizes)
     usual = str(operands[0].dtype) in _TYPES and min(map(min, padding), default=0) >= 0
     dense = max(base_dilation, default=1) == 1
-    return fixed and usual and dense and 1 < math.prod(window_dimensions) <= _LARGEST_WINDOW
+    return usual and dense and 1 < math.prod(window_dimensions) <= _LARGEST_WINDOW
 
 
 def covers_sum(operand: Any, *, window_dimensions: Sequence[int], **others: Any) -> bool:

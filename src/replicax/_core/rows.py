@@ -13,6 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.lax import GatherScatterMode as _Mode
 
+from replicax._core.lowering import has_known_sizes
+
 Axis = int | None  # of the rows; None where they are not, or not known
 
 
@@ -61,11 +63,12 @@ def pays_to_gather(scatter: Any, replicas: int) -> bool:
 
 
 def is_look_up(scatter: Any) -> bool:
-    """Whether an operation adds rows where their indices say, and leaves out the others."""
+    """Whether an operation adds rows, of known number, where indices say, and leaves out others."""
     arrays = [atom.aval for atom in scatter.invars]
     numbers = jnp.issubdtype(arrays[2].dtype, jnp.floating) and arrays[1].ndim > 1
     outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
-    return numbers and outside and adds_rows(*arrays, **scatter.params)
+    known = has_known_sizes(*arrays)
+    return known and numbers and outside and adds_rows(*arrays, **scatter.params)
 
 
 def adds_rows(table: Any, indices: Any, rows: Any, *, dimension_numbers: Any, **_: Any) -> bool:

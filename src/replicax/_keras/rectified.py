@@ -15,6 +15,7 @@ import keras
 from replicax._core.convolutions.library import library
 from replicax._core.convolutions.rectified import How, rectified
 from replicax._core.cpu_tuning import is_on
+from replicax._core.lowering import has_known_sizes
 from replicax._keras import _compat
 
 _PADDING = {"same": "SAME", "valid": "VALID"}
@@ -56,9 +57,8 @@ def _is_relu(layer: Any) -> bool:
 
 
 def _is_usual(operand: Any) -> bool:
-    # In a program that is exported, a length may be a name.
-    known = isinstance(operand, jax.Array) and all(isinstance(n, int) for n in operand.shape)
-    return known and operand.dtype == "float32" and operand.size > 0
+    known = isinstance(operand, jax.Array) and has_known_sizes(operand)
+    return known and operand.dtype == "float32"
 
 
 def _fits(layer: Any, images: Any, kernel: Any) -> bool:

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C co
 
 SETTINGS = Settings(0.9, 0.99, 1e-3)
 RATE = np.float32(0.01)
-# Of no elements, of one, of a piece that a thread takes at a time, of one more, and of several.
-SHAPES = [(3, 0, 2), (0,), (), (17,), (16384,), (16385,), (7, 5741), (250, 260)]
+# Of one element, of a piece that a thread takes at a time, of one more, and of several.
+SHAPES = [(), (17,), (16384,), (16385,), (7, 5741), (250, 260)]
 SQUARES = [(4, 3), (5,)]
 
 
@@ -72,6 +72,12 @@ def test_numbers_of_all_sizes_are_those_of_numpy():
         news[2].append(velocity)
     # To the last bit: no operation is left out, or done in another order.
     jax.tree.map(np.testing.assert_array_equal, numbers(step, *arrays, RATE), sum(news, []))
+
+
+def test_an_array_without_elements_leaves_all_to_jax():
+    arrays = drawn([(3, 0, 2), (17,)])
+    assert not is_by_kernel(step, *arrays, RATE)
+    close(numbers(step, *arrays, RATE), numbers(formula, *arrays, RATE))
 
 
 def test_numbers_that_are_special_stay_what_they_are():

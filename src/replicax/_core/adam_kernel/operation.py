@@ -83,14 +83,13 @@ _by_kernel = mlir.lower_fun(_kernel, multiple_results=True)
 
 
 def _choose(ctx: Any, *, settings: Settings) -> Callable[..., Any] | None:
-    """The kernel, but not where JAX divides, or what may leave this machine."""
-    module = ctx.module_context
-    whole = is_on_one_device(module, replicated=settings.replicated)
-    return _by_kernel if whole and not module.lowering_parameters.for_export else None
+    """The kernel, but not where JAX divides."""
+    whole = is_on_one_device(ctx.module_context, replicated=settings.replicated)
+    return _by_kernel if whole else None
 
 
 def _types(*arrays: Any, settings: Settings) -> Any:
     return list(arrays[: len(arrays) // 4 * 3])
 
 
-_adam = operation("adam", _formula, _types, _choose, several=True)
+_adam = operation("adam", _formula, _types, _choose, kernels=[TARGET], several=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -20,13 +19,12 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from replicax._core import lowering
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
 from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
 from replicax._core.handlers.operation import operation
-
-_stays_here: ContextVar[bool] = ContextVar("stays_here", default=False)
 
 
 @contextmanager
@@ -35,12 +33,9 @@ def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyChec
 
     Who loads such a program asks `is_there` before. The value is what the export has to let pass.
     """
-    token = _stays_here.set(stays)
-    try:
-        names = (FORWARD, GRADIENT) if stays else ()
+    names = (FORWARD, GRADIENT) if stays else ()
+    with lowering.exporting(*names):
         yield [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
-    finally:
-        _stays_here.reset(token)
 
 
 def is_for_kernel(scale: Any) -> bool:
@@ -127,32 +122,32 @@ def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how
 
 
 def _for_one_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, but not where JAX divides, or what leaves this machine."""
+    """The kernel, but not where JAX divides."""
     rule = mlir.lower_fun(kernel, multiple_results=True)
 
     def choose(ctx: Any, **_: Any) -> Callable[..., Any] | None:
-        module = ctx.module_context
-        exported = module.lowering_parameters.for_export and not _stays_here.get()
-        empty = any(0 in aval.shape for aval in ctx.avals_in)
-        return rule if is_on_one_device(module) and not exported and not empty else None
+        return rule if is_on_one_device(ctx.module_context) else None
 
     return choose
 
 
-def _operation(name: str, formula: Callable[..., Any], types: Any, choose: Any = None) -> Primitive:
+def _operation(
+    name: str, formula: Callable[..., Any], types: Any, choose: Any = None, *kernels: str
+) -> Primitive:
     """One that is computed at once for several batches if it is mapped."""
-    made = operation(name, formula, types, choose, several=True)
+    made = operation(name, formula, types, choose, kernels=kernels, several=True)
     batching.primitive_batchers[made] = functools.partial(_mapped, made)
     return made
 
 
-_attention = _operation("attention", _plain, _types, _for_one_device(_kernel))
+_attention = _operation("attention", _plain, _types, _for_one_device(_kernel), FORWARD)
 _tangent = _operation("attention_tangent", _plain_tangent, lambda *avals, **_: [avals[0]])
 _gradient = _operation(
     "attention_gradient",
     _plain_gradient,
     lambda *avals, **_: list(avals[:3]),
     _for_one_device(_kernel_gradient),
+    GRADIENT,
 )
 
 

@@ -69,8 +69,7 @@ def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
         params: What JAX's primitive is given with them.
     """
     types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or "float32")}
-    known = all(isinstance(size, int) and size for size in (*lhs.shape, *rhs.shape))
-    if types != {"float32"} or lhs.ndim not in (3, 4) or not known:
+    if types != {"float32"} or lhs.ndim not in (3, 4):
         return None
     numbers, last = params["dimension_numbers"], lhs.ndim - 1
     plain = (0, last, *range(1, last))

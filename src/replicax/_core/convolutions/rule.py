@@ -14,7 +14,7 @@ from jax.interpreters import mlir
 
 from replicax._core import lowering
 from replicax._core.convolutions.forms import Form, Kind, form_of
-from replicax._core.convolutions.library import library
+from replicax._core.convolutions.library import TARGET, library
 from replicax._core.convolutions.rectified import NAME
 from replicax._core.convolutions.sharding import convolution, with_devices
 from replicax._core.env import cores
@@ -24,8 +24,10 @@ _RECTIFIED = ["conv_general_dilated", "broadcast_in_dim", "add", "max"]
 
 def install() -> None:
     """Let convolutions go to the kernel, in all that is compiled for CPUs from now on."""
-    lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose)
-    lowering.choose_rule(jit_p, "convolutions", _choose_rectified, cacheable=False)
+    lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[TARGET])
+    lowering.choose_rule(
+        jit_p, "convolutions", _choose_rectified, kernels=[TARGET], cacheable=False
+    )
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
@@ -51,14 +53,11 @@ def _choose_rectified(ctx: Any, *, name: str, jaxpr: Any, **how: Any) -> Callabl
 
 
 def _by_kernel(ctx: Any, form: Form | None) -> Callable[..., Any] | None:
-    """The rule that calls the kernel, if it is usable; not in programs that are exported.
-
-    Who loads one of these may not have the kernel.
-    """
-    exported, inner = ctx.module_context.lowering_parameters.for_export, with_devices(ctx)
+    """The rule that calls the kernel, if it is usable."""
+    inner = with_devices(ctx)
     # Each image is computed by one thread; XLA divides a few large images among many.
     few = form is None or 2 * form.images < cores()
-    kernel = None if exported or few or inner is None else library()
+    kernel = None if few or inner is None else library()
     if kernel is None or form is None:
         return None
     numbers = form.numbers()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+
+from replicax._core.lowering import may_replace
 
 
 def operation(
@@ -17,6 +19,7 @@ def operation(
     types: Callable[..., Any],
     choose: Callable[..., Callable[..., Any] | None] | None = None,
     *,
+    kernels: Collection[str] = (),
     several: bool = False,
 ) -> Primitive:
     """An operation with all transformations of JAX: those of its formula, until it gets its own.
@@ -25,8 +28,9 @@ def operation(
         name: What the operation is called in a program.
         formula: Computes it, of arrays; what it takes by name is part of the program.
         types: The types of what it gives, of those of its arrays.
-        choose: On CPUs, given what JAX knows of a program: the rule by which a kernel computes it,
-            or None.
+        choose: On CPUs, given JAX's context of it, where `may_replace` holds: the rule by which a
+            kernel computes it, or None.
+        kernels: The names of those that the rule calls.
         several: Whether it gives a list.
     """
     made = Primitive(f"replicax_{name}")
@@ -59,7 +63,8 @@ def operation(
     if choose is not None:
 
         def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
-            return (choose(ctx, **how) or in_operations)(ctx, *operands, **how)
+            own = choose(ctx, **how) if may_replace(ctx, kernels) else None
+            return (own or in_operations)(ctx, *operands, **how)
 
         mlir.register_lowering(made, rule, platform="cpu")
     return made

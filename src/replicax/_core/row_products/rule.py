@@ -27,16 +27,12 @@ _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the ot
 
 def install() -> None:
     """Let such products go to the kernel, in all that is compiled for CPUs from now on."""
-    lowering.choose_rule(lax.dot_general_p, "products", _choose)
+    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[NAME])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
-    """The rule for a product that the kernel computes; not in programs that are exported.
-
-    Who loads one of these may not have the kernel.
-    """
-    module = ctx.module_context
-    here = is_on_one_device(module) and not module.lowering_parameters.for_export
+    """The rule for a product that the kernel computes."""
+    here = is_on_one_device(ctx.module_context)
     return _RULE if here and covers(*ctx.avals_in, **params) and is_there() else None
 
 

@@ -27,8 +27,8 @@ _ADD = jax.ffi.ffi_lowering(ADD, operand_output_aliases={0: 0})
 
 def install() -> None:
     """Let tables go to the kernel, in all that is compiled for CPUs from now on."""
-    lowering.choose_rule(lax.gather_p, "tables", _choose_look_up)
-    lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding)
+    lowering.choose_rule(lax.gather_p, "tables", _choose_look_up, kernels=[LOOK_UP])
+    lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD])
 
 
 def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
@@ -46,12 +46,8 @@ def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
 
 
 def _is_worth_it(ctx: Any, table: Any, indices: Any, rows: Any) -> bool:
-    """Whether the kernel is used; not in programs that are exported.
-
-    Who loads one of these may not have the kernel.
-    """
-    module = ctx.module_context
-    here = is_on_one_device(module) and not module.lowering_parameters.for_export
+    """Whether the kernel is used."""
+    here = is_on_one_device(ctx.module_context)
     fit = rows.size >= _LEAST and is_for_kernel(table, indices, rows)
     return here and fit and is_there()
 

@@ -1,0 +1,56 @@
+"""Faults of single operations and loops: exports, interrupts, closures that wait too long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+import replicax as rx
+from faults.fault import Fault, Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ELSEWHERE = """
+import pathlib, sys, jax.export, numpy as np
+program = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes())
+print([program.call(np.ones((rows, 8), "int32")).shape[0] for rows in (1, 700)])
+assert "replicax" not in sys.modules
+"""
+
+
+def _export_embedding(folder: Path) -> Outcome:
+    with rx.OneDeviceStrategy("CPU:0").scope():
+        model = keras.Sequential(
+            [keras.Input((8,), dtype="int32"), keras.layers.Embedding(1000, 64)]
+        )
+    model.compile("sgd", "mse")
+    ids = np.ones((64, 8), "int32")
+    model.fit(ids, jnp.zeros((64, 8, 64)), verbose=0)
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("rows, 8"), "int32")
+    path = folder / "program.bin"
+    try:
+        path.write_bytes(jax.export.export(jax.jit(lambda ids: model(ids)))(rows).serialize())
+    except Exception as error:  # whatever it is, it is what the table says
+        return Outcome(f"not exported: {type(error).__name__}", False)
+    command = [sys.executable, "-c", _ELSEWHERE, str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    works = answer.stdout.strip() == "[1, 700]"
+    said = "exported; a process without Replicax runs it for 1 row and for 700"
+    return Outcome(said if works else "exported, but it does not run elsewhere", works)
+
+
+FAULTS = (
+    Fault(
+        "wrong numbers",
+        "A model with an embedding, trained on a CPU, is exported for any number of rows",
+        _export_embedding,
+    ),
+)
