@@ -25,7 +25,7 @@ from replicax._core.env import (
 )
 from replicax._core.errors import UsageError
 from replicax._core.host_devices import jax_setting
-from replicax._core.private_folder import private_folder
+from replicax._core.private_folder import InsecureFolder, private_folder
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
@@ -57,7 +57,8 @@ def begin() -> None:
         if folder is not None:
             _use(folder)
     except (OSError, RuntimeError) as error:  # no home, for one
-        _log.info("Compiled programs are not kept for the next start: %s", error)
+        level = logging.WARNING if isinstance(error, InsecureFolder) else logging.INFO
+        _log.log(level, "Compiled programs are not kept for the next start: %s", error)
 
 
 def common_programs() -> Path | None:

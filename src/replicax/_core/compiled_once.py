@@ -12,6 +12,7 @@ import functools
 import hashlib
 import logging
 import os
+import pickle
 import re
 import secrets
 import socket
@@ -19,10 +20,10 @@ from collections import Counter
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import jax
-from jax.experimental.serialize_executable import deserialize_and_load, serialize
+from jax.experimental.serialize_executable import serialize
 
 from replicax._control import current
 from replicax._core.compilation_cache import common_programs
@@ -41,6 +42,37 @@ _SETTINGS = (
     "jax_exec_time_optimization_effort",
     "jax_memory_fitting_effort",
 )
+# What a program of JAX is described by: its arguments, results and their layouts.
+_DESCRIPTIONS = frozenset(
+    [
+        "AbstractDevice",
+        "AbstractMesh",
+        "AllArgsInfo",
+        "ArgInfo",
+        "AutoLayout",
+        "AxisType",
+        "DebugInfo",
+        "DeviceList",
+        "GSPMDSharding",
+        "KeyTy",
+        "Layout",
+        "ManualAxisType",
+        "MemorySpace",
+        "Mesh",
+        "NamedSharding",
+        "P",
+        "PRNGImpl",
+        "PartitionSpec",
+        "ShapedArray",
+        "SingleDeviceSharding",
+        "UnloadedMeshExecutable",
+        "_reconstruct",
+        "_unpickle_named_sharding",
+        "dtype",
+        "ndarray",
+    ]
+)
+_OF_RANDOM_KEYS = ("jax._src.random.", "jax._src.prng")
 _log = logging.getLogger("replicax")
 
 
@@ -145,9 +177,11 @@ def _keep(path: Path, lowered: Any) -> None:
 
 def _loaded(path: Path, lowered: Any, devices: list[Any]) -> Any:
     try:
-        code = path.read_bytes()
-        trees = lowered.in_tree, lowered.out_tree
-        loaded = deserialize_and_load(code, *trees, backend="cpu", execution_devices=devices)
+        with open(path, "rb") as file:
+            unloaded, args, no_kwargs = _Reader(file, devices).load()
+        loaded = jax.stages.Compiled(
+            unloaded.load(), [], lowered.in_tree.unflatten(args), lowered.out_tree, no_kwargs
+        )
         os.utime(path)  # when it was used
         return loaded
     except Exception as error:
@@ -155,6 +189,44 @@ def _loaded(path: Path, lowered: Any, devices: list[Any]) -> Any:
         with suppress(OSError):  # so that the next start may write it anew
             path.unlink(missing_ok=True)
         return None
+
+
+@final
+class _Reader(pickle.Unpickler):
+    """Reads what `serialize` wrote, as `deserialize_and_load` does, which would call anything.
+
+    Args:
+        file: The file.
+        devices: What the program is for.
+    """
+
+    def __init__(self, file: BinaryIO, devices: list[Any]) -> None:
+        super().__init__(file)
+        self._devices = devices
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """Called by `load` for every class and function that the file names."""
+        if module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+            if name in _DESCRIPTIONS:
+                return super().find_class(module, name)
+            if name.isidentifier() and module.startswith(_OF_RANDOM_KEYS):
+                found = super().find_class(module, name)
+                if getattr(found, "__module__", "") == module:  # its own, nothing imported there
+                    return found
+        raise pickle.UnpicklingError(f"a compiled program does not refer to {module}.{name}")
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        """Called by `load` for executables, devices and the client."""
+        client = self._devices[0].client
+        match pid:
+            case ("exec", code):
+                return client.deserialize_executable(code, self._devices)
+            case ("device", number):
+                return next(device for device in self._devices if device.id == number)
+            case ("client",):
+                return client
+            case _:
+                raise pickle.UnpicklingError(f"unknown: {pid!r}")
 
 
 @functools.cache

@@ -1,27 +1,106 @@
-"""Folders whose files run as the user's own code: nobody else may write there."""
+"""Folders whose files run as the user's own code: nobody else may write there.
+
+The rule is ssh's, for every folder up to the root: it is this user's or root's, and others cannot
+write to it unless it is sticky, as `/tmp` is.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import logging
 import os
-from typing import TYPE_CHECKING
+import shutil
+import stat
+import tempfile
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
-_OTHERS_WRITE = 0o022
+_log = logging.getLogger("replicax")
+
+
+class InsecureFolder(PermissionError):
+    """Raised for a folder where others could put code that runs as this user.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"other users can write to {path}, and so run code as this one. Run `chmod go-w {path}`"
+            " if it is yours."
+        )
+        self.path = path
 
 
 def private_folder(folder: Path, name: str) -> Path:
-    """A folder in another one, where this user alone can write; both are made if not there.
+    """A folder in another one, which this user alone can enter; both are made if not there.
 
     Raises:
-        PermissionError: If one of the two is another user's, or others can write to it.
+        InsecureFolder: If others can write to one of the two or, by a folder above, replace it.
     """
-    inside = folder / name
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for one in (folder, inside):
+    if not hasattr(os, "getuid"):  # Windows has other rights
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        return folder / name
+    inside = Path(os.path.abspath(folder / name))
+    inside.parent.parent.mkdir(parents=True, exist_ok=True)
+    for one in (inside.parent, inside):
         one.mkdir(exist_ok=True, mode=0o700)
         about = one.stat()
-        if hasattr(os, "getuid") and (about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE):
-            raise PermissionError(f"other users can write to {one}, and so run code as this one")
+        if about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE:
+            raise InsecureFolder(one)
+    real = inside.resolve()
+    for above in dict.fromkeys([*inside.parents, *real.parents]):  # also of links on the way
+        about = above.stat()
+        is_open = about.st_mode & _OTHERS_WRITE and not about.st_mode & stat.S_ISVTX
+        if about.st_uid not in (0, os.getuid()) or is_open:
+            raise InsecureFolder(above)
+    if inside.stat().st_mode & _OTHERS:
+        _close(inside)
     return inside
+
+
+def private_or_temporary(folder: Path, name: str) -> Path:
+    """`private_folder`; or, if others can write there, one that goes with this program.
+
+    Then whatever is there is made anew, and it is said once.
+    """
+    try:
+        return private_folder(folder, name)
+    except InsecureFolder as error:
+        _warn(error.path)
+        return _temporary(name)
+
+
+def _close(folder: Path) -> None:
+    """Let nobody else in, and remove the files that others can have written."""
+    for path in folder.iterdir():
+        about = path.lstat()
+        if not stat.S_ISDIR(about.st_mode) and (
+            about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE
+        ):
+            path.unlink()
+    folder.chmod(0o700)
+
+
+@functools.cache
+def _warn(path: Path) -> None:
+    _log.warning(
+        "Kernels are not loaded from the cache, but compiled anew for this program: %s",
+        InsecureFolder(path),
+    )
+
+
+@functools.cache
+def _temporary(name: str) -> Path:
+    made = Path(tempfile.mkdtemp(prefix=f"replicax-{name}-"))
+    atexit.register(_remove, made, os.getpid())
+    return made
+
+
+def _remove(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:  # not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)

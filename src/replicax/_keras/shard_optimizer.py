@@ -63,6 +63,11 @@ class Recipe(NamedTuple):
     kind: type
     config: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        return f"{self.kind.__module__}.{self.kind.__qualname__}"
+
     @classmethod
     def of(cls, optimizer: Any) -> Recipe:
         """The recipe of a Keras optimizer, without what workers do to gradients.

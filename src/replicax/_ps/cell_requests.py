@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
+import numpy as np
+
+from replicax._keras.shard_optimizer import Part
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cells import Cell
+from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.hosted import Hosted
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ class CellRequests:
             "rows": self._rows,
             "scatter": self._scatter,
             "optimizer": self._optimizer,
+            "attach": self._attach,
             "tune": self._tune,
         }
 
@@ -77,16 +80,16 @@ class CellRequests:
     def _optimizer(self, session: Any, message: Any) -> Reply:
         """Take an optimizer, or further cells for one; or say what the slots of a cell are."""
         head, buffers = message.head, list(message.buffers)
-        constraint = pickle.loads(buffers.pop()) if head["constrained"] else None
         with self._server.lock:
+            code = self._server.code
+            constraint = code.add(buffers.pop()) if head["constrained"] else None
             for number, *_ in head["cells"]:
                 cell = self._server.cells[number]
                 cell.part = cell.part._replace(constraint=constraint)
             hosted = self._server.optimizers.get(head["id"])
             if hosted is None:
-                recipe: Recipe = pickle.loads(buffers[0])
-                updates = ShardOptimizer(recipe)
-                hosted = Hosted(recipe, updates, head["iterations"], head["learning_rate"])
+                recipe = code.add(buffers[0])
+                hosted = Hosted.of(recipe, head["iterations"], head["learning_rate"])
                 self._server.optimizers[head["id"]] = hosted
             given = iter(buffers[1:])
             for number, count, decays in head["cells"]:
@@ -96,6 +99,53 @@ class CellRequests:
                 initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
                 slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
                 cell.attach(head["id"], slots + initial[count:], decays=decays)
+        return {}, ()
+
+    def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """What an `optimizer` message has come to, as an `attach` message without its code.
+
+        Args:
+            head: Of the message, which the server has just followed.
+        """
+        server, buffers, cells = self._server, [], []
+        constraint = None
+        for number, _, decays in head["cells"]:
+            cell, slots = server.cells[number], []
+            constraint = server.code.digest_of(cell.part.constraint)
+            for slot in cell.slots_of_new_rows() if isinstance(cell, DynamicCell) else cell.slots:
+                array = np.asarray(slot)
+                is_constant = array.size > 0 and bool((array == array.flat[0]).all())
+                about = [str(array.dtype), list(array.shape), is_constant]
+                slots.append(about)
+                buffers.append(raw(array.reshape(-1)[:1] if is_constant else array))
+            cells.append([number, decays, slots])
+        about = {"id": head["id"], "constraint": constraint, "cells": cells}
+        if "iterations" in head:
+            hosted = server.optimizers[head["id"]]
+            digest = server.code.digest_of(hosted.recipe)
+            about["made"] = [digest, hosted.kind, head["iterations"], head["learning_rate"]]
+        if "request" in head:
+            about["request"] = head["request"]
+        return about, buffers
+
+    def _attach(self, session: Any, message: Any) -> Reply:
+        """Do again what an `optimizer` message has come to."""
+        head, given, code = message.head, iter(message.buffers), self._server.code
+        with self._server.lock:
+            if "made" in head and head["id"] not in self._server.optimizers:
+                digest, kind, iterations, rate = head["made"]
+                hosted = Hosted.of(code.recipe(digest), iterations, rate, kind)
+                self._server.optimizers[head["id"]] = hosted
+            for number, decays, about in head["cells"]:
+                cell = self._server.cells[number]
+                cell.part = cell.part._replace(constraint=code.constraint(head["constraint"]))
+                slots = [
+                    np.full(shape, array_of(next(given), dtype, (1,))[0])
+                    if is_constant
+                    else array_of(next(given), dtype, shape)
+                    for dtype, shape, is_constant in about
+                ]
+                cell.attach(head["id"], slots, decays=decays)
         return {}, ()
 
     def _tune(self, session: Any, message: Any) -> Reply:

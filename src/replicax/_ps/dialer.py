@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -23,13 +23,14 @@ class Dialer:
         secret: What the cluster's members know.
         run: The name of the run; each coordinator has its own.
         hello: Who this is.
-        settings: What a member is told that may not have begun this run; None to tell nothing.
+        settings: Gives what a member is told that may not have begun this run; None to tell
+            nothing.
     """
 
     secret: bytes = field(repr=False)
     run: str
     hello: dict[str, Any]
-    settings: bytes | None = field(default=None, repr=False)
+    settings: Callable[[], bytes] | None = field(default=None, repr=False)
 
     @property
     def bare(self) -> Dialer:
@@ -47,7 +48,7 @@ class Dialer:
         )
         if self.settings is not None:
             try:
-                link.call("configure", {}, [self.settings])
+                link.call("configure", {}, [self.settings()])
             except BaseException:
                 link.close()
                 raise

@@ -74,6 +74,10 @@ class DynamicCell:
         self.version += 1
         self._use([_column(slot) for slot in slots])
 
+    def slots_of_new_rows(self) -> list[np.ndarray]:
+        """What `attach` was given: the slots of one row."""
+        return [np.full((1, *one.shape), one.initial, one.dtype) for one in self._slots]
+
     def rows(self, ids: np.ndarray, *, training: bool = False) -> np.ndarray:
         """The rows of ids; in training, those get one that have none."""
         return self._table.gather(ids, create=training)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ClusterError
+from replicax._keras.shard_optimizer import ShardOptimizer
 from replicax._ps.buffers import array_of
 from replicax._ps.row_updates import row_update
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
+    from replicax._keras.shard_optimizer import Part, Recipe
     from replicax._ps.cells import Cell
     from replicax._ps.table import Apply
 
@@ -29,12 +30,26 @@ class OtherOptimizer(ClusterError):
 
 @dataclass
 class Hosted:
-    """An optimizer on a server: its steps are counted for all values at once."""
+    """An optimizer on a server: its steps are counted for all values at once.
+
+    Args:
+        recipe: How it is made.
+        updates: What it does.
+        iterations: How many steps it has made.
+        learning_rate: The current one; None for a schedule.
+        kind: The name of its class.
+    """
 
     recipe: Recipe
     updates: ShardOptimizer
     iterations: int
     learning_rate: float | None
+    kind: str
+
+    @classmethod
+    def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
+        """One that has not updated anything here; `kind` if the recipe does not know."""
+        return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
 
     def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
         """What updates rows of a cell, and whether it goes row by row: see `Table.update`."""

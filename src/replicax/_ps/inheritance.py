@@ -7,17 +7,17 @@ begin with its values and slots instead of initial ones.
 from __future__ import annotations
 
 import logging
-import pickle
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._ps.buffers import raw
 from replicax._ps.journal import records
-from replicax._ps.snapshot_files import Damaged, SnapshotFolder
+from replicax._ps.snapshot_files import Damaged, OtherFormat, SnapshotFolder
 from replicax._ps.snapshots import restored
 from replicax._ps.wire import Message
 
 if TYPE_CHECKING:
     from replicax._ps.cells import Cell
+    from replicax._ps.code import Code
     from replicax._ps.server import ParameterServer
 
 logger = logging.getLogger("replicax")
@@ -29,30 +29,45 @@ class Inheritance:
 
     Args:
         server: That server, restored.
+        code: What the server of this run has been sent.
     """
 
-    def __init__(self, server: ParameterServer) -> None:
-        self._server = server
+    def __init__(self, server: ParameterServer, code: Code) -> None:
+        self._server, self._code = server, code
         self._cells: dict[tuple[Any, ...], list[Cell]] = {}
         for _, cell in sorted(server.cells.items()):  # the shards of a variable, in their order
             self._cells.setdefault(_key(cell.part.path, cell.part.shape), []).append(cell)
         self._taken: dict[int, Cell] = {}
 
     @classmethod
-    def of(cls, folder: SnapshotFolder, run: str, server: ParameterServer) -> Inheritance | None:
+    def of(
+        cls,
+        folder: SnapshotFolder,
+        run: str,
+        server: ParameterServer,
+        code: Code,
+        *,
+        is_wanted: bool,
+    ) -> Inheritance | None:
         """What another run has left in a folder, which is then given to this one.
 
         Args:
             folder: The folder.
             run: Names this run.
             server: An empty server, to be restored.
+            code: What the server of this run has been sent.
+            is_wanted: Whether this run begins with it.
+
+        Raises:
+            OtherFormat: If it is wanted, and another version of Replicax has left it.
         """
         if not _is_of_others(folder, run):
             return None
-        restored(server, folder, None)
+        if is_wanted:
+            restored(server, folder, None)
         aside = folder.set_aside()
         logger.info("What an earlier run has left in %s is now %s.", folder.path, aside)
-        return cls(server) if server.changes else None
+        return cls(server, code) if server.changes else None
 
     def applied_to(self, message: Any) -> Any:
         """A message of the coordinator, with what is inherited in place of what is initial."""
@@ -79,7 +94,7 @@ class Inheritance:
         if hosted is None:
             return message
         if "iterations" in head:  # it is made; what follows are cells for it
-            if pickle.loads(buffers[0]).kind is not hosted.recipe.kind:
+            if self._code.add(buffers[0]).name != hosted.kind:
                 logger.warning("The run before this one had another optimizer; it begins anew.")
                 del self._server.optimizers[head["id"]]
                 return message
@@ -106,6 +121,8 @@ def _is_of_others(folder: SnapshotFolder, run: str) -> bool:
     for _, path in folder.found("manifest"):
         try:
             return folder.body(path)["run"] != run
+        except OtherFormat:
+            return True
         except Damaged:
             continue
     for _, path in folder.found("journal"):

@@ -18,6 +18,7 @@ from replicax._core.errors import ClusterError
 from replicax._ps.applied import Applied
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.cell_requests import CellRequests
+from replicax._ps.code import Code
 from replicax._ps.hosted import Hosted, OtherOptimizer, prepare, step, step_rows
 from replicax._ps.rounds import Sums
 from replicax._ps.scaling import scaling
@@ -26,7 +27,7 @@ from replicax._ps.table_requests import TableRequests
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 MOST_AHEAD = 64 << 20  # bytes: to compile updates of more ahead would take too much memory
-_CHANGES = {"create", "write", "scatter", "optimizer", "round", "table", "table_load"}
+_CHANGES = {"create", "write", "scatter", "optimizer", "attach", "round", "table", "table_load"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
@@ -47,12 +48,13 @@ class ParameterServer:
 
     Args:
         index: Which server it is.
-        settings: `staleness_scaling` and `dense`, of the strategy.
+        settings: `staleness_scaling` and `dense`, of the strategy; `code`, of a run that goes on.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
         self.index = index
         self.lock = threading.RLock()
+        self.code = Code(settings.get("code", ()))
         self.cells: dict[int, Any] = {}  # each a `Cell` or a `DynamicCell`
         self.optimizers: dict[int, Hosted] = {}
         self.applied = Applied()
@@ -82,6 +84,10 @@ class ParameterServer:
         if is_change(message.op, message.head):
             return self._change(message)
         return self._handlers[message.op](session, message)
+
+    def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+        """What an `optimizer` message has come to: see `CellRequests`."""
+        return self._about_cells.attached(head)
 
     def _change(self, message: Any) -> Reply:
         """Let the coordinator change something; once, although it asks again after a failure."""

@@ -73,8 +73,13 @@ class ServerNode:
             return
         index, run = self.server.index, self._settings["run"]
         place = SnapshotFolder(Path(folder) / f"server-{index}", self.life)
-        earlier = Inheritance.of(place, run, ParameterServer(index, self._settings))
-        self._inheritance = earlier if self._settings.get("restore") else None
+        self._inheritance = Inheritance.of(
+            place,
+            run,
+            ParameterServer(index, self._settings),
+            self.server.code,
+            is_wanted=bool(self._settings.get("restore")),
+        )
         self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
         self._snapshots.begin()
 

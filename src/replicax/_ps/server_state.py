@@ -5,18 +5,15 @@ A snapshot writes it to disk (`snapshots.py`), a replica gets it over a connecti
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part, ShardOptimizer
+from replicax._keras.shard_optimizer import Part
 from replicax._ps.applied import Applied, as_ranges, from_ranges
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.cells import Cell
@@ -25,6 +22,7 @@ from replicax._ps.hosted import Hosted
 from replicax._ps.rounds import Sums
 
 if TYPE_CHECKING:
+    from replicax._ps.code import Code
     from replicax._ps.row_capture import RowCapture
     from replicax._ps.server import ParameterServer
 
@@ -68,7 +66,7 @@ class ServerState:
         applied: The ids of the pushes.
         requests: The ids of the changes.
         staleness: How many pushes were how late.
-        optimizers: Recipes, steps and learning rates.
+        optimizers: The digests of their recipes, their kinds, steps and learning rates.
         cells: The cells.
         sums: What was pushed in the present round: keys, counts and sums.
         plans: What pushes mean.
@@ -79,7 +77,7 @@ class ServerState:
     applied: list[int]
     requests: list[int]
     staleness: dict[int, int]
-    optimizers: dict[int, tuple[Any, int, float | None]]
+    optimizers: dict[int, tuple[str | None, str, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
     sums: list[tuple[tuple[int, ...], int, list[Any]]] = field(default_factory=list)
     plans: dict[str, Any] = field(default_factory=dict)
@@ -102,8 +100,13 @@ def capture(
         server.requests.ids(),
         dict(server.staleness),
         {
-            number: (hosted.recipe, hosted.iterations, hosted.learning_rate)
-            for number, hosted in server.optimizers.items()
+            number: (
+                server.code.digest_of(one.recipe),
+                one.kind,
+                one.iterations,
+                one.learning_rate,
+            )
+            for number, one in server.optimizers.items()
         },
         [take(number, cell) for number, cell in server.cells.items()],
         [] if server.round is None else server.round.held(),
@@ -139,17 +142,14 @@ def bare_cell(number: int, cell: Any) -> CellState:
 
 
 def described(state: ServerState) -> dict[str, Any]:
-    """What JSON can hold of a state: all but the contents of cells."""
+    """What JSON can hold of a state: all but the contents of cells, and code, which is named."""
     return {
         "clock": state.clock,
         "changes": state.changes,
         "applied": as_ranges(state.applied),
         "requests": as_ranges(state.requests),
         "staleness": [[late, count] for late, count in state.staleness.items()],
-        "optimizers": [
-            [number, _as_text(recipe), iterations, rate]
-            for number, (recipe, iterations, rate) in state.optimizers.items()
-        ],
+        "optimizers": [[number, *about] for number, about in state.optimizers.items()],
         "sums": [
             [key, count, [[str(array.dtype), list(array.shape)] for array in arrays]]
             for key, count, arrays in state.sums
@@ -158,14 +158,14 @@ def described(state: ServerState) -> dict[str, Any]:
     }
 
 
-def described_cell(state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
+def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
     """What JSON can hold of a cell, whose value and slots are `arrays`."""
     part = state.part
     return {
         "number": state.number,
         "path": part.path,
         "decays": part.decays,
-        "constraint": None if part.constraint is None else _as_text(part.constraint),
+        "constraint": code.digest_of(part.constraint),
         "stamp": list(state.stamp),
         "optimizer": state.optimizer,
         "arrays": [[str(array.dtype), list(array.shape)] for array in arrays],
@@ -173,13 +173,13 @@ def described_cell(state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def cell_of(about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
+def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
     """The cell that was described so, of these arrays."""
     if about["table"] is not None:
         cell = DynamicCell.of_description(about["table"]["described"])
         cell.load(dict(zip(about["table"]["names"], arrays, strict=True)))
         return cell
-    constraint = None if about["constraint"] is None else _from_text(about["constraint"])
+    constraint = code.constraint(about["constraint"])
     value, *slots = arrays
     dtype, shape = about["arrays"][0]
     part = Part(about["path"], tuple(shape), dtype, about["decays"], constraint)
@@ -202,11 +202,8 @@ def install(
         sums: The bytes of the sums, in the order of the description.
     """
     hosted = {
-        number: Hosted(recipe, ShardOptimizer(recipe), iterations, rate)
-        for number, recipe, iterations, rate in (
-            (number, _from_text(text), iterations, rate)
-            for number, text, iterations, rate in about["optimizers"]
-        )
+        number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
+        for number, digest, kind, iterations, rate in about["optimizers"]
     }
     with server.lock:
         server.clock, server.changes = about["clock"], about["changes"]
@@ -233,16 +230,18 @@ def packed(server: ParameterServer) -> list[Any]:
 
 def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
     """A state that was captured, as buffers of one message."""
-    cells, buffers = [], []
+    cells: list[Any] = []
+    code = server.code.pickled()
+    buffers: list[Any] = [*code]
     try:
         for one in state.cells:
             arrays = one.arrays or whole_rows(server, one)
-            cells.append(described_cell(one, arrays))
+            cells.append(described_cell(server.code, one, arrays))
             buffers += map(raw, arrays)
         buffers += sum_buffers(state)
     finally:
         release(server, state)
-    about = {**described(state), "cells": cells}
+    about = {**described(state), "cells": cells, "code": len(code)}
     return [json.dumps(about).encode(), *buffers]
 
 
@@ -250,10 +249,12 @@ def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
     """Let a server be as another one was `packed`."""
     about = json.loads(bytes(buffers[0]))
     given = iter(buffers[1:])
+    for _ in range(about["code"]):
+        server.code.add(next(given))
     cells = []
     for one in about["cells"]:
         arrays = [array_of(next(given), dtype, shape) for dtype, shape in one["arrays"]]
-        cells.append((one["number"], cell_of(one, arrays)))
+        cells.append((one["number"], cell_of(server.code, one, arrays)))
     install(server, about, cells, given)
 
 
@@ -280,11 +281,3 @@ def release(server: ParameterServer, state: ServerState) -> None:
     with server.lock:
         for one in state.cells:
             one.cell.captures = [kept for kept in one.cell.captures if kept is not one.rows]
-
-
-def _as_text(value: Any) -> str:
-    return base64.b64encode(cloudpickle.dumps(value)).decode()
-
-
-def _from_text(text: str) -> Any:
-    return pickle.loads(base64.b64decode(text))

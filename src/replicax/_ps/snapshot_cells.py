@@ -24,6 +24,7 @@ from replicax._ps.server_state import (
 )
 
 if TYPE_CHECKING:
+    from replicax._ps.code import Code
     from replicax._ps.server import ParameterServer
     from replicax._ps.snapshot_files import DataFile, SnapshotFolder
 
@@ -70,7 +71,7 @@ def written(
         return before
     if state.rows is None:
         pieces = [data.add([raw(array)]) for array in state.arrays]
-        about = described_cell(state, state.arrays)
+        about = described_cell(server.code, state, state.arrays)
         size = _total(pieces)
         if before is not None and state.continues:
             increments = [*before["increments"], {**about, "pieces": pieces}]
@@ -78,7 +79,7 @@ def written(
             return {**before, **more, "stamp": list(state.stamp)}
         whole = {"chunks": [], "increments": [], "base": size, "more": 0}
         return {**about, "pieces": pieces, **whole}
-    about = described_cell(state, state.rows.arrays)
+    about = described_cell(server.code, state, state.rows.arrays)
     chunks = [
         [data.add([raw(rows), *map(raw, columns)]), len(rows)]
         for rows, columns in state.rows.chunks(server.lock)
@@ -95,28 +96,28 @@ def written(
     return {**about, **held, "base": before["base"], "more": before["more"] + size}
 
 
-def read(folder: SnapshotFolder, entry: Entry) -> Any:
-    """The cell of an entry.
+def read(folder: SnapshotFolder, entry: Entry, code: Code) -> Any:
+    """The cell of an entry, with the code that a server has been sent.
 
     Raises:
         Damaged: If it is not what was written.
     """
     arrays = _arrays(folder, entry)
     if entry["table"] is not None:
-        table = cell_of(entry, arrays)
+        table = cell_of(code, entry, arrays)
         for increment in entry["increments"]:
             names = increment["table"]["names"]
             table.load(dict(zip(names, _arrays(folder, increment), strict=True)))
         return table
     if not entry["chunks"]:
-        return cell_of(entry, arrays)
+        return cell_of(code, entry, arrays)
     # What is trained by rows has memory of its own, to be changed in place.
     own = [np.array(array) for array in arrays]
     own = own or [np.empty(shape, np.dtype(dtype)) for dtype, shape in entry["arrays"]]
     for rows, columns in _chunks(folder, entry):
         for array, column in zip(own, columns, strict=True):
             array[rows] = column
-    return cell_of(entry, own)
+    return cell_of(code, entry, own)
 
 
 def _arrays(folder: SnapshotFolder, entry: Entry) -> list[np.ndarray]:

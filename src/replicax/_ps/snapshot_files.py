@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A place in a data file: its name, where it begins, how long it is, and its checksum.
 Piece = list[Any]
 
-_FORMAT = 1
+FORMAT = 2  # 1 held pickles
 _ALIGNMENT = 64
 _NAMES = re.compile(r"(data|manifest|journal)-(\d{8})-([0-9a-f]+)(\.partial)?")
 
@@ -40,6 +40,17 @@ class Damaged(CheckpointError):
             f"A snapshot holds what was written. Received: '{self.path}', which is shorter, or has "
             "another checksum. The disk has lost something. An older snapshot is taken, if there "
             "is one that is whole."
+        )
+
+
+class OtherFormat(CheckpointError):
+    """Raised for what another version of Replicax wrote: it is neither read nor unpickled."""
+
+    def __init__(self, path: Path, found: Any) -> None:
+        super().__init__(
+            f"A snapshot of a parameter server is read in format {FORMAT}. Received: '{path}' in "
+            f"format {found!r}. Older versions of Replicax wrote pickles, which can run any code. "
+            "Restore a checkpoint, or name another `snapshot_dir`."
         )
 
 
@@ -85,7 +96,7 @@ class SnapshotFolder:
         partial = target.with_name(target.name + ".partial")
         text = json.dumps(body, sort_keys=True)
         with open(partial, "wb") as file:
-            file.write(json.dumps([_FORMAT, zlib.crc32(text.encode()), body]).encode())
+            file.write(json.dumps([FORMAT, zlib.crc32(text.encode()), body]).encode())
             file.flush()
             os.fsync(file.fileno())
         os.rename(partial, target)
@@ -96,13 +107,16 @@ class SnapshotFolder:
 
         Raises:
             Damaged: If it is not what was written.
+            OtherFormat: If another version of Replicax wrote it.
         """
         try:
             found, checksum, body = json.loads(path.read_bytes())
             text = json.dumps(body, sort_keys=True)
         except (ValueError, TypeError) as error:
             raise Damaged(path) from error
-        if found != _FORMAT or zlib.crc32(text.encode()) != checksum:
+        if found != FORMAT:
+            raise OtherFormat(path, found)
+        if zlib.crc32(text.encode()) != checksum:
             raise Damaged(path)
         return body
 
@@ -113,6 +127,8 @@ class SnapshotFolder:
             Damaged: If it is not what was written.
         """
         name, offset, size, checksum = piece
+        if not _NAMES.fullmatch(name):  # no path to somewhere else
+            raise Damaged(self.path / "manifest")
         try:
             # No mapping: the file may be removed, or be on a disk that is not there for ever.
             found: Any = np.fromfile(self.path / name, np.uint8, size, offset=offset)

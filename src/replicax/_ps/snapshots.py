@@ -15,7 +15,7 @@ from replicax._ps import server_state
 from replicax._ps.journal import Journal, records
 from replicax._ps.server import ParameterServer, is_change
 from replicax._ps.snapshot_cells import Entry, changed_cell, files_of, read, size_of, written
-from replicax._ps.snapshot_files import Damaged, SnapshotFolder
+from replicax._ps.snapshot_files import FORMAT, Damaged, OtherFormat, SnapshotFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
+# What is done again. `optimizer` brings code, and is not among them.
+_IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "round", "table", "table_load"}
 _SLACK = 64 << 20  # bytes on disk that nobody needs, which are not worth writing everything again
 
 
@@ -150,6 +152,8 @@ class Snapshots:
         """The server has changed; under its lock."""
         if self._journal is None or not is_change(op, head):
             return
+        if op == "optimizer":  # its code is not for files
+            op, (head, buffers) = "attach", self._server.attached(head)
         try:
             self._journal.append(op, head, buffers)
         except OSError:
@@ -165,7 +169,7 @@ class Snapshots:
     def _next_journal(self, *, is_first: bool = False) -> Journal:
         self._number += 1
         journal = Journal(self._folder.path / self._folder.name("journal", self._number))
-        journal.append("begin", {"run": self._run, "is_first": is_first})
+        journal.append("begin", {"run": self._run, "is_first": is_first, "format": FORMAT})
         return journal
 
     def _captured(self, number: int, cell: Any) -> CellState:
@@ -228,17 +232,17 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
             body = folder.body(path)
             if run not in (None, body["run"]):
                 continue
-            cells = [(entry["number"], read(folder, entry)) for entry in body["cells"]]
+            cells = [(entry["number"], read(folder, entry, server.code)) for entry in body["cells"]]
             sums = [folder.read(piece) for piece in body["sums"]]
         except Damaged as error:
             logger.warning("A snapshot of parameter server %d: %s", server.index, error)
             continue
         server_state.install(server, body["state"], cells, sums)
-        _replay(server, [path for number, path in journals if number >= body["journal"]])
+        _replay(server, [path for number, path in journals if number >= body["journal"]], run)
         return Restored.of(body, path.name)
     first = max((number for number, path in journals if _is_first(path, run)), default=None)
     if first is not None:
-        _replay(server, [path for number, path in journals if number >= first])
+        _replay(server, [path for number, path in journals if number >= first], run)
         return Restored({}, set(), "", first)
     if manifests:
         logger.warning(
@@ -251,12 +255,18 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
 
 def _is_first(path: Path, run: str | None) -> bool:
     for record in records(path):
+        if record.head.get("format") != FORMAT:
+            raise OtherFormat(path, record.head.get("format", 1))
         return record.head["is_first"] and run in (None, record.head["run"])
     return False
 
 
-def _replay(server: ParameterServer, journals: Sequence[Path]) -> None:
+def _replay(server: ParameterServer, journals: Sequence[Path], run: str | None) -> None:
+    # The optimizers of another run are not there; what waited for the end of a round is lost.
+    left_out = {"begin"} if run else {"begin", "round"}
     for path in journals:
         for record in records(path):
-            if is_change(record.op, record.head):
+            if record.op not in _IN_JOURNALS | left_out:
+                raise OtherFormat(path, record.op)
+            if record.op not in left_out:
                 server.handle(None, record)

@@ -141,13 +141,17 @@ def start(
     folder = own_folder(settings, getattr(cluster, "folder", None))
     if folder is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
-    hello, told = {"role": "chief"}, cloudpickle.dumps(settings)
-    dial = Dialer(cluster.secret, settings["run"], hello, told)
+    code: list[bytes] = []
+
+    def told() -> bytes:
+        return cloudpickle.dumps({**settings, "code": code})
+
+    dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
     # Where somebody else starts processes, or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
-    store = ServerStore(steady, partitioner)
+    store = ServerStore(steady, partitioner, code)
     early = isinstance(cluster, StartedCluster) and address is None
     return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
 

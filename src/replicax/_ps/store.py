@@ -32,14 +32,15 @@ class ServerStore:
     Args:
         client: The way to the servers.
         partitioner: Says into how many shards a variable is divided; None for one.
+        code: Gets what is pickled for servers, for those that begin anew.
     """
 
     is_resident = False
     home = None
     has_tables = True
 
-    def __init__(self, client: SteadyClient, partitioner: Any) -> None:
-        self._client = client
+    def __init__(self, client: SteadyClient, partitioner: Any, code: list[bytes]) -> None:
+        self._client, self._code = client, code
         self._partitioner = partitioner
         self._cells = itertools.count()
         self._turn = itertools.count()
@@ -137,7 +138,7 @@ class ServerStore:
             "cells": [],
             "constrained": False,
         }
-        payload = cloudpickle.dumps(recipe)
+        payload = _pickled(recipe, self._code)
         for server in range(self._client.num_servers):
             self._client.tell(server, "optimizer", head, [payload])
         counter = _compat.iterations(optimizer)
@@ -189,7 +190,7 @@ class ServerStore:
         places = self.places(variable)
         # Now, not when the variable is made: a layer sets it afterwards.
         constraint = getattr(variable, "constraint", None)
-        constrained = [] if constraint is None else [cloudpickle.dumps(constraint)]
+        constrained = [] if constraint is None else [_pickled(constraint, self._code)]
         is_table = isinstance(home_of(variable), ServedTable)
         values = (
             []
@@ -284,3 +285,11 @@ def _create_cell(client: SteadyClient, variable: Any, place: Placed, piece: np.n
 def _is_by_rows(home: Any) -> bool:
     """Whether no server has all of a variable."""
     return len(home.places) > 1 or isinstance(home, ServedTable)
+
+
+def _pickled(code: Any, noted: list[bytes]) -> bytes:
+    """Code for servers; noted first, since one may die as soon as it has named it on disk."""
+    pickled = cloudpickle.dumps(code)
+    if pickled not in noted:
+        noted.append(pickled)
+    return pickled

@@ -1,4 +1,7 @@
-"""A worker of `rx.launch.run`: calls the function that it finds in a folder. Run by file name."""
+"""A worker of `rx.launch.run`: calls the function that it finds in a file that it has inherited.
+
+Run by file name, with the descriptors of the call and of each worker's result.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import sys
 from pathlib import Path
 
 
-def main(folder: Path) -> None:
+def main(of_call: int, of_results: list[int]) -> None:
     """Call the function, and write down what it returns."""
     # Replicax is where this file is, installed or not. The caller's path comes with the call.
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from replicax.launch._payload import load_call, save_result
 
-    call = load_call(folder)
-    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    save_result(folder, rank, call.function(*call.args))
+    call = load_call(of_call)
+    rank: int = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    save_result(of_results[rank], call.function(*call.args))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(int(sys.argv[1]), [int(text) for text in sys.argv[2:]])

@@ -9,6 +9,7 @@ import os
 import signal
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,14 @@ def run(
         check_program(program)
         _run(program, num_workers, surroundings, max_restarts, timeout)
         return [None] * num_workers
-    with tempfile.TemporaryDirectory(prefix="replicax-") as folder:
+    with ExitStack() as opened:
+        files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(1 + num_workers)]
         call = fn_or_script if callable(fn_or_script) else str(fn_or_script)
-        save_call(Path(folder), call, tuple(args))
-        program = Program(str(_CALLED), (folder,))
+        save_call(files[0], call, tuple(args))
+        descriptors = tuple(file.fileno() for file in files)
+        program = Program(str(_CALLED), tuple(map(str, descriptors)), descriptors=descriptors)
         _run(program, num_workers, surroundings, max_restarts, timeout)
-        return load_results(Path(folder), num_workers)
+        return load_results(files[1:])
 
 
 def _run(

@@ -1,9 +1,12 @@
-"""How a function, its arguments and its results travel between processes: files in a folder."""
+"""How a function, its arguments and its results travel between processes: files without a name.
+
+Workers inherit them. Nobody else can read one, or put another in its place.
+"""
 
 from __future__ import annotations
 
 import importlib
-import os
+import mmap
 import pickle
 import re
 import sys
@@ -13,11 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from replicax._core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
     from types import ModuleType
-
-_CALL = "call.pickle"
+    from typing import IO
 
 
 class Call(NamedTuple):
@@ -32,11 +33,11 @@ def is_name(text: str) -> bool:
     return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text) is not None
 
 
-def save_call(folder: Path, function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
+def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
     """Write a call for the workers to read.
 
     Args:
-        folder: Where.
+        file: Where.
         function: The function, or its name, `module:function`.
         args: Its arguments.
 
@@ -55,12 +56,12 @@ def save_call(folder: Path, function: Callable[..., Any] | str, args: tuple[Any,
             "devices, inside the function."
         ) from error
     name = function if isinstance(function, str) else None
-    (folder / _CALL).write_bytes(pickle.dumps((list(sys.path), name, data)))
+    _write(file, pickle.dumps((list(sys.path), name, data)))
 
 
-def load_call(folder: Path) -> Call:
+def load_call(descriptor: int) -> Call:
     """Read the call, in a worker; afterwards it imports from where the caller does."""
-    path, name, data = pickle.loads((folder / _CALL).read_bytes())
+    path, name, data = _read(descriptor)
     sys.path[:] = path
     if name is None:
         return Call(*pickle.loads(data))
@@ -71,8 +72,8 @@ def load_call(folder: Path) -> Call:
     return Call(function, pickle.loads(data))
 
 
-def save_result(folder: Path, rank: int, result: Any) -> None:
-    """Write what a worker's function returned.
+def save_result(descriptor: int, result: Any) -> None:
+    """Write what a worker's function returned; what an earlier attempt has written is replaced.
 
     Raises:
         UsageError: If it cannot be sent.
@@ -81,18 +82,26 @@ def save_result(folder: Path, rank: int, result: Any) -> None:
         data = pickle.dumps(result)
     except Exception:
         data = _result_by_value(result)
-    part = _result(folder, rank).with_suffix(".part")
-    part.write_bytes(data)
-    os.replace(part, _result(folder, rank))
+    with open(descriptor, "r+b", closefd=False) as file:
+        file.seek(0)
+        file.truncate()
+        _write(file, data)
 
 
-def load_results(folder: Path, count: int) -> list[Any]:
+def load_results(files: Sequence[IO[bytes]]) -> list[Any]:
     """Read what the workers' functions returned."""
-    return [pickle.loads(_result(folder, rank).read_bytes()) for rank in range(count)]
+    return [_read(file.fileno()) for file in files]
 
 
-def _result(folder: Path, rank: int) -> Path:
-    return folder / f"result-{rank}.pickle"
+def _write(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+
+
+def _read(descriptor: int) -> Any:
+    """What a file holds; wherever in it other processes are, which share their place with us."""
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
+        return pickle.loads(data)
 
 
 def _result_by_value(result: Any) -> bytes:

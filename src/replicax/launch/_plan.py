@@ -41,6 +41,7 @@ class Program:
         target: A Python file, or the name of a module.
         args: Its arguments.
         is_module: Whether it is the name of a module.
+        descriptors: Of open files that it inherits.
 
     Example:
         >>> from replicax.launch._plan import Program
@@ -51,6 +52,7 @@ class Program:
     target: str
     args: tuple[str, ...] = ()
     is_module: bool = False
+    descriptors: tuple[int, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -96,11 +98,13 @@ class ProcessPlan:
         task: Its place in the cluster.
         argv: The program and its arguments.
         env: All of its environment.
+        descriptors: Of open files that it inherits.
     """
 
     task: Task
     argv: tuple[str, ...]
     env: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()
 
 
 def plan(
@@ -144,6 +148,7 @@ def plan(
                 TF_CONFIG: TFConfig(spec, task).to_json(),
                 **surroundings.extra,
             },
+            program.descriptors,
         )
         for task in (Task("worker", index) for index in here)
     ]

@@ -208,7 +208,7 @@ def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess
             stdout=subprocess.PIPE if captures else None,
             stderr=subprocess.PIPE if captures else None,
             start_new_session=True,
-            pass_fds=[gate],
+            pass_fds=[gate, *plan.descriptors],
         )
         watcher.remember(process.pid)
         with suppress(OSError):  # it has been killed before it began

@@ -11,7 +11,6 @@ import pytest
 import replicax as rx
 from replicax._core import compilation_cache
 from replicax._core.env import compilation_cache_folder
-from replicax._core.private_folder import private_folder
 
 from helpers import run_python
 
@@ -124,22 +123,6 @@ def test_a_folder_that_is_asked_for_must_be_one(settings, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(rx.errors.UsageError, match="kept in a folder that this user alone can"):
         rx.config.compilation_cache(tmp_path / "file")
-
-
-@pytest.mark.parametrize("place", ["", "inside"])
-def test_a_folder_that_others_can_write_to_is_not_used(place, tmp_path):
-    made = private_folder(tmp_path / "new" / "cache", "inside")
-    assert [path.stat().st_mode & 0o777 for path in (made, made.parent)] == [0o700, 0o700]
-    assert private_folder(made.parent, "inside") == made
-    (made.parent / place).chmod(0o770)
-    with pytest.raises(PermissionError, match="other users can write to .*run code as this one"):
-        private_folder(made.parent, "inside")
-
-
-def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(PermissionError, match="other users can write"):
-        private_folder(tmp_path, "inside")
 
 
 def test_programs_are_not_kept_where_others_can_write(settings, tmp_path, monkeypatch, caplog):

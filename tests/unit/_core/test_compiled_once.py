@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import threading
 
 import jax
@@ -201,3 +203,32 @@ def test_the_oldest_go_first(folder, monkeypatch):
     monkeypatch.setattr(compilation_cache, "MAX_COMMON", 2)
     compilation_cache._tidy(folder)
     assert [file.name for file in kept(folder)] == ["program-0", "program-1"]
+
+
+class Planted:
+    """Unpickled, it runs code."""
+
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return open, (str(self._marker), "w")
+
+
+def test_a_file_that_names_other_code_is_removed_and_nothing_runs(folder, tmp_path):
+    compiled_by_two()
+    (path,) = kept(folder)
+    path.write_bytes(pickle.dumps(Planted(tmp_path / "it ran")))
+    assert compiled_by_two()[0] == [True, True]
+    assert not (tmp_path / "it ran").exists()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("os", "system"), ("jax", "os.system"), ("jax._src.random.prng", "np.memmap")],
+)
+def test_a_program_refers_to_descriptions_only(module, name):
+    reader = compiled_once_module._Reader(io.BytesIO(), jax.devices())
+    with pytest.raises(pickle.UnpicklingError):
+        reader.find_class(module, name)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._keras.shard_optimizer import Recipe, ShardOptimizer
+from replicax._keras.shard_optimizer import Recipe
 from replicax._ps import server_state
 from replicax._ps.dynamic_cell import DynamicCell
 from replicax._ps.dynamic_table import DynamicTableSpec
@@ -25,8 +25,7 @@ IDS = np.array([3, 10**12, -4])
 
 
 def hosted(optimizer):
-    recipe = Recipe.of(optimizer)
-    return Hosted(recipe, ShardOptimizer(recipe), 0, 0.5)
+    return Hosted.of(Recipe.of(optimizer), 0, 0.5)
 
 
 def attached(cell, by):
@@ -121,8 +120,8 @@ def sorted_export(server):
 
 
 def test_snapshots_and_replicas_hold_all_rows(tmp_path):
-    def process(writer):
-        asked = Asked(ParameterServer(0, {}))
+    def process(writer, code=()):
+        asked = Asked(ParameterServer(0, {"code": code}))
         folder = SnapshotFolder(tmp_path / "server-0", writer)
         snapshots = Snapshots(asked.server, folder, run="run", seconds=3600)
         snapshots.begin()
@@ -145,7 +144,7 @@ def test_snapshots_and_replicas_hold_all_rows(tmp_path):
     assert len(before["ids"]) == 4
     snapshots.close()
 
-    again, snapshots = process("bb")
+    again, snapshots = process("bb", asked.server.code.pickled())
     assert sorted_export(again.server) == before
     again.plan(tables=[5])
     again.push(2, [IDS, np.ones((3, 2), "float32")])
@@ -158,7 +157,7 @@ def test_snapshots_and_replicas_hold_all_rows(tmp_path):
     snapshots.close()
     assert loaded["ids"] == sorted(IDS)
 
-    last, snapshots = process("cc")
+    last, snapshots = process("cc", asked.server.code.pickled())
     snapshots.close()
     assert sorted_export(last.server) == loaded
     replica = ParameterServer(0, {})

@@ -25,7 +25,7 @@ class Member:
 
     def __init__(self, index, settings=SETTINGS):
         self.endpoint = start_member("server", index, SECRET)
-        dial = Dialer(SECRET, "run", {"role": "chief"}, cloudpickle.dumps(settings))
+        dial = Dialer(SECRET, "run", {"role": "chief"}, lambda: cloudpickle.dumps(settings))
         self.link = dial(self.endpoint.addresses)
 
     @property

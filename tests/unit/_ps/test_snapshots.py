@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import functools
+import json
 import logging
+import pickle
 import threading
 import time
+import zlib
 
+import cloudpickle
 import keras
 import numpy as np
 import pytest
 
+from replicax._keras.shard_optimizer import Recipe
 from replicax._ps import snapshots as module
+from replicax._ps.buffers import raw
+from replicax._ps.code import MissingCode
+from replicax._ps.journal import Journal
 from replicax._ps.server import ParameterServer
-from replicax._ps.snapshot_files import SnapshotFolder
+from replicax._ps.snapshot_files import Damaged, OtherFormat, SnapshotFolder
 from replicax._ps.snapshots import Snapshots
 
 from helpers import wait_until
@@ -22,10 +32,13 @@ ROWS = 1000
 
 
 class Process:
-    """A server with snapshots, as one process of it; `die` ends it as kill does."""
+    """A server with snapshots, as one process of it; `die` ends it as kill does.
 
-    def __init__(self, path, run="run", writer="aa"):
-        self.asked = Asked(ParameterServer(0, {}))
+    The coordinator sends the next one the code that it has sent before.
+    """
+
+    def __init__(self, path, run="run", writer="aa", code=()):
+        self.asked = Asked(ParameterServer(0, {"code": code}))
         self.server = self.asked.server
         self.folder = SnapshotFolder(path, writer)
         self.snapshots = Snapshots(self.server, self.folder, run=run, seconds=3600)
@@ -43,6 +56,7 @@ def start(tmp_path):
     def start(**kwargs):
         if started:
             started[-1].die()
+            kwargs = {"code": started[-1].server.code.pickled(), **kwargs}
         started.append(Process(tmp_path / "server-0", writer=f"{len(started):02x}", **kwargs))
         return started[-1]
 
@@ -373,3 +387,112 @@ def test_they_are_taken_by_themselves(tmp_path, caplog, monkeypatch):
         assert caplog.text.count("cannot write snapshots") == 1
     finally:
         snapshots.close()
+
+
+class Own(keras.optimizers.SGD):
+    """An optimizer of the program, which no module holds that a server could import."""
+
+
+def doubled(kernel):
+    return 2 * kernel
+
+
+def constrained(asked):
+    """Cells that both an optimizer and a constraint of the program are for; one has momenta."""
+    asked.create(1, ones(2), "kernel")
+    asked.create(2, [1.0, 5.0], "other")
+    recipe = cloudpickle.dumps(Recipe.of(Own(0.5, momentum=0.5)))
+    about = {"id": 0, "iterations": 3, "learning_rate": 0.5, "cells": [], "constrained": False}
+    asked.change("optimizer", about, [recipe])
+    head = {"id": 0, "cells": [[1, 1, True]], "constrained": True}
+    momenta = np.array([0.25, 0.5], "float32")
+    asked.change("optimizer", head, [b"", raw(momenta), cloudpickle.dumps(doubled)])
+    asked.change("optimizer", {**head, "cells": [[2, 0, True]], "constrained": False}, [b""])
+    return asked
+
+
+@pytest.mark.parametrize("is_taken", [True, False], ids=["snapshot", "journal"])
+def test_no_code_is_in_the_files(start, is_taken):
+    first = start()
+    constrained(first.asked)
+    if is_taken:
+        assert first.snapshots.take()
+    written = b"".join(path.read_bytes() for path in first.folder.path.iterdir())
+    assert b"momentum" not in written  # of the optimizer's configuration
+    assert b"doubled" not in written
+    second = start()
+    assert held(second.server) == held(first.server)
+    second.asked.plan(cells=[1, 2])
+    second.asked.push(0, [ones(2), ones(2)])
+    # SGD with momentum: m ← 0.5 m − 0.5 g, v ← v + m; then the constraint.
+    np.testing.assert_allclose(second.asked.value(1, (2,)), [2 * 0.625, 2 * 0.75])
+    np.testing.assert_allclose(second.asked.value(2, (2,)), [0.5, 4.5])
+
+
+def test_code_that_was_not_sent_is_missed_when_it_is_needed(start):
+    constrained(start().asked)
+    second = start(code=()).asked
+    np.testing.assert_array_equal(second.value(1, (2,)), [1.0, 1.0])
+    second.plan(cells=[1])
+    with pytest.raises(MissingCode):
+        second.push(0, [ones(2)])
+
+
+class Planted:
+    """Unpickled, it runs code."""
+
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return open, (str(self._marker), "w")
+
+
+def text_of(planted):
+    return base64.b64encode(pickle.dumps(planted)).decode()
+
+
+def plant_in_manifest(path, planted, number=1):
+    """A manifest of an older version: optimizers and constraints were pickles."""
+    body = json.loads(path.read_bytes())[2]
+    body["state"]["optimizers"] = [[0, text_of(planted), 0, 0.1]]
+    for cell in body["cells"]:
+        cell["constraint"] = text_of(planted)
+    checksum = zlib.crc32(json.dumps(body, sort_keys=True).encode())
+    path.write_text(json.dumps([number, checksum, body]))
+
+
+def plant_in_journal(path, planted):
+    """An `optimizer` message as it travels, which brings its code."""
+    journal = Journal(path.with_name("journal-99999999-ff"))
+    journal.append("begin", {"run": "run", "is_first": False, "format": 2})
+    head = {"id": 7, "iterations": 0, "learning_rate": 0.1, "cells": [], "constrained": False}
+    journal.append("optimizer", head, [pickle.dumps(planted)])
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("plant", "error"),
+    [
+        (plant_in_manifest, OtherFormat),
+        (functools.partial(plant_in_manifest, number=2), ValueError),
+        (plant_in_journal, OtherFormat),
+    ],
+)
+def test_planted_pickles_are_refused_and_nothing_runs(tmp_path, plant, error):
+    first = Process(tmp_path / "server-0")
+    trained(first)
+    first.snapshots.take()
+    first.die()
+    (manifest,) = first.folder.path.glob("manifest-*")
+    plant(manifest, Planted(tmp_path / "it ran"))
+    with pytest.raises(error):
+        Process(tmp_path / "server-0", writer="bb", code=first.server.code.pickled())
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_a_manifest_names_files_of_its_folder_only(tmp_path):
+    (tmp_path / "secret").write_bytes(b"none of it")
+    folder = SnapshotFolder(tmp_path / "server-0", "aa")
+    with pytest.raises(Damaged):
+        folder.read(["../secret", 0, 4, zlib.crc32(b"none")])

@@ -23,7 +23,7 @@ import jax
 
 from replicax._core.env import folder_for_cache
 from replicax._core.handlers import ahead
-from replicax._core.private_folder import private_folder
+from replicax._core.private_folder import private_or_temporary
 
 HEADERS = sorted(Path(__file__).parent.glob("*.h"))
 # For kernels that call nothing.
@@ -143,7 +143,8 @@ def _planned(
     parts = [*texts, jax.__version__, _instructions(), *command]
     parts += [str(about.st_size), str(about.st_mtime_ns), *made_of]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return command, private_folder(folder_for_cache() / "replicax", "kernels") / f"{name}-{key}.so"
+    folder = private_or_temporary(folder_for_cache() / "replicax", "kernels")
+    return command, folder / f"{name}-{key}.so"
 
 
 @functools.cache

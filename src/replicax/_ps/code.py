@@ -1,0 +1,74 @@
+"""The program's own code that servers run, optimizers and constraints, by the digest of its bytes.
+
+It comes over connections, from whoever knows the cluster's secret, and never from a file: a
+snapshot names it, and a server that begins anew is sent it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterable
+from typing import Any, NoReturn, final
+
+from replicax._core.errors import ClusterError
+from replicax._keras.shard_optimizer import Recipe
+
+
+class MissingCode(ClusterError):
+    """Raised when a server needs an optimizer or a constraint that nobody has sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A server runs optimizers and constraints that the coordinator has sent. Received: a "
+            "snapshot that names another one. Code is not read from files. Begin a new run, with "
+            "`restore=True` if it is to have these variables."
+        )
+
+
+@final
+class Code:
+    """What a server was sent.
+
+    Args:
+        pickled: What it was sent before.
+    """
+
+    def __init__(self, pickled: Iterable[bytes] = ()) -> None:
+        self._held: dict[str, tuple[bytes, Any]] = {}
+        for one in pickled:
+            self.add(one)
+
+    def add(self, pickled: Any) -> Any:
+        """Unpickle what a connection has brought; the same bytes give the same object."""
+        data = bytes(pickled)
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._held:
+            self._held[digest] = data, pickle.loads(data)
+        return self._held[digest][1]
+
+    def digest_of(self, value: Any) -> str | None:
+        """The name of what `add` gave; None for None."""
+        found = (digest for digest, (_, held) in self._held.items() if held is value)
+        return None if value is None else next(found)
+
+    def recipe(self, digest: str) -> Recipe:
+        """An optimizer, or what raises MissingCode when it is made."""
+        return self._held[digest][1] if digest in self._held else Recipe(_Missing, {})
+
+    def constraint(self, digest: str | None) -> Any:
+        """A constraint, or what raises MissingCode when it is called; None for None."""
+        if digest is None:
+            return None
+        return self._held[digest][1] if digest in self._held else _Missing.from_config
+
+    def pickled(self) -> list[bytes]:
+        """All of it, to be sent to another server."""
+        return [data for data, _ in self._held.values()]
+
+
+@final
+class _Missing:
+    @classmethod
+    def from_config(cls, _: Any) -> NoReturn:
+        raise MissingCode

@@ -1,0 +1,75 @@
+"""Folders whose files run as code: who may write to them, up to the root."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from replicax._core import private_folder as module
+from replicax._core.private_folder import InsecureFolder, private_folder, private_or_temporary
+
+
+@pytest.mark.parametrize("place", ["", "inside"])
+def test_a_folder_that_others_can_write_to_is_not_used(place, tmp_path):
+    made = private_folder(tmp_path / "new" / "cache", "inside")
+    assert [path.stat().st_mode & 0o777 for path in (made, made.parent)] == [0o700, 0o700]
+    assert private_folder(made.parent, "inside") == made
+    (made.parent / place).chmod(0o770)
+    with pytest.raises(InsecureFolder) as refused:
+        private_folder(made.parent, "inside")
+    assert refused.value.path == made.parent / place
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(InsecureFolder):
+        private_folder(tmp_path, "inside")
+
+
+def test_who_can_write_above_could_put_another_folder_there(tmp_path):
+    private_folder(tmp_path / "open" / "cache", "inside")
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(InsecureFolder) as refused:
+        private_folder(tmp_path / "open" / "cache", "inside")
+    assert refused.value.path == tmp_path / "open"
+    (tmp_path / "open").chmod(0o1777)  # as /tmp: nobody else can move what is in it
+    private_folder(tmp_path / "open" / "cache", "inside")
+
+
+def test_a_link_is_as_safe_as_where_it_is_and_where_it_leads(tmp_path):
+    for name in ("open", "closed"):
+        (tmp_path / name / "cache").mkdir(parents=True, mode=0o700)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "closed" / "link").symlink_to(tmp_path / "open" / "cache")
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "closed" / "cache")
+    for link in ("closed/link", "open/link"):
+        with pytest.raises(InsecureFolder) as refused:
+            private_folder(tmp_path / link, "inside")
+        assert refused.value.path == tmp_path / "open"
+
+
+def test_what_others_can_have_written_goes_before_the_folder_is_closed(tmp_path):
+    inside = tmp_path / "cache" / "inside"
+    inside.mkdir(parents=True)
+    inside.parent.chmod(0o755)
+    inside.chmod(0o755)
+    for name, mode in [("mine", 0o644), ("theirs", 0o664)]:
+        (inside / name).touch()
+        (inside / name).chmod(mode)
+    private_folder(inside.parent, "inside")
+    assert [path.name for path in inside.iterdir()] == ["mine"]
+    assert inside.stat().st_mode & 0o777 == 0o700
+
+
+def test_instead_of_it_there_is_one_for_this_program_and_that_is_said_once(tmp_path, caplog):
+    tmp_path.chmod(0o777)
+    with caplog.at_level(logging.WARNING, "replicax"):
+        found = {private_or_temporary(tmp_path / "cache", "inside") for _ in range(2)}
+    (folder,) = found
+    assert not folder.is_relative_to(tmp_path)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(caplog.records) == 1 and str(tmp_path) in caplog.text
+    module._remove(folder, os.getpid() + 1)  # a fork has nothing to remove
+    assert folder.exists()
