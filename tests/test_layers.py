@@ -21,7 +21,8 @@ LAYERS = {
     "_core.progress": set(),
     "_core.timing": set(),
     "_core.tracing": {"_core.errors"},
-    "_control": {"_core.errors", "_core.env", "_core.progress", "_core.timing"},
+    "_net": {"_core.errors", "_core.env"},
+    "_control": {"_net", "_core.errors", "_core.env", "_core.progress", "_core.timing"},
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core", "_control", "cluster_resolver"},
     "_keras": {"_core", "_control"},
@@ -35,8 +36,8 @@ LAYERS = {
         "_core.tracing",
     },
     "_input": {"_core", "data"},
-    "_mesh": {"_core", "_control", "_keras", "cluster_resolver"},
-    "_ps": {*ENGINE, "cluster_resolver"},
+    "_mesh": {"_core", "_control", "_keras", "_net", "cluster_resolver"},
+    "_ps": {*ENGINE, "_net", "cluster_resolver"},
     "tpu": {"_core", "_mesh", "cluster_resolver"},
     "config": {"_core", "_mesh", "cluster_resolver"},
     "strategies": {*ENGINE, "_ps", "cluster_resolver", "tpu"},
@@ -145,6 +146,7 @@ LIBRARIES = {
 }
 STDLIB_ONLY = {
     "_control",
+    "_net",
     "_core.env",
     "_core.errors",
     "_core.progress",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from replicax._ps.cluster import place_of
 from replicax._ps.contact import Presence
 from replicax._ps.wire import Link, Listener
 
@@ -15,12 +16,13 @@ from replicax._ps.wire import Link, Listener
 class TinyEndpoint:
     """Answers what every member answers, and with what it was started."""
 
-    def __init__(self, role, index, secret, settings, host, port):
+    def __init__(self, role, index, secret, settings, host, port, at):
         self._presence = Presence(role, index)
         variables = {name: os.environ.get(name) for name in settings.get("variables", [])}
         draws = np.random.random() if settings.get("draws") else None
         self._given = {"pid": os.getpid(), "variables": variables, "draws": draws}
-        self._listener = Listener(secret, self._handle, host=host, port=port)
+        place = place_of(role, index, at)
+        self._listener = Listener(secret, self._handle, host=host, port=port, place=place)
         self.addresses = self._presence.addresses = self._listener.start()
 
     def wait(self):
@@ -35,7 +37,7 @@ class TinyEndpoint:
         return self._given if answer is None else answer, ()
 
 
-def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
+def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0, at=""):
     """Start one, or fail to."""
     once = settings.get("dies_once")
     if once and not Path(once).exists():
@@ -43,7 +45,7 @@ def start_member(role, index, secret, settings, *, host="127.0.0.1", port=0):
         os.kill(os.getpid(), signal.SIGKILL)
     if settings.get("fails"):
         raise OSError(f"{role} {index} has no disk")
-    return TinyEndpoint(role, index, secret, settings, host, port)
+    return TinyEndpoint(role, index, secret, settings, host, port, at)
 
 
 def about(member, secret, op="about"):

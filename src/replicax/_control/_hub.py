@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from replicax._control._door import Door
 from replicax._control._ledger import Ledger
+from replicax._control._meeting import is_double, number_of, process_of
 from replicax._control._message import worker_lost
 from replicax._control._notices import Notices
 from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
 from replicax._control._ticks import Ticks
 from replicax._control._wire import BROKEN, Wire, encode
+from replicax._net import Caller, Connection, Door, Secret
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
 
+HUB = "the hub of the workers"  # its place in the cluster
 _HEARING_SECONDS = 2.0
+_SECONDS_TO_CONNECT = 60.0  # all workers were there just before
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
@@ -39,31 +42,36 @@ class Hub:
 
     Args:
         size: How many workers there are.
-        token: What the others have to know.
+        secret: What the others have to know.
         limits: What the watchdog goes by.
         on_notice: Called with what it wants people to know.
     """
 
     def __init__(
-        self, size: int, token: str, *, limits: Limits, on_notice: Callable[[str], None]
+        self, size: int, secret: Secret, *, limits: Limits, on_notice: Callable[[str], None]
     ) -> None:
         self._size = size
         self._limits = limits
         self._on_notice = on_notice
-        self._door = Door(token, self._admit)
+        self._door = Door(secret, HUB, self._serve, admit=self._admit)
         self._ticks = Ticks(limits.beat)
         self._ledger = Ledger(size, self._ticks)
         self._lock = threading.Lock()
         self._mouths: dict[int, Mouth] = {}
         self._wires: dict[int, Wire] = {}
+        self._processes: dict[int, tuple[str, int]] = {}  # the host and pid of each that came
         self._heard: set[int] = set()  # who has confirmed a verdict
         self._open = threading.Condition(self._lock)  # the wires that are still open: who is there
-        self._complete, self._wake = threading.Event(), threading.Event()
+        self._wake = threading.Event()
+        self._gone: set[int] = set()  # who connected and left before all were here
+        self._complete = False
         self._closing = self._over = False
 
-    def listen(self, port: int) -> int:
-        """Open the door; give the port."""
-        return self._door.open(port)
+    def listen(self, host: str, port: int) -> int:
+        """Open the door on an interface; give the port."""
+        sock = self._door.listen(host, port)
+        self._door.open()
+        return sock.getsockname()[1]
 
     def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> list[int]:
         """Let the chief take part, wait for the others, and begin to watch.
@@ -73,8 +81,11 @@ class Hub:
         """
         with self._lock:
             self._add(0, mouth, host=host, pid=pid)
-        if not self._complete.wait(self._limits.joining):
-            return [index for index in range(self._size) if index not in self._mouths]
+            seconds = min(self._limits.joining, _SECONDS_TO_CONNECT)
+            self._open.wait_for(lambda: self._complete or self._gone, seconds)
+            missing = {index for index in range(self._size) if index not in self._mouths}
+            if self._gone or missing:
+                return sorted(self._gone or missing)
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
         return []
 
@@ -124,28 +135,30 @@ class Hub:
         """End all connections, once the others have hung up if all is over."""
         self._closing = True
         self._wake.set()
-        self._door.close()
+        self._door.shut()
         with self._open:
             if self._over:
                 self._open.wait_for(lambda: not self._wires, _LEAVING_SECONDS)
-            wires = list(self._wires.values())
-        for wire in wires:
-            wire.close()
+        self._door.close()
 
-    def _admit(self, hello: dict[str, Any], wire: Wire) -> bool:
-        """Let a worker in that knows the token, and hear what it says until it hangs up."""
-        index, size = hello.get("index"), hello.get("size")
-        if not isinstance(index, int) or not 0 < index < self._size or size != self._size:
-            return False
-        host, pid = str(hello.get("host")), int(hello.get("pid", 0))
+    def _admit(self, caller: Caller) -> dict[str, Any]:
+        index, process = number_of(caller, self._size), process_of(caller)
         with self._lock:
-            if index in self._mouths:
-                return False
+            before = self._processes.setdefault(index, process)
+        if before is not process:
+            raise is_double(index, before, process)
+        return {}
+
+    def _serve(self, connection: Connection) -> None:
+        """Hear what a worker says until it hangs up."""
+        sock, session, caller = connection
+        index, wire = caller.hello["index"], Wire(sock, session)
+        wire.start()
+        with self._open:
             self._wires[index] = wire
-            wire.start()
+            host, pid = self._processes[index]
             self._add(index, wire, host=host, pid=pid)
         self._hear(index, wire)
-        return True
 
     def _add(self, index: int, mouth: Mouth, *, host: str, pid: int) -> None:
         self._mouths[index] = mouth
@@ -154,7 +167,8 @@ class Hub:
             table = to_json(self._ledger.states(), set())
             for wire in self._wires.values():
                 wire.send(encode({"kind": "welcome", "workers": table}))
-            self._complete.set()
+            self._complete = True
+            self._open.notify_all()
 
     def _hear(self, index: int, wire: Wire) -> None:
         try:
@@ -169,6 +183,8 @@ class Hub:
             wire.close()
             with self._open:
                 self._wires.pop(index, None)
+                if not self._complete:
+                    self._gone.add(index)
                 self._open.notify_all()
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:

@@ -77,7 +77,7 @@ class Offers:
     def tell(self, kind: str, key: Key, payload: bytes = b"", **more: Any) -> None:
         """Tell the hub something of a call."""
         header = {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
-        self._link.send(encode({**header, "payload": len(payload)}), payload)
+        self._link.send(encode(header), payload)
 
     def _begin(self, name: str) -> Key:
         # Garbage is collected in the midst of anything: what that withdraws is told here.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._ending import end_process, print_notice
-from replicax._control._hub import Hub
+from replicax._control._hub import HUB, Hub
 from replicax._control._line import Line
+from replicax._control._meeting import dial, hello
 from replicax._control._message import listed
-from replicax._control._wire import BROKEN, Wire, decode, encode
+from replicax._control._wire import BROKEN, Wire, decode
 from replicax._core.errors import ClusterError, WorkerLost
+from replicax._net import PATIENCE, Secret, interface_of
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -30,6 +34,7 @@ def open_channel(
     host: str,
     announce: Callable[[Endpoint | None], Endpoint],
     limits: Limits,
+    secret: Secret | None = None,
     port: int = 0,
     on_failure: Callable[[WorkerLost], None] = end_process,
     on_notice: Callable[[str], None] = print_notice,
@@ -43,6 +48,7 @@ def open_channel(
         announce: Called once by every worker. It takes what the chief has to say, None from the
             others, and gives that to all: host, port, and a token that nobody else should see.
         limits: What the watchdog goes by.
+        secret: What the cluster's processes know; None if it has none.
         port: Where the chief listens; 0 lets the system choose.
         on_failure: What is done when a worker is lost; without it, this process ends.
         on_notice: What is done with notices of the watchdog, on the chief.
@@ -55,14 +61,22 @@ def open_channel(
     """
     if index == 0:
         token = secrets.token_hex(32)
-        hub = Hub(size, token, limits=limits, on_notice=on_notice)
+        hub = Hub(size, _of_run(secret, token), limits=limits, on_notice=on_notice)
         try:
-            announce({"host": host, "port": hub.listen(port), "token": token})
+            announce({"host": host, "port": hub.listen(interface_of(host), port), "token": token})
             return _join_here(hub, size, limits=limits, on_failure=on_failure)
         except BaseException:
             hub.close()
             raise
-    return _join(announce(None), index, size, limits=limits, on_failure=on_failure)
+    endpoint = announce(None)
+    own = _of_run(secret, str(endpoint["token"]))
+    return _join(endpoint, own, index, size, limits=limits, on_failure=on_failure)
+
+
+def _of_run(secret: Secret | None, token: str) -> Secret:
+    """What the workers of one run know: who sees only the token, or the secret, does not."""
+    value = hmac.digest(secret.value if secret else b"", token.encode(), "sha256")
+    return Secret(value, secret.source if secret else "that of its run")
 
 
 @final
@@ -123,24 +137,23 @@ def _join_here(
 
 def _join(
     endpoint: Mapping[str, Any],
+    secret: Secret,
     index: int,
     size: int,
     *,
     limits: Limits,
     on_failure: Callable[[WorkerLost], None],
 ) -> Line:
-    wire = _connect(endpoint, limits)
-    hello = {"kind": "hello", "token": endpoint["token"], "index": index, "size": size}
-    wire.send(encode({**hello, "host": socket.gethostname(), "pid": os.getpid()}))
+    wire = _connect(endpoint, secret, index, limits)
     try:
         welcome, _ = wire.receive()
     except BROKEN as error:
         wire.close()
         raise ClusterError(
-            f"The chief lets each worker of its cluster in once. Received: {error!r} for worker "
-            f"{index} of {size} from {endpoint['host']}:{endpoint['port']}. It hangs up on whom "
-            "it does not know, and when not all workers come in time. Let all workers be started "
-            "for the same cluster, each with its own number; see what the chief prints."
+            "All workers of a cluster connect to the chief when they start. "
+            f"Received: {error!r} for worker {index} of {size} from {endpoint['host']}:"
+            f"{endpoint['port']}. The chief hangs up when not all workers come in time, and when "
+            "it ends. See what it prints."
         ) from error
     line = Line(index, size, link=wire, limits=limits, on_failure=on_failure)
     line.take(welcome)
@@ -150,18 +163,28 @@ def _join(
     return line
 
 
-def _connect(endpoint: Mapping[str, Any], limits: Limits) -> Wire:
+def _connect(endpoint: Mapping[str, Any], secret: Secret, index: int, limits: Limits) -> Wire:
     address = (str(endpoint["host"]), int(endpoint["port"]))
     try:
-        sock = socket.create_connection(address, limits.joining)
-    except OSError as error:
+        return dial(
+            socket.create_connection(address, limits.joining),
+            secret,
+            place=f"worker {index}",
+            wanted=HUB,
+            hello=hello(index),
+            peer=f"the chief at {address[0]}:{address[1]}",
+            deadline=time.monotonic() + PATIENCE,
+            seconds=None,
+        )
+    except BROKEN as error:
+        if isinstance(error, ClusterError):
+            raise
         raise ClusterError(
             "Every worker has to reach the chief by TCP. "
-            f"Received: {error} at {address[0]}:{address[1]}. Workers agree, and notice when one "
+            f"Received: {error!r} at {address[0]}:{address[1]}. Workers agree, and notice when one "
             "is lost, by way of the chief. Let the cluster's address of the chief be one that the "
             "others reach, and open this port."
         ) from error
-    return Wire(sock)
 
 
 def _hear(line: Line, wire: Wire) -> None:

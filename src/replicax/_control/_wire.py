@@ -1,22 +1,29 @@
-"""A TCP connection that carries frames: a header of JSON, and bytes behind it if there are any."""
+"""A TCP connection that carries frames: a header of JSON, and bytes behind it if there are any.
+
+    length of the header, length of the payload | seal | header | payload | seal
+
+No byte is believed, and nothing is parsed, before its seal was checked.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import threading
-import weakref
 from collections import deque
 from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
+from replicax._net import TAG_SIZE
+
 if TYPE_CHECKING:
     from io import BufferedReader
 
-_LENGTH = struct.Struct("!I")
+    from replicax._net import Session
+
+_LENGTHS = struct.Struct("!IQ")
 _LARGEST = 1 << 28  # bytes of JSON
 _CHUNK = 1 << 18
 BROKEN = (OSError, EOFError, ValueError, RecursionError)  # what `receive` raises when it is over
@@ -31,34 +38,12 @@ class Frame(NamedTuple):
 
 def encode(header: dict[str, Any]) -> bytes:
     """Make a header that can be sent. Anything but JSON is a TypeError or a ValueError."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(text)) + text
+    return json.dumps(header, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> dict[str, Any]:
     """Read what `encode` made."""
-    return json.loads(data[_LENGTH.size :])
-
-
-_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-
-def keep_from_children(sock: socket.socket) -> socket.socket:
-    """Close a socket in processes that this one forks.
-
-    Else the connection stays open as long as they live, and nobody notices that we have died.
-    """
-    _ours.add(sock)
-    return sock
-
-
-def _close_in_child() -> None:
-    for sock in list(_ours):
-        with suppress(OSError):  # closed before
-            os.close(sock.detach())
-
-
-os.register_at_fork(after_in_child=_close_in_child)
+    return json.loads(data)
 
 
 @final
@@ -67,13 +52,13 @@ class Wire:
 
     Args:
         sock: The socket; the wire closes it.
+        session: What seals the frames.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    def __init__(self, sock: socket.socket, session: Session) -> None:
         self.received = 0  # bytes; that it grows is a sign of life during a large payload
-        self._sock = keep_from_children(sock)
+        self._sock = sock
+        self._session = session
         self._file = cast("BufferedReader", sock.makefile("rb", _CHUNK // 4))
         self._changed = threading.Condition()
         self._waiting: deque[memoryview] = deque()
@@ -88,11 +73,15 @@ class Wire:
         """Send a frame, now or later. Those of one thread arrive in order.
 
         Args:
-            frame: A header that `encode` made; for a payload, with its size as `payload`.
+            frame: A header that `encode` made.
             payload: The bytes behind it.
         """
-        parts = [memoryview(part) for part in (frame, payload) if part]
+        lengths, seal = _LENGTHS.pack(len(frame), len(payload)), self._session.outgoing
         with self._changed:
+            begin = b"".join((lengths, seal.tag(lengths), frame))
+            end = seal.tag(frame, payload)
+            sent = (begin, payload, end) if payload else (begin + end,)
+            parts = [memoryview(part) for part in sent]
             while parts and not self._waiting:
                 sent = self._send_at_once(parts[0])
                 if sent < len(parts[0]):
@@ -103,18 +92,20 @@ class Wire:
             if self._waiting:
                 self._changed.notify_all()
 
-    def receive(self, largest: int = _LARGEST) -> Frame:
+    def receive(self) -> Frame:
         """Wait for a frame. Raises one of `BROKEN` when there is none any more, or it is none."""
-        (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
-        if length > largest:
+        seal = self._session.incoming
+        lengths, tag = self._read(_LENGTHS.size), self._read(TAG_SIZE)
+        seal.check(tag, lengths)
+        length, size = _LENGTHS.unpack(lengths)
+        if length > _LARGEST:
             raise EOFError
-        header = json.loads(self._read(length))
+        frame, payload = self._read(length), self._read(size) if size else b""
+        seal.check(self._read(TAG_SIZE), frame, payload)
+        header = json.loads(frame)
         if not isinstance(header, dict):
             raise EOFError
-        size = header.get("payload", 0)
-        if largest < _LARGEST and size:
-            raise EOFError
-        return Frame(header, self._read(size) if size else b"")
+        return Frame(cast("dict[str, Any]", header), payload)
 
     def close(self) -> None:
         """End the connection; what waits is dropped."""

@@ -14,8 +14,9 @@
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
                          nothing, or stands still while others wait for it, ends all. Default: 30.
-`RX_CLUSTER_SECRET`      read by the processes of a parameter-server cluster, to trust each other;
-                         set by `replicax run`.
+`RX_CLUSTER_SECRET`      read by the processes of a cluster, to trust each other; set by
+                         `replicax run`.
+`RX_CLUSTER_SECRET_FILE` read where it is unset: a file with the secret, of this user only.
 `RX_PROCESSES_HERE`      set by `replicax run`, for the processes that it starts: how many share
                          this machine.
 `RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or the
@@ -51,6 +52,7 @@ LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
+RX_CLUSTER_SECRET_FILE = "RX_CLUSTER_SECRET_FILE"
 RX_CPU_TUNING = "RX_CPU_TUNING"
 RX_PROCESSES_HERE = "RX_PROCESSES_HERE"
 _PARTS = "attention convolutions fusions memory optimizers pooling products tables threads"
@@ -188,6 +190,11 @@ def ray_asks_for_token(environ: Mapping[str, str] | None = None) -> bool:
 def cluster_secret_text(environ: Mapping[str, str] | None = None) -> str:
     """What `RX_CLUSTER_SECRET` says; empty if it says nothing."""
     return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET, "").strip()
+
+
+def cluster_secret_file(environ: Mapping[str, str] | None = None) -> str:
+    """What `RX_CLUSTER_SECRET_FILE` says; empty if it says nothing."""
+    return (os.environ if environ is None else environ).get(RX_CLUSTER_SECRET_FILE, "").strip()
 
 
 def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -23,15 +23,24 @@ from replicax._control import (
     meet,
     open_channel,
     set_current,
+    split,
     wait_until_open,
 )
 from replicax._control.agreement import agree
 from replicax._core.device_errors import is_device_error
 from replicax._core.env import prefer_nccl_ring
-from replicax._core.errors import BackendAlreadyInitialized, ClusterError
+from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
 from replicax._core.starting import begin
+from replicax._net import (
+    HOW_TO,
+    Secret,
+    given_secret,
+    interface_of,
+    is_loopback,
+    secret_of_this_machine,
+)
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 logger = logging.getLogger("replicax")
@@ -116,13 +125,14 @@ def join(process: JaxProcess, timeout: float | None = None) -> None:
     if process.num_processes == 1:
         return
     if not jax.distributed.is_initialized():
-        line = _open(process, _at_address(process, timeout), timeout)
+        secret = secret_of(process)
+        line = _open(process, _at_address(process, timeout, secret), timeout, secret)
         _join_jax(process, line)
     else:  # by us, or by the user in his own way
         _check_same(process)
         if not isinstance(current(), Alone):
             return
-        line = _open(process, _by_devices, timeout)
+        line = _open(process, _by_devices, timeout, secret_of(process))
     # After JAX's own hooks, so before them at the end: then nobody waits in JAX's barrier.
     line.install_exit_hooks(is_device_error)
     set_current(line)
@@ -134,7 +144,11 @@ def _join_jax(process: JaxProcess, line: Line) -> None:
     if process.process_id:
         wait_until_open(process.coordinator_address, _SECONDS_TO_OPEN)
     try:
-        jax.distributed.initialize(*process, shutdown_timeout_seconds=_SECONDS_TO_LEAVE)
+        jax.distributed.initialize(
+            *process,
+            coordinator_bind_address=_bind_address(process.coordinator_address),
+            shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
+        )
     except RuntimeError as error:
         line.fail(str(error))
         if "before" not in str(error):
@@ -147,18 +161,59 @@ def _join_jax(process: JaxProcess, line: Line) -> None:
         ) from error
 
 
-def _open(process: JaxProcess, announce: Announce, seconds: float | None) -> Line:
+def secret_of(process: JaxProcess) -> Secret | None:
+    """What the workers of a cluster know; None if it has no secret, which the chief says once.
+
+    A cluster that does not leave this machine has that of its user.
+
+    Args:
+        process: This process and where the cluster meets.
+
+    Raises:
+        ClusterSpecError: If others could have read the file with the secret.
+    """
+    if given := given_secret():
+        return given
+    host, _ = split(process.coordinator_address)
+    reason = f"the workers meet at {host}"
+    if is_loopback(host):
+        try:
+            return secret_of_this_machine()
+        except ClusterSpecError as error:
+            reason = str(error)
+    if not process.process_id:
+        logger.warning(
+            "This cluster has no secret (%s): whoever reaches the chief first can take a worker's "
+            "place. %s",
+            reason,
+            HOW_TO,
+        )
+    return None
+
+
+def _bind_address(address: str) -> str | None:
+    """Where the chief's service of JAX listens; None for all interfaces, as JAX does."""
+    host, port = split(address)
+    interface = interface_of(host)
+    if not interface:
+        return None
+    return f"[{interface}]:{port}" if ":" in interface else f"{interface}:{port}"
+
+
+def _open(
+    process: JaxProcess, announce: Announce, seconds: float | None, secret: Secret | None
+) -> Line:
     address, size, index = process
-    host, limits = address.rpartition(":")[0], Limits.from_environ()
-    limits = replace(limits, joining=seconds or _SECONDS_TO_JOIN)
-    return open_channel(index, size, host=host, announce=announce, limits=limits)
+    limits = replace(Limits.from_environ(), joining=seconds or _SECONDS_TO_JOIN)
+    host, _ = split(address)
+    return open_channel(index, size, host=host, announce=announce, limits=limits, secret=secret)
 
 
-def _at_address(process: JaxProcess, seconds: float | None) -> Announce:
+def _at_address(process: JaxProcess, seconds: float | None, secret: Secret | None) -> Announce:
     """The chief's endpoint, told at the address that the cluster's description gives."""
     address, size, index = process
     limit = seconds or _SECONDS_TO_JOIN
-    return lambda offer: meet(address, index, size, seconds=limit, offer=offer)
+    return lambda offer: meet(address, index, size, seconds=limit, offer=offer, secret=secret)
 
 
 def _by_devices(endpoint: dict[str, Any] | None) -> dict[str, Any]:

@@ -103,6 +103,7 @@ class StartMember(Protocol):
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        at: str = "",
     ) -> Endpoint: ...
 
 
@@ -137,6 +138,18 @@ def local_size(cores: int) -> Size:
 def task_name(role: str, index: int) -> str:
     """A member's name as TensorFlow writes it."""
     return f"/job:{JOBS[role]}/task:{index}"
+
+
+def place_of(role: str, index: int, at: str = "") -> str:
+    """A member's place in its cluster, which it proves to whoever connects.
+
+    Args:
+        role: `"server"` or `"worker"`.
+        index: Its number.
+        at: Its address, where the description of the cluster has one: several clusters of one user
+            may have one secret.
+    """
+    return f"{task_name(role, index)}@{at}" if at else task_name(role, index)
 
 
 def load_starter(name: str) -> StartMember:

@@ -76,11 +76,11 @@ class Presence:
 
 
 def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
-    """Ask who listens at an address.
+    """Ask who listens at an address, which has its place.
 
     Raises:
         LinkLost: If nobody answers.
-        Refused: If it has another secret.
+        Refused: If it has another secret, or another place.
     """
     about = _ask(address, secret, ABOUT, timeout)
     return About(**{**about, "addresses": tuple(about["addresses"])})
@@ -127,7 +127,7 @@ def beginning_of(process: int) -> str:
 
 def _ask(address: str, secret: bytes, op: str, timeout: float) -> dict[str, Any]:
     # A process that stands still is connected to all the same; and its answer never comes.
-    link = Link.connect([f"tcp://{address}"], secret, timeout=timeout, tls=client_context())
+    link = Link.connect([address], secret, timeout=timeout, tls=client_context())
     timer = threading.Timer(timeout, link.close)
     timer.daemon = True
     timer.start()

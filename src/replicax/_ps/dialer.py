@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from replicax._ps.cluster import place_of
 from replicax._ps.encryption import client_context
 from replicax._ps.wire import Link, LinkLost, RemoteError
 
@@ -33,6 +34,11 @@ class Dialer:
     settings: Callable[[], bytes] | None = field(default=None, repr=False)
 
     @property
+    def _place(self) -> str:
+        role = self.hello["role"]
+        return place_of(role, self.hello["index"]) if "index" in self.hello else f"/job:{role}"
+
+    @property
     def bare(self) -> Dialer:
         """One that tells nothing."""
         return dataclasses.replace(self, settings=None)
@@ -43,6 +49,7 @@ class Dialer:
             addresses,
             self.secret,
             hello={**self.hello, "run": self.run},
+            place=self._place,
             timeout=PATIENCE,
             tls=client_context(),
         )

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
-from replicax._ps.cluster import JOBS, Member, task_name
+from replicax._net import is_loopback
+from replicax._ps.cluster import JOBS, ROLES, Member, place_of, task_name
 from replicax._ps.contact import About, ask_about, kill, say_goodbye
-from replicax._ps.secret import cluster_secret, host_of, is_loopback
-from replicax._ps.wire import LinkLost
+from replicax._ps.secret import cluster_secret, host_of
+from replicax._ps.wire import LinkLost, at_place
 
 if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver, ClusterSpec
@@ -72,14 +73,14 @@ class GivenCluster:
 
         Raises:
             UnavailableError: If none comes in time.
-            ClusterSpecError: If somebody else listens there.
-            Refused: If it has another secret.
+            Refused: If somebody else listens there, or it has another secret.
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
         for left in _looks(seconds, f"{JOBS[role]} {index} at {address}"):
             try:
-                found = ask_about(address, self.secret, timeout=min(left, _SECONDS_TO_ANSWER))
+                there = self._address(role, index)
+                found = ask_about(there, self.secret, timeout=min(left, _SECONDS_TO_ANSWER))
             except LinkLost:
                 continue
             member = self._note(role, index, found)
@@ -119,8 +120,8 @@ class GivenCluster:
     def close(self) -> None:
         """Say goodbye to all members, so that their processes end, as far as they answer."""
         addresses = [
-            self._spec.task_address(job, index)
-            for job in JOBS.values()
+            self._address(role, index)
+            for job, role in ROLES.items()
             for index in self._spec.task_indices(job)
         ]
         threads = [
@@ -134,13 +135,6 @@ class GivenCluster:
 
     def _note(self, role: str, index: int, found: About) -> Member:
         """Count whoever is there: another process, or one that had been given up, is a new one."""
-        if (found.role, found.index) != (role, index):
-            raise ClusterSpecError(
-                "All processes of a cluster have the same description of it. "
-                f"Received: {JOBS[role]} {index} in this one, and the process there calls itself "
-                f"{JOBS.get(found.role, found.role)} {found.index}. Their work would be mixed up. "
-                "Correct TF_CONFIG where it differs, and start that process again."
-            )
         who = (role, index)
         with self._lock:
             before = self._last.get(who)
@@ -150,8 +144,12 @@ class GivenCluster:
             self._last[who] = found
             # By the name that the description has: what the process calls its host may be unknown.
             near = tuple(address for address in found.addresses if address.startswith("unix://"))
-            far = f"tcp://{self._spec.task_address(JOBS[role], index)}"
-            return Member(role, index, (*near, far), self._incarnations[who])
+            addresses = (*near, self._address(role, index))
+            return Member(role, index, addresses, self._incarnations[who])
+
+    def _address(self, role: str, index: int) -> str:
+        at = self._spec.task_address(JOBS[role], index)
+        return at_place(f"tcp://{at}", place_of(role, index, at))
 
     def _part(self, address: str) -> None:
         try:

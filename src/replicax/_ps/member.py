@@ -18,6 +18,7 @@ import jax
 
 from replicax._core.errors import ClusterError
 from replicax._core.starting import begin
+from replicax._ps.cluster import place_of
 from replicax._ps.contact import Presence
 from replicax._ps.encryption import server_context
 from replicax._ps.server_node import ServerNode
@@ -184,6 +185,7 @@ def start_member(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
+    at: str = "",
 ) -> Endpoint:
     """Start a server or a worker in this process.
 
@@ -194,6 +196,7 @@ def start_member(
         settings: Nothing so far: those of the strategy come with the run.
         host: Where to listen.
         port: The port; the system chooses if it is 0.
+        at: Its address in the description of the cluster, if there is one.
     """
     del settings
     presence = Presence(role, index)
@@ -201,5 +204,7 @@ def start_member(
         post = Post(presence, functools.partial(ServerNode.begun, index, secret))
     else:
         post = Post(presence, functools.partial(Worker, index, secret))
-    listener = Listener(secret, post.handle, host=host, port=port, tls=server_context())
+    place = place_of(role, index, at)
+    tls = server_context()
+    listener = Listener(secret, post.handle, host=host, port=port, tls=tls, place=place)
     return Endpoint(presence, post, listener)

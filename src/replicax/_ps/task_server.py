@@ -11,13 +11,14 @@ import signal
 import socket
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
+from replicax._net import interface_of
 from replicax._ps.cluster import JOBS, ROLES, START_MEMBER, Endpoint, load_starter
-from replicax._ps.secret import cluster_secret, host_of, is_loopback
+from replicax._ps.secret import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
 
 _log = logging.getLogger("replicax")
@@ -111,12 +112,13 @@ class Server:
             self.server_def.job_name,
             self.server_def.task_index,
         )
-        port = int(spec.task_address(job, index).rpartition(":")[2])
+        address = spec.task_address(job, index)
+        port = int(address.rpartition(":")[2])
         host = interface_of(host_of(spec, job, index))
         starter = load_starter(START_MEMBER)
         try:
             self._endpoint = starter(
-                ROLES[job], index, cluster_secret(spec), {}, host=host, port=port
+                ROLES[job], index, cluster_secret(spec), {}, host=host, port=port, at=address
             )
         except OSError as error:
             raise ClusterSpecError(
@@ -173,21 +175,6 @@ def serve_this_task_if_member(resolver: ClusterResolver | None = None) -> None:
     if not _went_home.is_set():
         Server(resolver).join()
     raise SystemExit(0)
-
-
-def interface_of(host: str) -> str:
-    """The interface on which a task listens whose address has this host.
-
-    If the name does not lead here, as behind a Kubernetes service, all of them: an empty text.
-    """
-    if is_loopback(host):
-        return "::1" if ":" in host else "127.0.0.1"
-    with suppress(OSError):
-        for family, _, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
-            with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind(place)
-                return str(place[0])
-    return ""
 
 
 def _server_def(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from replicax._core.env import (
-    RX_CLUSTER_SECRET,
     RX_PROCESSES_HERE,
     cpu_tuning_parts,
     tuning_for_child,
@@ -157,7 +156,6 @@ def plan(
 def plan_parameter_servers(
     program: Program,
     spec: ClusterSpec,
-    secret: str,
     *,
     surroundings: Surroundings,
     restart: int = 0,
@@ -169,14 +167,11 @@ def plan_parameter_servers(
     Args:
         program: What they run.
         spec: The cluster, all of it on this machine.
-        secret: What they know and nobody else.
         surroundings: What their environments are made of.
         restart: How many times they have been started before.
     """
-    own = {RX_CLUSTER_SECRET: secret}
-    common = {**_environment(surroundings, restart), **own}
-    without_devices = replace(surroundings, devices_per_worker=None)
-    of_servers = {**_environment(without_devices, restart), **own}
+    common = _environment(surroundings, restart)
+    of_servers = _environment(replace(surroundings, devices_per_worker=None), restart)
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
     argv = program.argv_inside if surroundings.counts_steps else program.argv

@@ -8,11 +8,11 @@ import shlex
 import signal
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, final
 
-from replicax._core.env import RX_CLUSTER_SECRET
+from replicax._core.env import RX_CLUSTER_SECRET, RX_CLUSTER_SECRET_FILE
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
 from replicax.launch._attempts import run_attempts
@@ -47,6 +47,7 @@ LOOPBACK = "127.0.0.1"
 REVIVALS = 3  # of each process that the others can do without meanwhile, if nobody says how many
 
 _BAD_ARGUMENT = 2
+_SECRET_BYTES = 32
 
 
 @final
@@ -167,7 +168,8 @@ def check_program(program: Program) -> None:
 
 
 def local_cluster(program: Program, workers: int, surroundings: Surroundings) -> Here:
-    """Workers on this machine, with new ports each time."""
+    """Workers on this machine, with new ports each time, and a secret of their own."""
+    surroundings = _with_secret(surroundings)
 
     @contextmanager
     def cluster(restart: int) -> Generator[list[ProcessPlan]]:
@@ -180,6 +182,15 @@ def local_cluster(program: Program, workers: int, surroundings: Surroundings) ->
     return Here([Task("worker", index) for index in range(workers)], cluster)
 
 
+def _with_secret(surroundings: Surroundings) -> Surroundings:
+    """Give the processes a secret that nobody else knows, unless they have one already."""
+    environ = {**surroundings.environ, **surroundings.extra}
+    if environ.get(RX_CLUSTER_SECRET) or environ.get(RX_CLUSTER_SECRET_FILE):
+        return surroundings
+    own = {RX_CLUSTER_SECRET: secrets.token_hex(_SECRET_BYTES)}
+    return replace(surroundings, environ={**surroundings.environ, **own})
+
+
 def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
     """A chief, workers and parameter servers on this machine, with new ports each time."""
     if request.hosts:
@@ -190,8 +201,7 @@ def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
             "there. Let Ray do that, or write TF_CONFIG for each process: see docs/run.md."
         )
     counts = {"chief": 1, "worker": request.workers or 1, "ps": request.ps or 1}
-    environ = {**surroundings.environ, **surroundings.extra}
-    secret = environ.get(RX_CLUSTER_SECRET) or secrets.token_hex(32)
+    surroundings = _with_secret(surroundings)
 
     @contextmanager
     def cluster(restart: int) -> Generator[list[ProcessPlan]]:
@@ -204,7 +214,6 @@ def _parameter_servers(request: Request, surroundings: Surroundings) -> Here:
             yield plan_parameter_servers(
                 request.program,
                 ClusterSpec(jobs),
-                secret,
                 surroundings=surroundings,
                 restart=restart,
             )

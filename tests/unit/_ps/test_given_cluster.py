@@ -12,10 +12,10 @@ import pytest
 
 import replicax as rx
 from replicax._ps import contact, given_cluster
-from replicax._ps.cluster import SERVER, WORKER
+from replicax._ps.cluster import SERVER, WORKER, place_of
 from replicax._ps.contact import Presence, ask_about, beginning_of
 from replicax._ps.given_cluster import GivenCluster
-from replicax._ps.wire import Refused
+from replicax._ps.wire import Refused, at_place
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 
@@ -39,8 +39,9 @@ def start(spec):
     started = []
 
     def start(role, job=None, secret=SECRET):
-        port = int(spec.task_address(job or role, 0).rpartition(":")[2])
-        started.append(tiny_member.start_member(role, 0, secret, {}, port=port))
+        at = spec.task_address(job or role, 0)
+        port = int(at.rpartition(":")[2])
+        started.append(tiny_member.start_member(role, 0, secret, {}, port=port, at=at))
         return started[-1]
 
     yield start
@@ -61,7 +62,8 @@ def test_it_has_the_members_of_its_description(cluster):
 def test_a_member_is_found_where_the_description_says(cluster, start, spec):
     endpoint = start(WORKER)
     found = cluster.member(WORKER, 0)
-    assert found.addresses[-1] == f"tcp://{spec.task_address('worker', 0)}"
+    at = spec.task_address("worker", 0)
+    assert found.addresses[-1] == f"tcp://{at}#/job:worker/task:0@{at}"
     assert set(found.addresses) == set(endpoint.addresses)
     assert found.incarnation == 0
     assert cluster.member(WORKER, 0) == found
@@ -108,10 +110,7 @@ def test_a_member_with_another_secret_is_told_at_once(cluster, start):
 
 def test_a_member_that_takes_itself_for_another_is_refused(cluster, start):
     start(SERVER, job="worker")
-    with pytest.raises(
-        rx.errors.ClusterSpecError,
-        match="Received: worker 0 in this one, and the process there calls itself ps 0",
-    ):
+    with pytest.raises(Refused, match="/job:worker/task:0@.* was looked for, and /job:ps/task:0@"):
         cluster.member(WORKER, 0)
 
 
@@ -155,15 +154,16 @@ MEMBER = f"""
 import sys
 sys.path[:0] = {sys.path!r}
 import tiny_member
-tiny_member.start_member("worker", 0, {SECRET!r}, {{}}, port=int(sys.argv[1])).wait()
+port, at = int(sys.argv[1]), sys.argv[2]
+tiny_member.start_member("worker", 0, {SECRET!r}, {{}}, port=port, at=at).wait()
 """
 
 
 @pytest.fixture
 def process(spec):
     """The worker, in a process of its own."""
-    port = spec.task_address("worker", 0).rpartition(":")[2]
-    with subprocess.Popen([sys.executable, "-c", MEMBER, port]) as process:
+    at = spec.task_address("worker", 0)
+    with subprocess.Popen([sys.executable, "-c", MEMBER, at.rpartition(":")[2], at]) as process:
         yield process
         process.kill()
 
@@ -211,7 +211,8 @@ def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, mon
     monkeypatch.setattr(Presence, "answer", lambda *_: never.wait(60) and {})
     start(WORKER)
     with pytest.raises(rx.errors.ClusterError, match="a connection that was closed"):
-        ask_about(spec.task_address("worker", 0), SECRET, timeout=0.2)
+        at = spec.task_address("worker", 0)
+        ask_about(at_place(f"tcp://{at}", place_of(WORKER, 0, at)), SECRET, timeout=0.2)
     never.set()
 
 

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 import replicax as rx
+from replicax._net import is_loopback
 from replicax._ps import secret
-from replicax._ps.secret import cluster_secret, is_loopback
+from replicax._ps.secret import cluster_secret
 from replicax.cluster_resolver import ClusterSpec
 
 HERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["127.0.0.1:2", "[::1]:3"]})
@@ -19,7 +20,8 @@ ELSEWHERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["192.0.2.1:2"]})
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("RX_CLUSTER_SECRET", raising=False)
+    for name in ("RX_CLUSTER_SECRET", "RX_CLUSTER_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "replicax"
 
@@ -63,6 +65,35 @@ def test_a_file_that_others_could_read_is_refused(folder):
         cluster_secret(HERE)
 
 
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A file with the secret, which the environment names."""
+    path = tmp_path / "given"
+    path.write_text("what all know\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("RX_CLUSTER_SECRET_FILE", str(path))
+    return path
+
+
+def test_the_environment_may_name_a_file(folder, file):
+    assert cluster_secret(ELSEWHERE) == b"what all know"
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
+def test_a_file_of_the_environment_is_its_users_alone(folder, file, mode):
+    file.chmod(mode)
+    with pytest.raises(rx.errors.ClusterSpecError, match=f"{file}.* mode {mode:o}"):
+        cluster_secret(ELSEWHERE)
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_text(" "), lambda file: file.unlink()])
+def test_a_file_of_the_environment_has_a_secret(folder, file, spoil):
+    spoil(file)
+    with pytest.raises(rx.errors.ClusterSpecError, match=str(file)):
+        cluster_secret(ELSEWHERE)
+
+
 def test_a_place_that_cannot_be_written_is_told(folder):
     folder.write_text("a file, where the folder should be")
     with pytest.raises(
@@ -74,7 +105,7 @@ def test_a_place_that_cannot_be_written_is_told(folder):
 def test_several_machines_need_it_in_the_environment(folder):
     with pytest.raises(
         rx.errors.ClusterSpecError,
-        match=r"no RX_CLUSTER_SECRET in the environment, and worker 0 elsewhere\. .*token_hex",
+        match=r"none in the environment, and worker 0 elsewhere\. .*token_hex",
     ):
         cluster_secret(ELSEWHERE)
     assert not folder.exists()

@@ -1,15 +1,26 @@
 """The data path: requests with large arrays, between processes that know a secret.
 
-A `Listener` answers, a `Link` asks. What they may be sure of: the other side knows the secret, a
-message arrives whole or not at all, and a connection that ends wakes who waits for it. What they
-say to each other is not known here.
+A `Listener` answers, a `Link` asks. What they may be sure of: the other side knows the secret and
+is the process that was meant, a message arrives whole and unchanged or not at all, and a connection
+that ends wakes whoever waits for it. What they say to each other is not known here.
 """
 
 from __future__ import annotations
 
-from replicax._ps.wire._errors import LinkLost, Refused, RemoteError
+from replicax._net import Refused
+from replicax._ps.wire._address import at_place
+from replicax._ps.wire._errors import LinkLost, RemoteError
 from replicax._ps.wire._frames import Message
 from replicax._ps.wire._link import Link
 from replicax._ps.wire._listener import Listener, Session
 
-__all__ = ["Link", "LinkLost", "Listener", "Message", "Refused", "RemoteError", "Session"]
+__all__ = [
+    "Link",
+    "LinkLost",
+    "Listener",
+    "Message",
+    "Refused",
+    "RemoteError",
+    "Session",
+    "at_place",
+]

@@ -1,4 +1,8 @@
-"""Where a listener can be found: `tcp://host:port`, and `unix://host id/path` on the same host."""
+"""Where a listener can be found: `tcp://host:port`, and `unix://host id/path` on the same host.
+
+Behind a `#` is its place in the cluster, such as `tcp://host:port#/job:ps/task:2`: whoever connects
+ends at that process, or nowhere.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +24,29 @@ class Address(NamedTuple):
     host: str  # of a Unix socket, the id of the host
     port: int = 0
     path: str = ""
+    place: str = ""
 
 
 def parse(text: str) -> Address:
     """Read an address."""
     scheme, _, rest = text.partition("://")
+    rest, _, place = rest.partition("#")
     if scheme == "unix":
         host, slash, path = rest.partition("/")
         if host and path:
-            return Address(text, host, path=slash + path)
+            return Address(text, host, path=slash + path, place=place)
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isdecimal() and 0 < int(port) < 1 << 16:
-        return Address(text, host.removeprefix("[").removesuffix("]"), int(port))
+        return Address(text, host.removeprefix("[").removesuffix("]"), int(port), place=place)
     raise UsageError(
         f"An address must be tcp://host:port or unix://host-id/path. Received: {text!r}. Nothing "
         "else can be connected to. Use what `Listener.start` returned."
     )
+
+
+def at_place(address: str, place: str) -> str:
+    """An address with the place of whoever listens there."""
+    return f"{address}#{place}" if place else address
 
 
 def reachable(texts: Sequence[str]) -> list[Address]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from replicax._net import TAG_SIZE, Forged, hang_up
 from replicax._ps.wire._frames import (
     NOTHING,
     PREFIX_SIZE,
@@ -26,15 +27,16 @@ from replicax._ps.wire._frames import (
     read_rest,
 )
 from replicax._ps.wire._shared import SMALLEST, Incoming, Outgoing
-from replicax._ps.wire._sockets import hang_up
 
 if TYPE_CHECKING:
+    from replicax._net import Session
     from replicax._ps.wire._frames import Buffer
 
 # What `receive` and `send` raise when the connection is of no use any more.
 BROKEN = (OSError, EOFError, MemoryError, Garbled)
 
 _PIECES = 1024  # the most that one sendmsg takes on Linux
+_CHECKED = 1 << 20  # bytes that are received at once where a seal is checked, to be in the cache
 _RECORD = 1 << 14  # bytes that TLS encrypts at once; what is smaller is joined
 # One call, and one wake-up, for all that is expected.
 _ALL = getattr(socket, "MSG_WAITALL", 0)
@@ -53,19 +55,31 @@ class Prepared(NamedTuple):
 class Channel:
     """Sends and receives messages; one thread at a time may do so.
 
+    A sealed message has two seals: behind its first bytes, so that no memory is taken for a length
+    that somebody made up, and at its end.
+
     Args:
         sock: The socket; the channel closes it.
         largest: The most bytes that the buffers of one message may have.
+        session: What seals messages; None where only this user can reach the socket.
         shared: Whether large buffers go through shared memory; both ends must say the same, and
             the socket must be a Unix socket.
     """
 
-    def __init__(self, sock: socket.socket, largest: int, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        largest: int,
+        *,
+        session: Session | None = None,
+        shared: bool = False,
+    ) -> None:
         self._sock = sock
+        self._session = session
         self._largest = largest
         self._encrypted = isinstance(sock, ssl.SSLSocket)
         self._flags = 0 if self._encrypted else _ALL
-        self._prefix = memoryview(bytearray(PREFIX_SIZE))
+        self._prefix = memoryview(bytearray(PREFIX_SIZE + (TAG_SIZE if session else 0)))
         self._shared = (Outgoing(), Incoming()) if shared else None
         self._ending = threading.RLock()  # a signal's handler may close what is just closing
 
@@ -91,6 +105,8 @@ class Channel:
     def send(self, message: Prepared) -> None:
         """Send a message. If this raises, the connection is of no use any more."""
         pieces, left, file = message
+        if self._session:
+            pieces, left = _sealed(pieces, self._session), left + 2 * TAG_SIZE
         try:
             if self._encrypted:
                 self._encrypt(pieces)
@@ -109,15 +125,19 @@ class Channel:
     def receive(self) -> tuple[int, Message]:
         """Wait for a message: its kind and itself. Raises `BROKEN` when there will be none."""
         self._fill(self._prefix)
-        prefix = read_prefix(self._prefix, self._largest)
+        if self._session:
+            self._session.incoming.check(self._prefix[PREFIX_SIZE:], self._prefix[:PREFIX_SIZE])
+        prefix = read_prefix(self._prefix[:PREFIX_SIZE], self._largest)
         data = bytearray(prefix.rest)
-        self._fill(memoryview(data))
+        sealed = self._receive_sealed(data, prefix.body, self._session) if self._session else None
+        if sealed is None:
+            self._fill(memoryview(data))
         op, head, notes = read_rest(data, prefix)
-        places = read_places(data, prefix)
-        body = self._find(notes, prefix.body) if notes != NOTHING else None
+        body = self._find(notes, prefix.body) if notes != NOTHING else sealed
         if body is None:
             body = empty(prefix.body)
             self._fill(body)
+        places = read_places(data, prefix)
         return prefix.kind, Message(op, head, [body[start:end] for start, end in places])
 
     def hang_up(self) -> None:
@@ -140,6 +160,19 @@ class Channel:
             left -= got
             if left:
                 view = view[got:]
+
+    def _receive_sealed(self, data: bytearray, size: int, session: Session) -> memoryview:
+        """Receive all that follows the first bytes; gives the buffers, when the seal was right."""
+        mac = session.incoming.begin()
+        body, tag = empty(size), memoryview(bytearray(TAG_SIZE))
+        for part in (memoryview(data), body):
+            for start in range(0, len(part), _CHECKED):
+                piece = part[start : start + _CHECKED]
+                self._fill(piece)
+                mac.update(piece)
+        self._fill(tag)
+        session.incoming.conclude(mac, tag)
+        return body
 
     def _find(self, notes: Notes, size: int) -> memoryview | None:
         """Follow what a message says of shared memory; give its buffers, if that is their place."""
@@ -183,8 +216,19 @@ def reason_of(error: Exception) -> str:
             return "a peer that hung up"
         case Garbled():
             return f"a peer that broke the protocol, as {error}"
+        case Forged():
+            return str(error)
         case _:
             return str(error) or type(error).__name__
+
+
+def _sealed(pieces: list[Any], session: Session) -> list[Any]:
+    """The pieces of a message with its two seals. What is large is not copied."""
+    first, *body = pieces
+    prefix, rest = memoryview(first)[:PREFIX_SIZE], memoryview(first)[PREFIX_SIZE:]
+    seal = session.outgoing
+    begin = b"".join((prefix, seal.tag(prefix), rest))
+    return [begin, *body, seal.tag(rest, *(as_bytes(piece) for piece in body))]
 
 
 def _after(pieces: list[Any], sent: int) -> list[Any]:

@@ -30,9 +30,5 @@ class RemoteError(ClusterError, RuntimeError):
         )
 
 
-class Refused(ClusterError, ConnectionError):
-    """Raised by `Link.connect` when one side does not know the secret of the other."""
-
-
 class LinkLost(ClusterError, ConnectionError):
     """Raised when the other side cannot be reached, or the connection broke or was closed."""

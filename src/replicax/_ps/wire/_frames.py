@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # What has the buffer protocol, and is C-contiguous.
     Buffer = np.ndarray[Any, Any] | memoryview | bytes | bytearray
 
-REQUEST, REPLY, FAILURE, HELLO = range(4)
+REQUEST, REPLY, FAILURE = range(3)
 
 LARGEST_HEAD = 1 << 20
 MOST_BUFFERS = 1 << 16
@@ -26,7 +26,7 @@ ALIGNMENT = 64  # that of JAX on CPU, which then uses an array where it lies
 # bytes of all buffers. Behind it: the sizes of the buffers, the segments, the JSON. Then the
 # buffers, each but the last filled up to the alignment, so that one read gets them all.
 _PREFIX = struct.Struct("<4sBBBBIII4xQ")
-_MAGIC = b"RXw1"
+_MAGIC = b"RXw2"
 PREFIX_SIZE = _PREFIX.size
 _ZEROS = [bytes(count) for count in range(ALIGNMENT)]
 
@@ -162,7 +162,7 @@ def read_prefix(data: memoryview, largest: int) -> Prefix:
     """Read the first bytes of a message, before memory is taken for the rest."""
     magic, *fields = _PREFIX.unpack(data)
     prefix = Prefix(*fields)
-    if magic != _MAGIC or prefix.kind > HELLO:
+    if magic != _MAGIC or prefix.kind > FAILURE:
         raise Garbled("it sent bytes that are no message")
     if prefix.head > LARGEST_HEAD or prefix.buffers > MOST_BUFFERS or prefix.body > largest:
         raise Garbled(

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._net import Refused, Secret, check_secret, introduce, own, tune, wait_until
 from replicax._ps.wire._address import Address, reachable
 from replicax._ps.wire._channel import BROKEN, Channel, reason_of
-from replicax._ps.wire._errors import LinkLost, Refused, RemoteError
-from replicax._ps.wire._frames import FAILURE, HELLO, LARGEST, REQUEST, Message
-from replicax._ps.wire._handshake import check_secret, introduce, wait_until
-from replicax._ps.wire._sockets import own, tune
+from replicax._ps.wire._errors import LinkLost, RemoteError
+from replicax._ps.wire._frames import FAILURE, LARGEST, REQUEST, Message
+from replicax._ps.wire._unix import require_own
 
 if TYPE_CHECKING:
     import ssl
@@ -45,6 +45,7 @@ class Link:
         secret: bytes,
         *,
         hello: dict[str, Any] | None = None,
+        place: str = "",
         timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
         largest: int = LARGEST,
@@ -55,6 +56,7 @@ class Link:
             addresses: What `Listener.start` returned.
             secret: What both sides know.
             hello: JSON that says who is there; `Session.hello` on the other side.
+            place: The place of this process in the cluster.
             timeout: Seconds until the connection stands, for each address.
             tls: How TCP is encrypted, if the listener does that.
             largest: The most bytes that the buffers of one message may have.
@@ -63,12 +65,8 @@ class Link:
         failures: dict[str, Exception] = {}
         for address in reachable(addresses):
             try:
-                channel = _open(address, secret, time.monotonic() + timeout, tls, largest)
-                try:
-                    channel.send(channel.prepare(HELLO, "", hello or {}, ()))
-                except BROKEN:
-                    channel.close()
-                    raise
+                deadline = time.monotonic() + timeout
+                channel = _open(address, secret, place, hello or {}, deadline, tls, largest)
                 return cls(channel, address.text)
             except Refused:
                 raise
@@ -172,7 +170,13 @@ class Link:
 
 
 def _open(
-    address: Address, secret: bytes, deadline: float, tls: ssl.SSLContext | None, largest: int
+    address: Address,
+    secret: bytes,
+    place: str,
+    hello: dict[str, Any],
+    deadline: float,
+    tls: ssl.SSLContext | None,
+    largest: int,
 ) -> Channel:
     """Connect to one address, and make sure who is there."""
     sock = _reach(address, deadline)
@@ -180,9 +184,19 @@ def _open(
         wait_until(sock, deadline)
         if tls and address.port:
             sock = own(tls.wrap_socket(sock, server_hostname=address.host))
-        shared = introduce(sock, secret, address.text, deadline)
+        session, said = introduce(
+            sock,
+            Secret(secret),
+            place=place,
+            wanted=address.place,
+            hello=hello,
+            peer=address.text,
+            deadline=deadline,
+        )
         sock.settimeout(None)
-        return Channel(sock, largest, shared=shared and bool(address.path))
+        if address.port:
+            return Channel(sock, largest, session=session)
+        return Channel(sock, largest, shared=said.get("shared") is True)
     except BaseException:
         sock.close()
         raise
@@ -192,6 +206,7 @@ def _reach(address: Address, deadline: float) -> socket.socket:
     if address.port:
         left = max(deadline - time.monotonic(), 0.001)
         return tune(own(socket.create_connection((address.host, address.port), left)))
+    require_own(address.path)
     sock = own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         wait_until(sock, deadline)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.wire import _door, _sockets
-from replicax._ps.wire._address import host_id, of_tcp, parse, reachable
-from replicax._ps.wire._door import Door
+from replicax._net import Door, door, sockets
+from replicax._ps.wire._address import at_place, host_id, of_tcp, parse, reachable
 from replicax._ps.wire._listener import Listener
 
 from helpers import run_python
@@ -26,9 +25,15 @@ def path_of(address):
 
 
 def test_addresses_are_read():
-    assert parse("tcp://node1:80")[1:] == ("node1", 80, "")
-    assert parse("tcp://[::1]:80")[1:] == ("::1", 80, "")
-    assert parse("unix://some-id/tmp/x/socket")[1:] == ("some-id", 0, "/tmp/x/socket")
+    assert parse("tcp://node1:80")[1:] == ("node1", 80, "", "")
+    assert parse("tcp://[::1]:80")[1:] == ("::1", 80, "", "")
+    assert parse("unix://some-id/tmp/x/socket")[1:] == ("some-id", 0, "/tmp/x/socket", "")
+
+
+def test_an_address_may_have_a_place():
+    text = at_place("tcp://node1:80", "/job:ps/task:2@node1:80")
+    assert parse(text)[1:] == ("node1", 80, "", "/job:ps/task:2@node1:80")
+    assert at_place("tcp://node1:80", "") == "tcp://node1:80"
 
 
 @pytest.mark.parametrize(
@@ -110,10 +115,8 @@ def test_a_listener_goes_on_when_the_system_has_no_file_left(caplog, monkeypatch
         def accept(self):
             raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(_door, "_PAUSE", 0.0)
-    entered = []
-    Door(entered.append)._accept(Full())
-    assert entered == []
+    monkeypatch.setattr(door, "_PAUSE", 0.0)
+    Door(None, "", lambda connection: None)._accept(Full())
     assert "A connection could not be accepted: [Errno 24] Too many open files" in caplog.text
 
 
@@ -130,7 +133,8 @@ def test_forked_children_close_every_socket_of_this_package():
     # In a process of its own, where nothing else opens a socket.
     found = run_python("""
         import contextlib, os, stat
-        from replicax._ps.wire import Link, Listener, _sockets
+        from replicax._net import sockets as of_net
+        from replicax._ps.wire import Link, Listener
 
         def sockets():
             found = set()
@@ -145,16 +149,16 @@ def test_forked_children_close_every_socket_of_this_package():
             with contextlib.closing(Link.connect(listener.start()[1:], bytes(32))) as link:
                 link.call("x")
                 begun = sockets() - before
-                print(len(begun), begun <= {sock.fileno() for sock in _sockets._ours})
+                print(len(begun), begun <= {sock.fileno() for sock in of_net._ours})
     """)
     assert found.split() == ["6", "True"]
 
 
 def test_a_child_that_closes_a_socket_leaves_the_object_without_it(monkeypatch):
-    monkeypatch.setattr(_sockets, "_ours", weakref.WeakSet())
+    monkeypatch.setattr(sockets, "_ours", weakref.WeakSet())
     here, there = socket.socketpair()
-    _sockets.own(here)
-    _sockets._close_in_child()
+    sockets.own(here)
+    sockets._close_in_child()
     assert here.fileno() == -1
     assert there.recv(1) == b""
     there.close()

@@ -1,0 +1,50 @@
+"""Connections between processes of a cluster: who may connect, and that nobody changes messages.
+
+A `Door` listens, on no more than the address that the cluster names; a `Session` comes of the
+handshake and seals every message. What is said over a connection is the business of `_control`,
+the workers' channel, and of `_ps`, the parameter servers. The standard library only.
+"""
+
+from __future__ import annotations
+
+from replicax._net.door import Connection, Door
+from replicax._net.handshake import (
+    PATIENCE,
+    Caller,
+    Denied,
+    Refused,
+    Stranger,
+    check_secret,
+    introduce,
+    wait_until,
+)
+from replicax._net.interfaces import interface_of, is_loopback
+from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
+from replicax._net.session import TAG_SIZE, Forged, Seal, Session
+from replicax._net.sockets import hang_up, own, tune
+
+__all__ = [
+    "HOW_TO",
+    "TAG_SIZE",
+    "PATIENCE",
+    "Caller",
+    "Connection",
+    "Denied",
+    "Door",
+    "Forged",
+    "Refused",
+    "Seal",
+    "Secret",
+    "Session",
+    "Stranger",
+    "check_secret",
+    "given_secret",
+    "hang_up",
+    "interface_of",
+    "introduce",
+    "is_loopback",
+    "own",
+    "secret_of_this_machine",
+    "tune",
+    "wait_until",
+]

@@ -1,0 +1,223 @@
+"""Where connections come in: a TCP socket, perhaps a Unix socket, and who is let in.
+
+Whoever has not proved yet that it is of the cluster is a stranger. There are few of them at a time,
+each for seconds only; one more takes the place of the oldest.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from replicax._net.handshake import PATIENCE, Caller, Stranger, examine, wait_until
+from replicax._net.interfaces import listen_at
+from replicax._net.sockets import hang_up, own, tune
+
+if TYPE_CHECKING:
+    from replicax._net.secret import Secret
+    from replicax._net.session import Session
+
+_log = logging.getLogger("replicax")
+_QUEUE = 1024
+_STRANGERS = 64
+_PAUSE = 0.1  # seconds, when the system has no file left for a connection
+_MOST_PEERS = 1024  # of which a refusal is remembered
+# What a connection raises that broke, or that this end has closed.
+_GONE = (OSError, EOFError)
+
+
+class Connection(NamedTuple):
+    """A connection to somebody of the cluster.
+
+    Attributes:
+        sock: The socket; the door closes it.
+        session: What seals its messages.
+        caller: Who is at the other end.
+    """
+
+    sock: socket.socket
+    session: Session
+    caller: Caller
+
+
+@final
+class Door:
+    """Listens, and lets in who proves to be of the cluster.
+
+    Args:
+        secret: What the cluster knows; None if it has none, and anybody is let in.
+        place: The place of this process in the cluster, which callers must have meant.
+        serve: Called with each connection, in a thread of its own, until it returns.
+        admit: Called before with the caller; gives JSON to tell it, or raises `Denied`.
+        tls: How TCP is encrypted.
+        patience: Seconds that a connection has to say who it is.
+    """
+
+    def __init__(
+        self,
+        secret: Secret | None,
+        place: str,
+        serve: Callable[[Connection], None],
+        *,
+        admit: Callable[[Caller], dict[str, Any]] = lambda caller: {},
+        tls: ssl.SSLContext | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._secret, self._place, self._tls = secret, place, tls
+        self._serve, self._admit = serve, admit
+        self._patience = patience
+        self._listening: list[socket.socket] = []
+        self._bell: socket.socket | None = None  # a byte for it ends the thread that accepts
+        self._accepting: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._strangers: dict[threading.Thread, None] = {}  # the oldest first
+        self._refused: set[str] = set()
+        self._closed = False
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        """Take a TCP port of an interface: 0 for any, an empty text for all interfaces."""
+        return self.listen_on(listen_at(host, port, _QUEUE))
+
+    def listen_on(self, sock: socket.socket) -> socket.socket:
+        """Listen on a socket, which the door closes, too."""
+        self._listening.append(own(sock))
+        return sock
+
+    def open(self) -> None:
+        """Let callers in, from now on."""
+        self._bell, heard = (own(end) for end in socket.socketpair())
+        self._accepting = threading.Thread(
+            target=self._wait, args=(heard,), name="replicax-door", daemon=True
+        )
+        self._accepting.start()
+
+    def shut(self) -> None:
+        """Let nobody in any more; whoever is in stays."""
+        if self._bell and self._accepting:
+            self._bell.close()
+            if self._accepting is not threading.current_thread():
+                self._accepting.join()
+        for sock in self._listening:
+            sock.close()
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End all connections, and give what serves them some seconds to come back."""
+        with self._lock:
+            self._closed = True
+            threads = list(self._connections)
+            for sock in self._connections.values():
+                hang_up(sock)
+        self.shut()
+        deadline = time.monotonic() + seconds
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _wait(self, heard: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, heard:
+            for sock in (*self._listening, heard):
+                sock.setblocking(False)
+                selector.register(sock, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is heard:
+                        return
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._accept(key.fileobj)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # gone again
+        except OSError as error:
+            _log.warning("A connection could not be accepted: %s", error)
+            time.sleep(_PAUSE)
+            return
+        self._enter(own(sock))
+
+    def _enter(self, sock: socket.socket) -> None:
+        with self._lock:
+            if self._closed:
+                sock.close()
+                return
+            if len(self._strangers) >= _STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                hang_up(self._connections[oldest])  # its thread does the rest
+            thread = threading.Thread(
+                target=self._have, args=(sock,), name="replicax-session", daemon=True
+            )
+            self._connections[thread] = sock
+            self._strangers[thread] = None
+            thread.start()
+
+    def _have(self, sock: socket.socket) -> None:
+        """Have one connection, from its first byte to its last."""
+        caller = Caller("", {}, "this host", is_local=sock.family == socket.AF_UNIX)
+        try:
+            if not caller.is_local:
+                caller.peer = str(sock.getpeername()[0])
+            connection = self._meet(sock, caller)
+            with self._lock:
+                self._strangers.pop(threading.current_thread(), None)
+            self._serve(connection)
+        except Stranger as error:
+            self.refuse(caller.peer, str(error))
+        except _GONE:
+            pass  # it has left, or this end was closed
+        finally:
+            with self._lock:
+                self._strangers.pop(threading.current_thread(), None)
+                self._connections.pop(threading.current_thread()).close()
+
+    def _meet(self, sock: socket.socket, caller: Caller) -> Connection:
+        """Find out who it is, in time."""
+        deadline = time.monotonic() + self._patience
+        try:
+            wait_until(tune(sock), deadline)
+            if self._tls and not caller.is_local:
+                sock = self._encrypted(sock, self._tls)
+            session = examine(
+                sock,
+                self._secret,
+                caller,
+                place=self._place,
+                admit=self._admit,
+                deadline=deadline,
+            )
+        except TimeoutError:
+            raise Stranger(f"it did not say who it is within {self._patience:g} s") from None
+        except ssl.SSLError as error:
+            raise Stranger(f"it does not use TLS as this side does ({error})") from None
+        sock.settimeout(None)
+        return Connection(sock, session, caller)
+
+    def _encrypted(self, sock: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+        encrypted = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._connections[threading.current_thread()] = own(encrypted)  # it has replaced `sock`
+            if self._closed:  # meanwhile, and `sock` was hung up on for nothing
+                raise EOFError
+        encrypted.do_handshake()
+        return encrypted
+
+    def refuse(self, peer: str, reason: str) -> None:
+        """Log why somebody was hung up on: once for each peer, so that it does not fill the log."""
+        with self._lock:
+            if peer in self._refused or len(self._refused) >= _MOST_PEERS:
+                return
+            self._refused.add(peer)
+        _log.warning(
+            "Hung up on a connection from %s: %s. Only processes of this cluster may connect, with "
+            "its secret. Nothing was done for it; more from there is not logged.",
+            peer,
+            reason.rstrip("."),
+        )

@@ -1,0 +1,306 @@
+"""How two ends find out who the other is, before one byte of what it says is believed.
+
+    client                                      server
+      | -- magic, kind, nonce -------------------> |
+      | <------------------------- kind, nonce --- |
+      | -- proof, who I am and whom I want ------> |   a stranger gets no further
+      | <-- yes or why not, proof, its answer ---- |   an impostor gets no further
+
+Proofs and keys are HMACs, by the secret, of all that was said before, with both nonces, and with
+the places of both ends in the cluster. So a proof is good for one connection between those two, and
+an impostor that passes messages on between a client and another member is refused by that member;
+one that passes them on to the member that is meant knows no key. Whatever has no fixed size is
+small, and is not read before its proof is checked.
+
+The kind says whether an end has a secret. Where the cluster has none, all runs with a key that
+everybody knows: mistakes are still noticed, strangers are not.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, cast, final
+
+from replicax._core.errors import ClusterError, UsageError
+from replicax._net.session import Seal, Session
+
+if TYPE_CHECKING:
+    import socket
+
+    from replicax._net.secret import Secret
+
+PATIENCE = 5.0  # seconds
+LARGEST = 4096  # bytes of JSON that either end says of itself
+_MAGIC = b"RXnet001"
+_NONCE, _PROOF = 32, 32
+_WITH_SECRET, _OPEN = b"s", b"o"
+_OPEN_KEY = b"replicax: a cluster without a secret"
+_YES, _DENIED, _WRONG_SECRET = b"y", b"d", b"n"
+_LENGTH = struct.Struct("!H")
+_SHORTEST = 16
+_LONGEST_REASON = 1024
+
+
+class Refused(ClusterError, ConnectionError):
+    """Raised where one connects, when one side is not who the other one takes it for."""
+
+
+class Stranger(Exception):
+    """The client is not of this cluster; says what it did."""
+
+
+class Denied(Exception):
+    """Raised by a server's `admit` for a client that it does not want, with the reason."""
+
+
+@final
+@dataclass
+class Caller:
+    """Who has connected, as the server sees it.
+
+    Attributes:
+        place: Its place in the cluster, as it says and as its keys prove where there is a secret.
+        hello: JSON that it says of itself.
+        peer: Where it comes from.
+        is_local: Whether it came by a Unix socket that only this user can reach.
+        context: Whatever the server's own code wants to keep with it.
+    """
+
+    place: str
+    hello: dict[str, Any]
+    peer: str
+    is_local: bool = False
+    context: Any = field(default=None, repr=False)
+
+
+def check_secret(secret: bytes) -> None:
+    """Refuse a secret that can be guessed: who knows it can run code in this process."""
+    if len(secret) < _SHORTEST:
+        raise UsageError(
+            f"A secret must have at least {_SHORTEST} bytes. Received: {len(secret)}. Who guesses "
+            "it controls the cluster. Use secrets.token_bytes(32)."
+        )
+
+
+def introduce(
+    sock: socket.socket,
+    secret: Secret | None,
+    *,
+    place: str,
+    wanted: str,
+    hello: dict[str, Any],
+    peer: str,
+    deadline: float,
+) -> tuple[Session, dict[str, Any]]:
+    """The client's part.
+
+    Args:
+        sock: The connection.
+        secret: What both ends know; None in a cluster that has none.
+        place: The place of this process in the cluster.
+        wanted: The place of the process that should be at the other end.
+        hello: JSON that this process says of itself.
+        peer: The name of the other end, for messages.
+        deadline: Until when it has to be over, by `time.monotonic`.
+
+    Returns:
+        The session, and what the server says.
+
+    Raises:
+        Refused: If one side does not believe the other.
+        OSError: If nobody is there, or it takes too long; or EOFError, if it hangs up.
+    """
+    kind, key = _kind_and_key(secret)
+    first = _MAGIC + kind + os.urandom(_NONCE)
+    _send(sock, first, deadline)
+    second = _receive(sock, len(kind) + _NONCE, deadline)
+    if second[:1] != kind:
+        raise _one_has_none(secret, peer)
+    keys = _Keys(key, first + second)
+    intent = _encode({"place": place, "wanted": wanted, "hello": hello})
+    _send(sock, _LENGTH.pack(len(intent)) + keys.proof("client", intent) + intent, deadline)
+    begin = _receive(sock, 1 + _LENGTH.size + _PROOF, deadline)
+    answer, size, proof = begin[:1], begin[1:3], begin[3:]
+    if answer == _WRONG_SECRET:
+        raise Refused(
+            "Both sides of a connection must know the same secret. Received: another secret than "
+            f"that of {peer}, which refused this process. It would otherwise obey anybody. "
+            f"{_fix(secret)}"
+        )
+    said = _receive(sock, min(*_LENGTH.unpack(size), LARGEST), deadline)
+    if not hmac.compare_digest(proof, keys.proof("server", intent, answer, said)):
+        raise Refused(
+            f"A server must prove that it knows the secret. Received: no proof from {peer}. It may "
+            f"be another program that pretends to be the server; nothing was sent to it. "
+            f"{_fix(secret)}"
+        )
+    content = _decode(said) or {}
+    if answer != _YES:
+        reason = "".join(each for each in str(content.get("reason")) if each.isprintable())
+        raise Refused(f"A process connects to those of its own cluster. Received: {reason}")
+    return keys.session(intent, is_client=True), content
+
+
+def examine(
+    sock: socket.socket,
+    secret: Secret | None,
+    caller: Caller,
+    *,
+    place: str,
+    admit: Callable[[Caller], dict[str, Any]],
+    deadline: float,
+) -> Session:
+    """The server's part.
+
+    Args:
+        sock: The connection.
+        secret: What both ends know; None in a cluster that has none.
+        caller: Who it is, to be filled in.
+        place: The place of this process in the cluster.
+        admit: Called with the caller that has proved itself; gives JSON to tell it.
+        deadline: Until when it has to be over, by `time.monotonic`.
+
+    Raises:
+        Stranger: If the client is not of this cluster, or not wanted.
+        OSError: If nobody is there, or it takes too long; or EOFError, if it hangs up.
+    """
+    kind, key = _kind_and_key(secret)
+    if _receive(sock, len(_MAGIC), deadline) != _MAGIC:
+        raise Stranger("it does not speak the protocol")
+    first = _MAGIC + _receive(sock, len(kind) + _NONCE, deadline)
+    second = kind + os.urandom(_NONCE)
+    _send(sock, second, deadline)
+    if first[len(_MAGIC) : -_NONCE] != kind:
+        raise Stranger("it has no secret" if secret else "it has a secret, and there is none here")
+    keys = _Keys(key, first + second)
+    begin = _receive(sock, _LENGTH.size + _PROOF, deadline)
+    (size,) = _LENGTH.unpack(begin[: _LENGTH.size])
+    if size > LARGEST:
+        raise Stranger(f"it announced {size} bytes about itself, of at most {LARGEST}")
+    intent = _receive(sock, size, deadline)
+    if not hmac.compare_digest(begin[_LENGTH.size :], keys.proof("client", intent)):
+        _send(sock, _WRONG_SECRET + bytes(_LENGTH.size + _PROOF), deadline)
+        raise Stranger("it does not know the secret")
+    answer, content, denied = _YES, {}, ""
+    try:
+        content = _judge(intent, caller, place, admit)
+    except Denied as error:
+        denied = str(error)
+        answer, content = _DENIED, {"reason": denied[:_LONGEST_REASON]}
+    said = _encode(content)
+    proof = keys.proof("server", intent, answer, said)
+    _send(sock, answer + _LENGTH.pack(len(said)) + proof + said, deadline)
+    if denied:
+        raise Stranger(denied)
+    return keys.session(intent, is_client=False)
+
+
+def wait_until(sock: socket.socket, deadline: float) -> None:
+    """Let the next call on the socket wait no longer than this."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    sock.settimeout(left)
+
+
+@final
+class _Keys:
+    """What both ends derive from the secret and from what they have said to each other."""
+
+    def __init__(self, secret: bytes, said: bytes) -> None:
+        self._said = said
+        self._key = hmac.digest(secret, said, "sha256")
+
+    def proof(self, role: str, *said: bytes) -> bytes:
+        """What shows that one knows the secret, in this role."""
+        return self._derive(f"{role} proves", *said)
+
+    def session(self, intent: bytes, *, is_client: bool) -> Session:
+        to_server = Seal(self._derive("client to server", intent))
+        to_client = Seal(self._derive("server to client", intent))
+        return Session(to_server, to_client) if is_client else Session(to_client, to_server)
+
+    def _derive(self, label: str, *said: bytes) -> bytes:
+        digests = b"".join(sha256(part).digest() for part in (self._said, label.encode(), *said))
+        return hmac.digest(self._key, digests, "sha256")
+
+
+def _judge(
+    intent: bytes, caller: Caller, place: str, admit: Callable[[Caller], dict[str, Any]]
+) -> dict[str, Any]:
+    said = _decode(intent) or {}
+    hello, wanted = said.get("hello"), said.get("wanted")
+    if not isinstance(hello, dict):
+        raise Stranger("it said nothing about itself")
+    caller.place, caller.hello = str(said.get("place")), cast("dict[str, Any]", hello)
+    if wanted != place:
+        raise Denied(
+            f"{wanted or 'a process of any place'} was looked for, and {place or 'none'} is here. "
+            "Let all processes have the same description of the cluster; if it is right, somebody "
+            "else listens at that address, and passes connections on."
+        )
+    return admit(caller)
+
+
+def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
+    return (_WITH_SECRET, secret.value) if secret else (_OPEN, _OPEN_KEY)
+
+
+def _one_has_none(secret: Secret | None, peer: str) -> Refused:
+    if secret:
+        told = f"a secret here, {secret.source}, and none at {peer}"
+    else:
+        told = f"no secret here, and one at {peer}"
+    return Refused(
+        f"All processes of a cluster share one secret, or have none. Received: {told}. "
+        f"They would otherwise obey anybody. {_fix(secret)}"
+    )
+
+
+def _fix(secret: Secret | None) -> str:
+    own = f" (this process has {secret.source})" if secret else ""
+    return (
+        f"Give both the same secret{own}; if a program of an earlier start still listens there, "
+        "end it, and if it is of another version of Replicax, install the same."
+    )
+
+
+def _encode(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, separators=(",", ":")).encode()
+    if len(text) > LARGEST:
+        raise UsageError(
+            f"A process says of itself no more than {LARGEST} bytes. Received: {len(text)} bytes "
+            "of JSON. The other side reads no more of somebody it does not know. Say less."
+        )
+    return text
+
+
+def _decode(text: bytes) -> dict[str, Any] | None:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None
+
+
+def _send(sock: socket.socket, data: bytes, deadline: float) -> None:
+    wait_until(sock, deadline)
+    sock.sendall(data)
+
+
+def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        wait_until(sock, deadline)
+        more = sock.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data

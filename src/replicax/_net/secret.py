@@ -1,0 +1,118 @@
+"""The secret of a cluster: what its processes know, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from replicax._core.env import (
+    RX_CLUSTER_SECRET,
+    RX_CLUSTER_SECRET_FILE,
+    cluster_secret_file,
+    cluster_secret_text,
+    folder_for_state,
+)
+from replicax._core.errors import ClusterSpecError
+
+_BYTES = 32
+_LARGEST_FILE = 4096
+HOW_TO = (
+    f"Set {RX_CLUSTER_SECRET} in the environment of all of them to the same long random text, such "
+    'as that of `python -c "import secrets; print(secrets.token_hex())"`, or '
+    f"{RX_CLUSTER_SECRET_FILE} to a file with it; `replicax run` does it on one machine."
+)
+
+
+class Secret(NamedTuple):
+    """A secret, and where it comes from.
+
+    Attributes:
+        value: The secret.
+        source: Where it comes from, for messages.
+    """
+
+    value: bytes
+    source: str = "that of its own start"
+
+    def __repr__(self) -> str:
+        return f"Secret(source={self.source!r})"  # it may be printed, the value may not
+
+
+def given_secret() -> Secret | None:
+    """The secret that the environment gives, by itself or in a file; None if it gives none.
+
+    Raises:
+        ClusterSpecError: If others could have read the file, or it is empty.
+    """
+    if text := cluster_secret_text():
+        return Secret(text.encode(), f"that of {RX_CLUSTER_SECRET}")
+    if path := cluster_secret_file():
+        return _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
+    return None
+
+
+def secret_of_this_machine() -> Secret:
+    """The secret of all clusters of this user that do not leave this machine.
+
+    It is in a file that only this user can read, made by whoever comes first. So who can connect to
+    the loopback interface, but is another user, is not let in.
+
+    Raises:
+        ClusterSpecError: If there is no place for the file, or others could have read it.
+    """
+    try:
+        path = folder_for_state() / "replicax" / "cluster_secret"
+        if not path.exists():
+            _make(path)
+    except (OSError, RuntimeError) as error:  # no such folder; no home to have it in
+        raise _no_file(error) from error
+    return _read(path, f"that of {path}, as {RX_CLUSTER_SECRET} is not set here")
+
+
+def _read(path: Path, source: str) -> Secret:
+    try:
+        with open(path, "rb") as file:
+            state = os.fstat(file.fileno())
+            content = file.read(_LARGEST_FILE).strip()
+    except OSError as error:
+        raise _no_file(error) from error
+    # A container's platform writes it as root, and lets the container's group read it.
+    forbidden = 0o077 if state.st_uid == os.getuid() else 0o027
+    if state.st_uid not in (os.getuid(), 0) or stat.S_IMODE(state.st_mode) & forbidden:
+        raise ClusterSpecError(
+            "The file with the secret of a cluster is its user's, and nobody else can read it. "
+            f"Received: {path}, of user {state.st_uid}, with mode {stat.S_IMODE(state.st_mode):o}. "
+            "Whoever has read it could give orders to the cluster. Write a new secret to a file of "
+            "mode 600; a file that Replicax has made is made again when it is removed."
+        )
+    if not content:
+        raise ClusterSpecError(
+            "The file with the secret of a cluster is not empty. "
+            f"Received: {path}. Whoever connects would be let in. {HOW_TO}"
+        )
+    return Secret(content, source)
+
+
+def _no_file(error: Exception) -> ClusterSpecError:
+    return ClusterSpecError(
+        "The processes of a cluster on this machine share a secret in a file. "
+        f"Received: {error}. Other users of the machine could otherwise give orders to them. "
+        f"{HOW_TO}"
+    )
+
+
+def _make(path: Path) -> None:
+    """Make it all at once: two processes that start together must not see each other's half."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(_BYTES))
+    try:
+        with suppress(FileExistsError):  # the other one was first
+            os.link(draft, path)
+    finally:
+        draft.unlink()
