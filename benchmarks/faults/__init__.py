@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from faults.fault import Fault
+
+os.environ["KERAS_BACKEND"] = "jax"  # before a topic imports Keras
 
 # The order of the table.
 LINES = ("wrong numbers", "hangs", "strangers", "files")

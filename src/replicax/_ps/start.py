@@ -152,7 +152,8 @@ def start(
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner, code)
-    early = isinstance(cluster, StartedCluster) and address is None
+    # What is restored is known to servers only: values that are read have to come from them.
+    early = isinstance(cluster, StartedCluster) and address is None and not settings["restore"]
     return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from faults.planted import Planted
 
 import replicax as rx
 from replicax._core import compilation_cache
@@ -203,16 +204,6 @@ def test_the_oldest_go_first(folder, monkeypatch):
     monkeypatch.setattr(compilation_cache, "MAX_COMMON", 2)
     compilation_cache._tidy(folder)
     assert [file.name for file in kept(folder)] == ["program-0", "program-1"]
-
-
-class Planted:
-    """Unpickled, it runs code."""
-
-    def __init__(self, marker):
-        self._marker = marker
-
-    def __reduce__(self):
-        return open, (str(self._marker), "w")
 
 
 def test_a_file_that_names_other_code_is_removed_and_nothing_runs(folder, tmp_path):

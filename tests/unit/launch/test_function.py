@@ -53,6 +53,11 @@ def test_a_named_function_is_found_where_the_caller_finds_it(tmp_path, monkeypat
     assert rx.launch.run("mine:A.f", 1) == ["found"]
 
 
+def test_what_travels_lies_in_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert rx.launch.run(lambda: os.listdir(tmp_path), 2) == [[], []]
+
+
 def test_a_script_can_be_run(tmp_path, capsys):
     path = tmp_path / "script.py"
     path.write_text("import sys; print(sys.argv[1:])")

@@ -27,7 +27,14 @@ class Mapped:
     """A small file as an array that the system reads where it is touched."""
 
     def __init__(self, path: str, dtype: np.dtype) -> None:
-        self._array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).view(dtype)
+        try:
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise CorruptRecord(
+                "A file of a saved data set is an array of numbers. Received: "
+                f"{path!r}: {error}. Somebody else has written it. Save the data set again."
+            ) from error
+        self._array = np.asarray(found).view(dtype)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Neighbouring values, in memory of their own."""
