@@ -10,8 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ import jax.export
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._core.folder import NewFolder
 from replicax._core.placement import to_host
 from replicax._keras import _compat
 from replicax._keras.capture import evaluate
@@ -90,7 +89,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         options: Ignored.
 
     Raises:
-        UsageError: If there is nothing to save.
+        UsageError: If there is nothing to save, or the folder holds something else.
 
     Example:
         >>> import keras, numpy as np, tempfile
@@ -228,24 +227,10 @@ def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes
 
 
 def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str, bytes]) -> None:
-    """Write the folder beside its place, and rename it when it is whole."""
-    target = Path(os.path.abspath(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
+    with NewFolder(target, {MANIFEST}) as folder:
         for name, content in files.items():
-            (partial / name).write_bytes(content)
+            (folder / name).write_bytes(content)
         # As bytes: NumPy's file format knows no bfloat16.
         raw = {str(n): np.frombuffer(w.tobytes(), np.uint8) for n, w in enumerate(weights)}
-        np.savez(partial / WEIGHTS, **raw)  # pyright: ignore[reportArgumentType]
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        np.savez(folder / WEIGHTS, **raw)  # pyright: ignore[reportArgumentType]
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from replicax._core.errors import UsageError
+from replicax._core.folder import NewFolder
 from replicax._keras import _compat, exporting
 
 logger = logging.getLogger("replicax")
@@ -45,31 +45,20 @@ def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
     """Save a model as a folder, in place of one that was saved there."""
-    there = set(os.listdir(path)) if os.path.isdir(path) else set()
-    if there and not there & _WRITTEN:
-        raise UsageError(
-            "A model without an ending is saved as a folder of its own. Received: "
-            f"{path!r}, a folder that holds {', '.join(sorted(there)[:3])}. Saving replaces all of "
-            "it. Name a new folder, or a file that ends with '.keras'."
-        )
     if not model.built:
         raise UsageError(
             "A model is saved as a folder when it is built. Received: "
             f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
             "Call it once, `model(example)`, or give it an `Input`."
         )
-    new = f"{path}.new"
-    shutil.rmtree(new, ignore_errors=True)
-    try:
-        exporting.save(model, new)
-    except Exception as error:
-        logger.warning(
-            "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
-        )
-        os.makedirs(new)
-    save(new, zipped=False)
-    shutil.rmtree(path, ignore_errors=True)
-    os.rename(new, path)
+    with NewFolder(path, _WRITTEN) as new:
+        try:
+            exporting.save(model, new)
+        except Exception as error:
+            logger.warning(
+                "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
+            )
+        save(str(new), zipped=False)
 
 
 def save_spec(self: Any, dynamic_batch: bool = True) -> Any:

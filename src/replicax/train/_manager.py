@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._core import folder
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
 
@@ -161,7 +162,7 @@ class CheckpointManager:
                 if self._hours is not None and written - kept >= 3600 * self._hours:
                     kept = written
                 else:
-                    _files.remove(path)
+                    folder.remove(path)
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest checkpoint that is whole; without one, call `init_fn`.

@@ -167,7 +167,7 @@ def test_save_replaces_a_data_set_and_nothing_else(tmp_path):
     assert numbers(Dataset.load(tmp_path / "a")) == [1, 2, 3]
     assert os.listdir(tmp_path) == ["a"]
     (tmp_path / "other").write_text("mine")
-    with pytest.raises(rx.errors.UsageError, match="to a folder of its own"):
+    with pytest.raises(rx.errors.UsageError, match="other"):
         Dataset.range(3).save(tmp_path / "other")
 
 
@@ -368,5 +368,5 @@ def test_looking_at_the_elements_writes_no_cache(counted, tmp_path):
 
 def test_a_cache_is_not_written_over_something_else(tmp_path):
     (tmp_path / "a").write_text("mine")
-    with pytest.raises(rx.errors.UsageError, match="where something else is"):
+    with pytest.raises(rx.errors.UsageError, match="/a"):
         list(Dataset.range(3).cache(tmp_path / "a"))

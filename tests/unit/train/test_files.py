@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replicax._core.errors import CheckpointError
+from replicax._core import folder
+from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
 
 ARRAYS = {
@@ -52,8 +53,28 @@ def test_one_that_was_put_aside_is_found(tmp_path):
     write(tmp_path / "one", step=1)
     os.rename(tmp_path / "one", tmp_path / ".one.replaced")
     assert _files.read(str(tmp_path / "one")).body == {"step": 1}
-    _files.remove_leftovers(tmp_path / "one")
+    folder.recover(tmp_path / "one")
     assert os.listdir(tmp_path) == ["one"]
+
+
+def test_one_that_was_not_removed_after_its_replacement_is_in_nobodys_way(tmp_path):
+    # Killed behind the two renames of a replacement.
+    write(tmp_path / "one", step=1)
+    os.rename(tmp_path / "one", tmp_path / ".one.replaced")
+    write(tmp_path / ".whole", step=2)
+    os.rename(tmp_path / ".whole", tmp_path / "one")
+    write(tmp_path / "one", step=3)
+    assert _files.read(str(tmp_path / "one")).body == {"step": 3}
+    assert os.listdir(tmp_path) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["", "notes.txt"])
+def test_what_is_no_checkpoint_is_not_replaced(tmp_path, name):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        write(tmp_path / name)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["notes.txt"]
 
 
 def test_no_checkpoint_is_an_error(tmp_path):
@@ -88,7 +109,7 @@ def test_what_fails_leaves_nothing(tmp_path, monkeypatch):
     def no_space(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(_files.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
         write(tmp_path / "ckpt-1", step=2)
     assert os.listdir(tmp_path) == ["ckpt-1"]
@@ -103,24 +124,25 @@ KILLED_WHILE_SAVING = """
     spec = importlib.util.spec_from_file_location("_files", sys.argv[3])
     _files = sys.modules["_files"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(_files)
-    folder, first = sys.argv[1], int(sys.argv[2])
+    place, first = sys.argv[1], int(sys.argv[2])
     for number in itertools.count(first):
         arrays = {"value": np.full(200_000, number)}
         # Of two kinds: under a new name, and in the place of the one before.
-        _files.write(f"{folder}/ckpt-{number}", _files.Content({"number": number}, arrays))
-        _files.write(f"{folder}/same", _files.Content({"number": number}, arrays))
-        _files.remove(f"{folder}/ckpt-{number - 1}")
+        _files.write(f"{place}/ckpt-{number}", _files.Content({"number": number}, arrays))
+        _files.write(f"{place}/same", _files.Content({"number": number}, arrays))
+        _files.folder.remove(f"{place}/ckpt-{number - 1}")
         print(number, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_the_last_one_whole(tmp_path):
-    program, last = textwrap.dedent(KILLED_WHILE_SAVING), 0
-    for attempt in range(8):
+    program, last, moments = textwrap.dedent(KILLED_WHILE_SAVING), 0, np.random.default_rng(0)
+    for _ in range(50):
         command = [sys.executable, "-c", program, str(tmp_path), str(last + 1), _files.__file__]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             said = [process.stdout.readline() for _ in range(3)]
-            time.sleep(0.0007 * attempt)  # another moment of a save, each time
+            time.sleep(moments.uniform(0, 0.01))  # another moment of a save, each time
             process.send_signal(signal.SIGKILL)
             said += process.stdout.readlines()
         finished = int(said[-1])
@@ -132,12 +154,13 @@ def test_kill_9_at_any_moment_leaves_the_last_one_whole(tmp_path):
             content = _files.read(str(tmp_path / path))
             assert content.body["number"] in (finished, finished + 1)
             assert set(content.arrays["value"]) == {content.body["number"]}
+            _files.write(str(tmp_path / path), content)  # a later write finds nothing in its way
 
 
 def test_leftovers_of_killed_saves_are_removed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    host = _files.socket.gethostname()
+    host = folder.socket.gethostname()
     names = [f".ckpt-7.partial-{host}-{ended.pid}-12345678", f".other-7.partial-{host}-1-12345678"]
     alive = f".ckpt-8.partial-{host}-{os.getppid()}-12345678"
     for name in [*names, alive]:
@@ -148,7 +171,7 @@ def test_leftovers_of_killed_saves_are_removed(tmp_path):
 
 def test_a_leftover_with_the_number_of_this_process_is_removed(tmp_path):
     # In a container every start of a program has the same number.
-    host = _files.socket.gethostname()
+    host = folder.socket.gethostname()
     (tmp_path / f".ckpt-7.partial-{host}-{os.getpid()}-12345678").mkdir()
     write(tmp_path / "ckpt-8")
     assert os.listdir(tmp_path) == ["ckpt-8"]
@@ -182,7 +205,7 @@ def test_what_another_host_writes_is_removed_after_an_hour_without_a_change(tmp_
     ],
 )
 def test_leftovers_are_those_of_the_same_name(tmp_path, left, written, removed):
-    place = tmp_path / f".{left}.partial-{_files.socket.gethostname()}-{os.getpid()}-12345678"
+    place = tmp_path / f".{left}.partial-{folder.socket.gethostname()}-{os.getpid()}-12345678"
     place.mkdir()
     write(tmp_path / written)
     assert place.exists() != removed
@@ -214,4 +237,4 @@ def test_threads_leave_each_other_what_they_write(tmp_path, monkeypatch):
     thread.join()
     assert not errors
     assert sorted(os.listdir(tmp_path)) == ["ckpt-1", "ckpt-2"]
-    assert _files._being_written == set()
+    assert folder._being_written == set()

@@ -87,8 +87,6 @@ class Manifest:
         fields["leaves"] = [dataclasses.asdict(leaf) for leaf in self.leaves]
         with open(os.path.join(folder, NAME), "w") as file:
             json.dump(fields, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
 
 
 def is_saved(folder: str) -> bool:

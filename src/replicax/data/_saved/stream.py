@@ -40,18 +40,17 @@ class NumpyStream:
         prefix = b"\x93NUMPY\x02\x00" + struct.pack("<I", HEADER - 12)
         self._file.seek(0)
         self._file.write(prefix + text.encode().ljust(HEADER - 13) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
 
     def compress(self) -> None:
         """Replace the file by a compressed one."""
         plain, self.path = self.path, f"{self.path}.gz"
-        with open(plain, "rb") as source, open(self.path, "wb") as file:
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as target:
-                shutil.copyfileobj(source, target, _BUFFER)
-            file.flush()
-            os.fsync(file.fileno())
+        with (
+            open(plain, "rb") as source,
+            open(self.path, "wb") as file,
+            gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as target,
+        ):
+            shutil.copyfileobj(source, target, _BUFFER)
         os.remove(plain)
 
     def close(self) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
-import shutil
-import socket
-import uuid
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +13,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax.data._saved.manifest import Leaf, Manifest, is_saved
+from replicax._core.folder import NewFolder
+from replicax.data._saved.manifest import NAME, Leaf, Manifest
 from replicax.data._saved.stream import NumpyStream, stored
 from replicax.data._spec import spec_of
 
@@ -36,22 +33,13 @@ class Writer:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.abspath(path)
-        if os.path.lexists(path) and not is_saved(path) and not _is_empty(path):
-            raise UsageError(
-                "A data set is saved to a folder of its own. Received: "
-                f"{path!r}, where something else is. It would be lost. Choose another path, or "
-                "remove what is there."
-            )
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        _remove_leftovers(self._path)
-        self._folder = f"{_partial(self._path)}{os.getpid()}-{uuid.uuid4().hex}"
-        os.mkdir(self._folder)
+        self._new = NewFolder(path, {NAME})
+        self._folder = str(self._new.path)
         self._streams: list[NumpyStream] = []
         self._columns: list[Column] = []
         self._tree: Any = None
         self._rows = 0
-        self.discard = weakref.finalize(self, _discard, self._streams, self._folder)
+        self.discard = weakref.finalize(self, _discard, self._streams, self._new)
 
     def append(self, element: Any) -> None:
         """Write an element.
@@ -84,22 +72,8 @@ class Writer:
         structure = self._tree and self._tree.unflatten(range(len(leaves)))
         sizes = {os.path.basename(s.path): os.path.getsize(s.path) for s in self._streams}
         Manifest(self._rows, compression, structure, leaves, sizes).write(self._folder)
-        _sync_folder(self._folder)
-        self._move(replace)
+        self._new.finish(replace=replace)
         self.discard()
-        _sync_folder(os.path.dirname(self._path))
-
-    def _move(self, replace: bool) -> None:
-        try:
-            os.rename(self._folder, self._path)
-        except OSError:
-            if not is_saved(self._path):
-                raise
-            if replace:
-                old = f"{self._folder}-old"
-                os.rename(self._path, old)
-                os.rename(self._folder, self._path)
-                shutil.rmtree(old)
 
 
 def _unlike(received: str) -> UsageError:
@@ -220,36 +194,8 @@ def _opened(streams: list[NumpyStream], folder: str, name: str, dtype: np.dtype)
     return streams[-1]
 
 
-def _discard(streams: Sequence[NumpyStream], folder: str) -> None:
+def _discard(streams: Sequence[NumpyStream], folder: NewFolder) -> None:
     for stream in streams:
         with contextlib.suppress(OSError):  # a full disk: what is in the buffer goes nowhere
             stream.close()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _partial(path: str) -> str:
-    return f"{path}.partial-{socket.gethostname()}-"
-
-
-def _remove_leftovers(path: str) -> None:
-    """Remove what programs of this machine left that were killed while they wrote."""
-    for folder in glob.glob(glob.escape(_partial(path)) + "*"):
-        pid = folder[len(_partial(path)) :].partition("-")[0]
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except (OSError, ValueError):
-            continue
-
-
-def _is_empty(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    folder.discard()

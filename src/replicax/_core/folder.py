@@ -1,0 +1,203 @@
+"""A folder that is whole or not there: for checkpoints, saved models and data sets.
+
+It is written beside its place under another name, forced to the disk, and renamed. The folder that
+it replaces is set aside first, so that a kill at any moment leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from replicax._core.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_ABANDONED = 3600.0  # seconds without a change, after which another host's writer is gone
+
+_lock = threading.Lock()
+_being_written: set[str] = set()  # names of the folders that this process is writing
+
+
+@final
+class NewFolder:
+    """A folder in the making, at `path`; `finish` gives it its name.
+
+    As a context manager it finishes when the block ends, and is discarded if the block raises.
+
+    Args:
+        target: Its name when it is whole. What killed programs left of it is removed or put back.
+        marks: Names of files of which a folder that may be replaced has one.
+
+    Raises:
+        UsageError: If something else is there, which would be lost.
+    """
+
+    def __init__(self, target: str | os.PathLike[str], marks: Collection[str]) -> None:
+        self.target = _absolute(target)
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        recover(self.target)
+        _refuse_others(self.target, marks)
+        self.path = _partial(self.target)
+        with _lock:
+            _being_written.add(self.path.name)
+        self.path.mkdir()
+
+    def finish(self, *, replace: bool = True) -> None:
+        """Force the files to the disk and rename the folder.
+
+        Args:
+            replace: Whether it takes the place of a folder that is there; else it is discarded.
+        """
+        try:
+            _sync_all(self.path)
+            if replace or not self.target.exists():
+                self._take_place()
+        finally:
+            self.discard()
+
+    def _take_place(self) -> None:
+        aside = set_aside(self.target)
+        if self.target.exists():
+            _remove_tree(aside)
+            os.rename(self.target, aside)
+        try:
+            os.rename(self.path, self.target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rename(aside, self.target)
+            raise
+        _sync(self.target.parent)
+        _remove_tree(aside)
+
+    def discard(self) -> None:
+        """Remove what is not finished."""
+        _remove_tree(self.path)
+        with _lock:
+            _being_written.discard(self.path.name)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.discard()
+
+
+def _refuse_others(target: Path, marks: Collection[str]) -> None:
+    there = os.listdir(target) if target.is_dir() else [target.name] * os.path.lexists(target)
+    if there and not (target.is_dir() and set(marks) & set(there)):
+        raise UsageError(
+            f"Something else is at {str(target)!r}: {', '.join(sorted(there)[:3])}. Writing there "
+            "would remove it. Name a new folder, or remove what is there."
+        )
+
+
+def located(target: str | os.PathLike[str], is_whole: Callable[[Path], bool]) -> Path | None:
+    """Where a folder is: in its place, or set aside for the moment of being replaced."""
+    target = _absolute(target)
+    return next((place for place in (target, set_aside(target)) if is_whole(place)), None)
+
+
+def remove(target: str | os.PathLike[str]) -> None:
+    """Remove a folder; a kill meanwhile leaves no half of it under its name."""
+    target = _absolute(target)
+    aside = _partial(target)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(target, aside)
+    _remove_tree(aside)
+
+
+def recover(target: str | os.PathLike[str]) -> None:
+    """Finish or undo what killed programs have begun with a folder, whatever its number.
+
+    Args:
+        target: The folder; of `ckpt-7`, the leftovers of `ckpt-6` are removed, too.
+    """
+    target = _absolute(target)
+    replaced = set_aside(target)
+    if replaced.exists():
+        if target.exists():
+            _remove_tree(replaced)
+        else:
+            os.rename(replaced, target)
+    stem = re.sub(r"(?<=.)-\d+\Z", "", target.name)
+    pattern = re.compile(rf"\.{re.escape(stem)}(-\d+)?\.partial-.+")
+    for name in os.listdir(target.parent):
+        if pattern.fullmatch(name) and not _is_being_written(target.parent / name):
+            _remove_tree(target.parent / name)
+
+
+def set_aside(target: Path) -> Path:
+    """Where the old folder is while the new one takes its place."""
+    return target.parent / f".{target.name}.replaced"
+
+
+def _is_being_written(folder: Path) -> bool:
+    host, _, process = folder.name.rpartition(".partial-")[2].rpartition("-")[0].rpartition("-")
+    if host != socket.gethostname() or not process.isdigit():
+        return time.time() - _last_change(folder) < _ABANDONED
+    if int(process) == os.getpid():  # or one of this number before a restart, as in a container
+        with _lock:
+            return folder.name in _being_written
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _last_change(folder: Path) -> float:
+    """When the folder, or a file in it, was last written to."""
+    last = 0.0
+    for place in (folder, *folder.glob("*")):
+        with contextlib.suppress(OSError):  # its writer has finished meanwhile
+            last = max(last, place.stat().st_mtime)
+    return last
+
+
+def _absolute(target: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(target))
+
+
+def _partial(target: Path) -> Path:
+    unique = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return target.parent / f".{target.name}.partial-{unique}"
+
+
+def _remove_tree(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sync_all(folder: Path) -> None:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            _sync(Path(root, name))
+        _sync(Path(root))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
