@@ -112,7 +112,7 @@ def test_a_model_of_a_local_strategy_trains_and_saves_alone(begun):
     (found,) = begun.found("alone", of=[1])
     assert found["epochs"] == [0, 1, 2]
     assert (begun.folder / "alone.keras").exists()
-    assert os.listdir(begun.folder / "alone") == ["ckpt-3"]
+    assert sorted(os.listdir(begun.folder / "alone")) == ["ckpt-2", "ckpt-3"]
 
 
 def test_callbacks_of_keras_write_once_and_restore_everywhere(killed):

@@ -5,7 +5,7 @@ ReplicaxError
     + NotInReplicaContext · NotInCrossReplicaContext · MixedStrategies
     + VariableNotReduced · PerReplicaMisuse · UnevenBatch · UnbatchedInput · BatchStructureChanged
     + UnknownDevice · WrongBackend · UnsupportedVersion · LeakedTracer · NonFinite · ExhaustedInput
-    + UnsupportedIndex · IndexOutOfBounds · SignatureMismatch · TapeMisuse
+    + NothingRestored · UnsupportedIndex · IndexOutOfBounds · SignatureMismatch · TapeMisuse
   x ResultsDiffer (also ArithmeticError)
   x DataError (also ValueError)
     + MapFailed · CorruptRecord · WorkerDied
@@ -66,6 +66,10 @@ class BatchStructureChanged(UsageError):
 
 class ExhaustedInput(UsageError):
     """Raised when a one-pass generator is iterated a second time."""
+
+
+class NothingRestored(UsageError, AssertionError):
+    """Raised when the check of a restored checkpoint finds objects or values without a match."""
 
 
 class UnknownDevice(UsageError):

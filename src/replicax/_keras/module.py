@@ -52,6 +52,16 @@ class Module:
             )
         self._name = name or _snake(type(self).__name__)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        for call in self.__dict__.get("_after_setting", ()):
+            call()
+
+    def after_setting(self, call: Callable[[], object]) -> None:
+        """Have a function called whenever an attribute was set, as a restored checkpoint wants."""
+        before = self.__dict__.get("_after_setting", ())
+        self.__dict__["_after_setting"] = (*before, *({call} - set(before)))
+
     @property
     def name(self) -> str:
         """The name."""

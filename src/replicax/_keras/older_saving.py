@@ -53,7 +53,7 @@ def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
         )
     with NewFolder(path, _WRITTEN) as new:
         try:
-            exporting.save(model, new)
+            exporting.save(model, str(new))
         except Exception as error:
             logger.warning(
                 "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error

@@ -28,7 +28,8 @@ class BackupAndRestore(keras.callbacks.Callback):
     Saved are weights, optimizer, seeds, the metrics so far, the history, the epoch and batch,
     and the place in the data: after each epoch, every few batches, and when SIGTERM asks the
     program to end. On the same devices the restarted run gives the same numbers, bit for bit.
-    It is called before other callbacks, wherever it stands in the list.
+    It is called before other callbacks, wherever it stands in the list. The last two backups stay:
+    a damaged one is named, and the one before it is used; if both are, `fit` refuses to begin.
 
     **Differs from Keras:** Keras' callback of this name restarts the epoch that was ended, with
     weights from within it, and another order of the data.
@@ -95,7 +96,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             position=self._position,
         )
         checkpoint.among(self._channel)
-        self._manager = CheckpointManager(checkpoint, self.directory, max_to_keep=1)
+        self._manager = CheckpointManager(checkpoint, self.directory, max_to_keep=2)
         self._first_epoch = self._history = None
         if self._manager.restore_or_initialize() is not None:
             self._go_on()

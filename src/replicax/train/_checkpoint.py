@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import current
+from replicax._core.errors import UsageError
 from replicax.train import _files
+from replicax.train._deferred import Restored, follow_modules, followed
 from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     LeftOvers,
     Part,
     Stateful,
-    assign,
     build_optimizers,
     parts_of,
     values_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import (
-    plan_of,
-    restore_between_replicas,
-    seen_alike,
-    set_states,
-    stored_content,
-    unused,
-)
+from replicax.train._restoring import seen_alike, stored_content
 from replicax.train._status import LoadStatus
 from replicax.train._together import together
-from replicax.train._waiting import Waiting
 from replicax.train._writer import Writer
 
 if TYPE_CHECKING:
@@ -46,7 +40,8 @@ class Checkpoint:
 
     Models with their compiled optimizers, layers, optimizers, metrics, `keras.Variable`s, seed
     generators, iterators of `rx.data` and of distributed data sets, `rx.train.Value`s, whatever
-    else has `get_state` and `set_state`, and dicts and lists of these.
+    else has `get_state` and `set_state`; and lists, dicts, `rx.Module`s and checkpoints of these.
+    An object may be set as an attribute at any time, also after `restore`: it gets its values then.
 
     With several workers all of them call the same methods. The chief writes; what an iterator
     has read is asked of every worker. What is not built yet when it is restored gets its values
@@ -58,7 +53,7 @@ class Checkpoint:
 
     Args:
         root: An object without a name; it is called "root".
-        **objects: The objects by name; each is an attribute of the checkpoint, too.
+        **objects: The objects by name; each is an attribute of the checkpoint.
 
     Raises:
         UsageError: If an object can be neither.
@@ -76,24 +71,54 @@ class Checkpoint:
     """
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
-        objects = objects if root is None else {"root": root, **objects}
-        parts_of(objects)
-        self._objects = objects
+        self._objects: dict[str, Any] = {}
         self._tracked: list[Stateful] = []
         self._count = 0
         self._writer = Writer()
         self._channel: Channel | None = None
+        self._restored: Restored | None = None
+        for name, value in {**({} if root is None else {"root": root}), **objects}.items():
+            self._track(name, value)
 
     if not TYPE_CHECKING:  # to a type checker, every attribute would exist
 
         def __getattr__(self, name: str) -> Any:
             objects = self.__dict__.get("_objects", {})
-            if name in objects:
-                return objects[name]
-            raise AttributeError(
-                f"An attribute of a checkpoint is one of its objects. Received: {name!r}; there "
-                f"are {sorted(objects)}. Nothing else is saved. Pass it to `Checkpoint`."
+            if name not in objects:
+                raise AttributeError(
+                    f"The checkpoint has no object {name!r}, only {sorted(objects)}. Set it, as "
+                    f"`checkpoint.{name} = …`, or pass it to `Checkpoint`."
+                )
+            if self._restored is not None and self._restored.unused:
+                return followed(objects[name], self._settle)
+            return objects[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self._track(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._objects.pop(name, None) is None:
+            super().__delattr__(name)
+
+    def _track(self, name: str, value: Any) -> None:
+        """Add an object, and give it what was restored for it before it came."""
+        if name.startswith("_") or hasattr(type(self), name):
+            raise UsageError(
+                f"{name!r} is a name of the checkpoint itself. Give the object another one."
             )
+        parts_of({name: value})
+        self._objects[name] = value
+        if self._restored is not None and self._restored.unused:
+            follow_modules(value, self._settle)
+            self._settle()
+
+    @property
+    def tracked_objects(self) -> Mapping[str, Any]:
+        """The objects by name; a checkpoint in a checkpoint is saved as these."""
+        return MappingProxyType(self._objects)
 
     @property
     def channel(self) -> Channel:
@@ -225,19 +250,23 @@ class Checkpoint:
         channel = self.channel
         payload = seen_alike(channel, path)
         body, arrays = together(channel, "read", partial(stored_content, path, payload))
-        parts = self._parts()
-        plan, later = together(channel, "matched", lambda: plan_of(parts, body["parts"], path))
-        for variable, key in plan:
-            assign(variable, arrays, key)
-        waiting = [Waiting(part, entries, arrays) for part, entries in later]
-        restore_between_replicas(parts, body["parts"], arrays)
-        together(channel, "restored", partial(set_states, channel, parts, body["parts"]))
+        parts = partial(self._parts, whole=set(body["parts"]))
+        restored = Restored(path, body["parts"], arrays, parts, channel)
+        together(channel, "restored", together(channel, "matched", restored.restore))
         if counted:
             self._count = body["save_counter"]
-        return LoadStatus(unused(parts, body["parts"]), waiting)
+        self._restored = restored
+        if restored.unused:
+            follow_modules(self._objects, self._settle)
+        return LoadStatus(restored)
 
-    def _parts(self) -> list[Part]:
-        parts = [*parts_of(self._objects), *self._tracked]
+    def _settle(self) -> None:
+        """Give objects that came after `restore` their values."""
+        if self._restored is not None:
+            self._restored.settle()
+
+    def _parts(self, whole: Container[str] = ()) -> list[Part]:
+        parts = [*parts_of(self._objects, whole), *self._tracked]
         build_optimizers(parts)
         return parts
 

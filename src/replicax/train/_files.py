@@ -6,6 +6,7 @@ What is in it is checked by length and CRC-32 when it is read.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 import zlib
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ def write(path: str, content: Content) -> None:
     Raises:
         UsageError: If something else is there, which would be lost.
     """
-    with folder.NewFolder(path, {MANIFEST}) as place:
+    with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
         entries = _write_arrays(place / ARRAYS, content.arrays)
         (place / MANIFEST).write_text(_manifest({**content.body, "arrays": entries}))
 
@@ -61,6 +62,8 @@ def read(path: str) -> Content:
 def packed(path: str) -> bytes:
     """The files of a checkpoint as bytes, as they are sent to a worker that cannot see them."""
     place = located(path)
+    if place is None and is_there(path):
+        raise _damaged(path, f"{MANIFEST} or {ARRAYS}")
     if place is None:
         raise CheckpointError(
             f"A checkpoint is a folder with a `{MANIFEST}`. Received: {path!r}, where there is "
@@ -106,9 +109,8 @@ def _dtype(name: str) -> np.dtype:
 
 def _damaged(path: str, where: str) -> CheckpointError:
     return CheckpointError(
-        "A checkpoint holds what was written. Received: "
-        f"{path!r}, whose {where} has another length or checksum. The disk, or a copy of the "
-        "folder, has lost something. Restore an older checkpoint, or copy it again."
+        f"The checkpoint {path!r} is damaged: its {where} has another length or checksum than "
+        "what was written. Restore an older checkpoint, or copy it again; remove it to begin anew."
     )
 
 
@@ -121,6 +123,17 @@ def identity(path: str) -> str | None:
 def located(path: str) -> Path | None:
     """Where the checkpoint of this path is: there, or aside for the moment of being replaced."""
     return folder.located(path, _is_whole)
+
+
+def is_there(path: str) -> bool:
+    """Whether there is a checkpoint of this path, whole or damaged."""
+    return (
+        folder.located(path, lambda place: {MANIFEST, ARRAYS} & _names(place) != set()) is not None
+    )
+
+
+def _names(place: Path) -> set[str]:
+    return set(os.listdir(place)) if place.is_dir() else set()
 
 
 def written_at(path: str) -> float:
@@ -159,9 +172,9 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
         found = json.loads(manifest)
         text = json.dumps(found["body"], sort_keys=True)
         whole = found["checksum"].startswith(f"{zlib.crc32(text.encode()):08x}-")
+        return found["body"] if whole and found["format"] == _FORMAT else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found["body"] if whole and found["format"] == _FORMAT else None
 
 
 def _is_whole(place: Path) -> bool:

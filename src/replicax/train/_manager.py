@@ -165,7 +165,9 @@ class CheckpointManager:
                     folder.remove(path)
 
     def restore_or_initialize(self) -> str | None:
-        """Restore the latest checkpoint that is whole; without one, call `init_fn`.
+        """Restore the latest checkpoint that is whole; without any, call `init_fn`.
+
+        A damaged one is passed over, and a warning names it.
 
         Returns:
             Its path, or None.
@@ -174,7 +176,8 @@ class CheckpointManager:
             CheckpointError: If there are checkpoints, but all of them are damaged.
         """
         self.wait()
-        said = json.dumps(self.checkpoints).encode()
+        there = [path for _, path in _numbered(self.directory, self._name, _files.is_there)]
+        said = json.dumps(there).encode()
         paths = json.loads(self.checkpoint.channel.from_chief("checkpoints", said))
         for path in reversed(paths):
             try:
@@ -182,7 +185,7 @@ class CheckpointManager:
             except CheckpointError as error:
                 if path == paths[0]:
                     raise
-                _log.warning("An older checkpoint is restored: %s", error)
+                _log.warning("An older checkpoint is tried: %s", error)
             else:
                 return path
         if self._init_fn is not None:
@@ -199,6 +202,8 @@ class CheckpointManager:
 def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None) -> str | None:
     """The path of the whole checkpoint with the highest number in a folder, or None.
 
+    A warning names a damaged one of a higher number.
+
     Args:
         directory: The folder.
         name: What comes before the number; by default anything.
@@ -208,8 +213,11 @@ def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None
         >>> rx.train.latest_checkpoint("/nowhere") is None
         True
     """
-    found = _numbered(os.fspath(directory), name)
-    return found[-1][1] if found else None
+    for _, path in reversed(_numbered(os.fspath(directory), name, _files.is_there)):
+        if _is_whole(path):
+            return path
+        _log.warning("The checkpoint %s is damaged; an older one is taken.", path)
+    return None
 
 
 def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
@@ -221,8 +229,14 @@ def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
     return [path for _, path in _numbered(os.fspath(directory), None)]
 
 
-def _numbered(directory: str, name: str | None) -> list[tuple[int, str]]:
-    """Number and path of the whole checkpoints in a folder, in order."""
+def _is_whole(path: str) -> bool:
+    return _files.located(path) is not None
+
+
+def _numbered(
+    directory: str, name: str | None, counts: Callable[[str], bool] = _is_whole
+) -> list[tuple[int, str]]:
+    """Number and path of the checkpoints in a folder, in order; by default of the whole ones."""
     try:
         entries = os.listdir(directory)
     except OSError:
@@ -232,6 +246,6 @@ def _numbered(directory: str, name: str | None) -> list[tuple[int, str]]:
         match = re.fullmatch(r"\.?(.+?)-(\d+)(\.replaced)?", entry)
         if match and (name is None or match[1] == name):
             path = os.path.join(directory, f"{match[1]}-{match[2]}")
-            if _files.located(path) is not None:
+            if counts(path):
                 found.add((int(match[2]), path))
     return sorted(found)

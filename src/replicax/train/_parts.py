@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserList
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.local_steps import outer_optimizer_of
+from replicax._keras.module import Module
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,21 @@ class Stateful:
 Part = Variables | LeftOvers | Stateful
 
 
-def parts_of(objects: dict[str, Any]) -> list[Part]:
-    """The parts of nested objects by name; a compiled model brings its optimizer.
+def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Part]:
+    """The parts of a tree of objects by name; a compiled model brings its optimizer.
 
     And an optimizer what it keeps between the replicas of its strategy.
+
+    Args:
+        objects: The objects, each with those below it.
+        whole: Names of modules that are one part, as older checkpoints have them.
+
+    Raises:
+        UsageError: If an object is no part of a checkpoint.
     """
-    parts: list[Part] = [part for name, value in objects.items() for part in _parts(name, value)]
+    parts: list[Part] = [
+        part for name, value in objects.items() for part in _parts(name, value, whole)
+    ]
     given = {id(part.owner) for part in parts}
     for part in list(parts):
         optimizer = getattr(part.owner, "optimizer", None)
@@ -104,11 +115,14 @@ def outer_name(model: str) -> str:
     return f"{model}.outer_optimizer"
 
 
-def _parts(name: str, value: Any) -> Iterator[Variables | Stateful]:
-    if isinstance(value, (dict, list, tuple)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            yield from _parts(f"{name}/{key}", item)
+def _parts(
+    name: str, value: Any, whole: Container[str], above: tuple[Any, ...] = ()
+) -> Iterator[Variables | Stateful]:
+    children = _children(value)
+    if children is not None and name not in whole:
+        if not any(value is one for one in above):  # a cycle: it has its place higher up
+            for key, item in children.items():
+                yield from _parts(f"{name}/{key}", item, whole, (*above, value))
     elif (
         isinstance(value, _compat.KerasVariable)
         or _is_generator(value)
@@ -119,12 +133,23 @@ def _parts(name: str, value: Any) -> Iterator[Variables | Stateful]:
         getattr(value, "set_state", None)
     ):
         yield Stateful(name, value)
-    else:
+    elif isinstance(value, (set, frozenset)) or not any(isinstance(o, Module) for o in above):
         raise UsageError(
-            "A checkpoint holds Keras models, optimizers, metrics, layers, variables, and objects "
-            f"with `get_state` and `set_state`. Received: {name}={value!r}. It could not be "
-            "changed in place when it is restored. Put plain data into an `rx.train.Value`."
+            f"{name}={value!r} has nothing that a checkpoint could restore in place. Put plain "
+            "data into an `rx.train.Value`, and objects into a list or a dict. See "
+            "docs/fault_tolerance.md."
         )
+
+
+def _children(value: Any) -> Mapping[Any, Any] | None:
+    """What a node of the tree holds, by name; None of a leaf."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, (list, tuple, UserList)):
+        return dict(enumerate(value))
+    if isinstance(value, Module):  # its plain attributes, such as its name, are no parts
+        return dict(sorted(vars(value).items()))
+    return getattr(value, "tracked_objects", None)
 
 
 def build_optimizers(parts: Sequence[Part]) -> None:
@@ -194,6 +219,15 @@ def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
         first = f"{key}/"
         behind = {name for name in arrays if name.startswith(first)}
         variable.table.load({name.removeprefix(first): arrays[name] for name in behind})
+
+
+def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
+    """Restore a variable, also one that was made while a step is traced."""
+    if _compat.awaits_value(variable):
+        _compat.start_from(variable, arrays[key])
+    else:
+        with _compat.outside_scopes():
+            assign(variable, arrays, key)
 
 
 def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]) -> list[int]:

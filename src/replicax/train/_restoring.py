@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
@@ -75,10 +75,9 @@ def plan_of(
     return plan, later
 
 
-def unused(parts: Sequence[Part], saved: dict[str, Any]) -> list[str]:
+def unused(matched: Collection[str], saved: Collection[str]) -> list[str]:
     """The names of what is saved and not here; replicas without an outer optimizer need none."""
-    names = {part.name for part in parts}
-    return sorted(set(saved) - names - set(map(outer_name, names)))
+    return sorted(set(saved) - set(matched) - set(map(outer_name, matched)))
 
 
 def restore_between_replicas(

@@ -2,60 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import NothingRestored
 
 if TYPE_CHECKING:
-    from replicax.train._waiting import Waiting
+    from replicax.train._deferred import Restored
 
 
 @final
 class LoadStatus:
-    """What was restored, and what else the checkpoint holds.
+    """What was restored, and what else the checkpoint holds; asked anew at every call.
 
     Args:
-        unused: The names of what was not asked for.
-        waiting: What gets its values when it is built.
+        restored: What was read; None if there was nothing to read.
     """
 
-    def __init__(self, unused: Sequence[str] = (), waiting: Sequence[Waiting] = ()) -> None:
-        self.unused = tuple(unused)
-        self._waiting = tuple(waiting)
+    def __init__(self, restored: Restored | None = None) -> None:
+        self._restored = restored
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The names of what the checkpoint holds and nothing here has asked for."""
+        if self._restored is None:
+            return ()
+        self._restored.settle()
+        return tuple(self._restored.unused)
 
     @property
     def waiting(self) -> tuple[str, ...]:
         """The names of what is not built yet, and gets its values when it is."""
-        return tuple(one.part.name for one in self._waiting if not one.done)
+        return () if self._restored is None else self._restored.waiting
 
     def assert_consumed(self) -> LoadStatus:
         """Refuse a checkpoint that holds more than is here by now.
 
         Raises:
-            UsageError: If it does, or if something is not built yet.
+            NothingRestored: If it does, if something is not built yet, or if nothing was restored.
         """
+        self.assert_existing_objects_matched()
         if self.unused:
-            raise UsageError(
-                "`assert_consumed` wants all of a checkpoint to be restored. Received: one that "
-                f"holds {', '.join(map(repr, self.unused))}, too. Nothing here has these names. "
-                "Pass those objects to `Checkpoint`, or leave the check out."
+            raise NothingRestored(
+                f"The checkpoint also holds {', '.join(map(repr, self.unused))}, and nothing here "
+                "has these names. Pass those objects to `Checkpoint`, or leave the check out."
             )
         if self.waiting:
-            raise UsageError(
-                "A checkpoint is consumed when all of it has found its variable. Received: "
-                f"{', '.join(map(repr, self.waiting))} without all of the variables that were "
-                "saved. They get their values when they are built. Build the model, or call it "
-                "once, before the check."
+            raise NothingRestored(
+                f"{', '.join(map(repr, self.waiting))} get their values when they are built. "
+                "Build the model, or call it once, before the check."
             )
         return self
 
     def assert_existing_objects_matched(self) -> LoadStatus:
-        """Nothing: a variable that the checkpoint has no value for is an error at once."""
+        """Refuse a checkpoint that has no value for an object that is here by now.
+
+        Raises:
+            NothingRestored: If it has none for one of them, or if nothing was restored at all.
+        """
+        self.assert_nontrivial_match()
+        assert self._restored is not None
+        if missing := self._restored.without_value:
+            raise NothingRestored(
+                f"The checkpoint has no value for {', '.join(map(repr, missing))}, which keep "
+                "those they have. Give the objects the names that they were saved by."
+            )
         return self
 
     def assert_nontrivial_match(self) -> LoadStatus:
-        """Nothing: a checkpoint that does not fit is an error at once."""
+        """Refuse a checkpoint of which nothing was restored.
+
+        Raises:
+            NothingRestored: If no object here has got a value.
+        """
+        if self._restored is None:
+            raise NothingRestored(
+                "There was no checkpoint to restore: its path is None. Check "
+                "`latest_checkpoint(directory)` before, or leave the check out."
+            )
+        self._restored.settle()
+        if not self._restored.matched:
+            raise NothingRestored(
+                f"Nothing was restored: the checkpoint holds {list(self.unused) or 'nothing'}, "
+                "and no object here has such a name. Set the objects as attributes of the "
+                "`Checkpoint`, by the names that they were saved by."
+            )
         return self
 
     def expect_partial(self) -> LoadStatus:

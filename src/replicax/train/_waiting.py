@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras import _compat
-from replicax.train._parts import Variables, assign, matched
+from replicax.train._parts import Variables, assign, matched, put
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,10 +51,5 @@ class Waiting:
         self.done = True
         found = matched(self.part.name, self._entries, variables)
         for variable, index in zip(variables, found, strict=True):
-            key = f"{self.part.name}:{index}"
-            if _compat.awaits_value(variable):  # its layer is built while a step is traced
-                _compat.start_from(variable, self._arrays[key])
-            else:
-                with _compat.outside_scopes():
-                    assign(variable, self._arrays, key)
+            put(variable, self._arrays, f"{self.part.name}:{index}")
         self._arrays = {}

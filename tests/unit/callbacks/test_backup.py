@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.errors import UsageError
+from replicax._core.errors import CheckpointError, UsageError
 from replicax._keras import _compat
 
 from channels import as_workers
@@ -197,9 +197,22 @@ def test_a_run_that_was_killed_goes_on_from_the_last_backup(tmp_path):
         rate = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)
         model.fit(ROWS, TARGETS, batch_size=4, verbose=0, callbacks=[rate, backup, Kill()])
     assert signal.getsignal(signal.SIGTERM) == before
-    assert os.listdir(tmp_path) == ["ckpt-3"]
+    assert sorted(os.listdir(tmp_path)) == ["ckpt-2", "ckpt-3"]
     scramble()
     assert_same(run(tmp_path, "arrays"), uninterrupted("arrays"))
+
+
+def test_a_damaged_backup_is_named_and_the_one_before_is_used(tmp_path, caplog):
+    run(tmp_path, "arrays", end=(1, 3))
+    newest, older = sorted(os.listdir(tmp_path), reverse=True)
+    (tmp_path / newest / "checkpoint.json").write_text("{}")
+    scramble()
+    assert_same(run(tmp_path, "arrays", delete_checkpoint=False), uninterrupted("arrays"))
+    assert newest in caplog.text
+    for name in os.listdir(tmp_path):
+        (tmp_path / name / "checkpoint.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="ckpt-"):
+        run(tmp_path, "arrays")
 
 
 def test_a_finished_run_that_is_kept_is_not_trained_again(tmp_path):
@@ -263,7 +276,7 @@ def test_the_chief_writes_for_all_workers(tmp_path):
 
     first, second = as_workers(2, work)
     assert first == second, (first, second)
-    assert os.listdir(tmp_path) == ["ckpt-2"]
+    assert sorted(os.listdir(tmp_path)) == ["ckpt-1", "ckpt-2"]
 
 
 @pytest.mark.parametrize("data", ["arrays", "a pipeline", "a pipeline of records"])

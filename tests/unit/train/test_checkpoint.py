@@ -141,7 +141,7 @@ def test_the_counter_goes_on(tmp_path):
 def test_more_in_the_file_is_fine_unless_asked(tmp_path):
     path = rx.train.Checkpoint(a=keras.Variable(1.0), b=keras.Variable(2.0)).write(tmp_path / "x")
     status = rx.train.Checkpoint(a=keras.Variable(0.0)).read(path)
-    with pytest.raises(UsageError, match="`assert_consumed` wants all of a checkpoint.*'b'"):
+    with pytest.raises(UsageError, match="'b'"):
         status.assert_consumed()
 
 
@@ -182,7 +182,7 @@ def test_another_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize("value", [3, "text", object(), np.ones(2)])
 def test_what_cannot_be_restored_is_refused(value):
-    with pytest.raises(UsageError, match="A checkpoint holds Keras models, optimizers"):
+    with pytest.raises(UsageError, match="x/y.*rx.train.Value"):
         rx.train.Checkpoint(x={"y": value})
 
 

@@ -113,7 +113,7 @@ def test_what_waits_is_not_consumed(tmp_path):
     rx.train.Checkpoint(model=lazy_net()).read(only).assert_consumed()
     model, _, _ = saved(tmp_path / "other")
     alone = rx.train.Checkpoint(model=model).write(tmp_path / "alone")
-    with pytest.raises(UsageError, match="'model' without all of the variables that were saved"):
+    with pytest.raises(UsageError, match="'model'"):
         rx.train.Checkpoint(model=lazy_net()).read(alone).assert_consumed()
 
 

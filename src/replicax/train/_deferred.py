@@ -1,0 +1,162 @@
+"""What a restored checkpoint holds, and who has got it: objects may come after `restore`."""
+
+from __future__ import annotations
+
+from collections import UserDict, UserList
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._keras.module import Module
+from replicax.train._parts import LeftOvers, Part, put
+from replicax.train._restoring import plan_of, restore_between_replicas, set_states, unused
+from replicax.train._waiting import Waiting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from replicax._control import Channel
+
+
+@final
+class Restored:
+    """A checkpoint that was read, and the objects that have got their values from it.
+
+    Args:
+        path: Where it is, for messages.
+        saved: What it holds, by part.
+        arrays: The values, by name.
+        parts: The parts that there are, asked again whenever an object was added.
+        channel: The connection to the other workers.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        saved: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        parts: Callable[[], list[Part]],
+        channel: Channel,
+    ) -> None:
+        self._path, self._parts, self._channel = path, parts, channel
+        self._saved, self._arrays = dict(saved), arrays
+        self._matched: set[str] = set()
+        self._waiting: list[Waiting] = []
+
+    def restore(self) -> Callable[[], None]:
+        """Match the parts with what was saved; the result gives them their values.
+
+        Raises:
+            UsageError: If one has no value, or another shape or type.
+        """
+        return self._restore(self._parts())
+
+    def settle(self) -> None:
+        """Give their values to parts that were added, or found, since the last time."""
+        missing = set(self.unused)
+        if missing and (added := [part for part in self._parts() if part.name in missing]):
+            self._restore(added)()
+
+    def _restore(self, parts: list[Part]) -> Callable[[], None]:
+        plan, later = plan_of(parts, self._saved, self._path)
+
+        def give() -> None:
+            self._matched |= {part.name for part in parts} & set(self._saved)
+            for variable, key in plan:
+                put(variable, self._arrays, key)
+            self._waiting += [Waiting(part, entries, self._arrays) for part, entries in later]
+            restore_between_replicas(parts, self._saved, self._arrays)
+            set_states(self._channel, parts, self._saved)
+            if not self.unused:
+                self._arrays = {}  # those that wait have theirs
+
+        return give
+
+    @property
+    def unused(self) -> list[str]:
+        """The names of what nothing here has asked for."""
+        return unused(self._matched, self._saved)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of what is not built yet, and gets its values when it is."""
+        return tuple(one.part.name for one in self._waiting if not one.done)
+
+    @property
+    def matched(self) -> frozenset[str]:
+        """The names of the parts that have got values."""
+        return frozenset(self._matched)
+
+    @property
+    def without_value(self) -> list[str]:
+        """The names of the parts that the checkpoint has nothing for."""
+        return [
+            part.name
+            for part in self._parts()
+            if part.name not in self._saved and not _is_optional(part)
+        ]
+
+
+def _is_optional(part: Part) -> bool:
+    return isinstance(part, LeftOvers) or part.optional
+
+
+class _FollowedList(UserList[Any]):
+    """A list of a checkpoint that says when something was added."""
+
+    def __init__(self, data: list[Any], call: Callable[[], object]) -> None:
+        self.data, self._call = data, call
+
+    def __setitem__(self, index: Any, item: Any) -> None:
+        super().__setitem__(index, item)
+        self._call()
+
+    def insert(self, i: int, item: Any) -> None:
+        super().insert(i, item)
+        self._call()
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self._call()
+
+    def extend(self, other: Any) -> None:
+        super().extend(other)
+        self._call()
+
+    def __iadd__(self, other: Any) -> _FollowedList:
+        self.extend(other)
+        return self
+
+
+class _FollowedDict(UserDict[Any, Any]):
+    """A dict of a checkpoint that says when something was added."""
+
+    def __init__(self, data: dict[Any, Any], call: Callable[[], object]) -> None:
+        self.data, self._call = data, call
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        super().__setitem__(key, item)
+        self._call()
+
+
+def followed(value: Any, call: Callable[[], object]) -> Any:
+    """A list or a dict that calls a function when something is added; others as they are."""
+    if isinstance(value, list):
+        return _FollowedList(value, call)
+    return _FollowedDict(value, call) if type(value) is dict else value
+
+
+def follow_modules(value: Any, call: Callable[[], object], seen: set[int] | None = None) -> None:
+    """Have a function called when a module below a value gets an attribute."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Module):
+        value.after_setting(call)
+        below: Any = list(vars(value).values())
+    elif isinstance(value, Mapping):
+        below = value.values()
+    else:
+        below = value if isinstance(value, (list, tuple)) else ()
+    for one in below:
+        follow_modules(one, call, seen)
