@@ -120,6 +120,7 @@ class _Guest:
     def __init__(self, caller: Caller) -> None:
         self.process = process_of(caller)
         self.wire: Wire | None = None
+        self.is_doubted = False  # another has come with its number: it may be dead
         self._is_connected, self._has_answered = threading.Event(), threading.Event()
 
     def connect(self, wire: Wire) -> None:
@@ -131,7 +132,7 @@ class _Guest:
         assert self.wire
         with suppress(*BROKEN):
             while True:
-                self.wire.receive()
+                self.wire.receive(small=True)
                 self._has_answered.set()
         self.wire.close()
 
@@ -198,7 +199,8 @@ class _Hall:
         )
 
     def _missing(self) -> list[int]:
-        here = {index for index, guest in self._guests.items() if guest.wire}
+        guests = self._guests.items()
+        here = {index for index, guest in guests if guest.wire and not guest.is_doubted}
         return [index for index in range(1, self._size) if index not in here]
 
     def _is_complete(self) -> bool:
@@ -216,11 +218,16 @@ class _Hall:
         while True:
             with self._changed:
                 before = self._guests.setdefault(index, guest)
+                before.is_doubted = before is not guest
             if before is guest:
                 return {}
-            if before.is_alive():
-                raise is_double(index, before.process, guest.process)
-            self._forget(index, before)
+            if not before.is_alive():
+                self._forget(index, before)
+                continue
+            with self._changed:
+                before.is_doubted = False
+                self._changed.notify_all()
+            raise is_double(index, before.process, guest.process)
 
     def _serve(self, connection: Connection) -> None:
         sock, session, caller = connection

@@ -127,7 +127,7 @@ def _join_here(
     if missing:
         raise ClusterError(
             "All workers of a cluster connect to the chief when they start. "
-            f"Received: nothing from {listed(missing)} in {limits.joining:g} s. Without all of "
+            f"Received: no connection of {listed(missing)}, or one that has ended. Without all of "
             "them nobody can begin. Look at what they print; if they say that they cannot reach "
             "this machine, open the port between the machines."
         )

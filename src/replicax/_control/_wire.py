@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LENGTHS = struct.Struct("!IQ")
 _LARGEST = 1 << 28  # bytes of JSON
+_SMALL = 4096
 _CHUNK = 1 << 18
 BROKEN = (OSError, EOFError, ValueError, RecursionError)  # what `receive` raises when it is over
 
@@ -92,13 +93,17 @@ class Wire:
             if self._waiting:
                 self._changed.notify_all()
 
-    def receive(self) -> Frame:
-        """Wait for a frame. Raises one of `BROKEN` when there is none any more, or it is none."""
+    def receive(self, *, small: bool = False) -> Frame:
+        """Wait for a frame. Raises one of `BROKEN` when there is none any more, or it is none.
+
+        Args:
+            small: Whether what is larger than a page is none, as from somebody unknown.
+        """
         seal = self._session.incoming
         lengths, tag = self._read(_LENGTHS.size), self._read(TAG_SIZE)
         seal.check(tag, lengths)
         length, size = _LENGTHS.unpack(lengths)
-        if length > _LARGEST:
+        if length > _LARGEST or (small and length + size > _SMALL):
             raise EOFError
         frame, payload = self._read(length), self._read(size) if size else b""
         seal.check(self._read(TAG_SIZE), frame, payload)

@@ -13,7 +13,7 @@ import pytest
 
 from replicax._control import _meeting, meet, wait_until_open
 from replicax._core.errors import ClusterError
-from replicax._net import Refused
+from replicax._net import Refused, Secret
 from replicax.launch._ports import free_ports
 
 OFFER = {"port": 7, "token": "x"}
@@ -143,6 +143,116 @@ def test_a_number_is_given_once(come):
     with pytest.raises(Refused, match=rf"worker 1 .* is there already: host .*, pid {os.getpid()}"):
         refused.result(40)
     assert results(chief, taken, come(2, 3)) == [OFFER] * 3
+
+
+def hello_by_hand(port, index, size=2, secret=None, **more):
+    """Say hello as worker `index`, and nothing else; gives the wire."""
+    return _meeting.dial(
+        connected(port),
+        secret,
+        place=f"worker {index}",
+        wanted=_meeting.CHIEF.format(size),
+        hello={"index": index, "host": "far", "pid": 7, **more},
+        peer="the chief",
+        deadline=time.monotonic() + 30,
+        seconds=30,
+    )
+
+
+def test_a_worker_that_died_and_came_again_is_let_in(come, port):
+    chief = come(0, 3)
+    hello_by_hand(port, 1, 3).close()
+    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+
+
+def test_a_worker_that_died_has_not_come(come, port):
+    chief = come(0, 3, seconds=1.0)
+    hello_by_hand(port, 1, 3).close()
+    with pytest.raises(ClusterError, match="nothing from workers 1 and 2"):
+        chief.result(40)
+
+
+def test_a_worker_that_does_not_answer_any_more_gives_its_place_up(come, port, monkeypatch):
+    monkeypatch.setattr(_meeting, "_SIGN_OF_LIFE", 0.3)
+    chief = come(0, 3)
+    silent = hello_by_hand(port, 1, 3)  # as on a host that has lost its power
+    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+    silent.close()
+
+
+def test_a_double_is_told_of_both(come, port):
+    chief, first = come(0, 3), come(1, 3)
+    time.sleep(0.3)
+    with pytest.raises(Refused, match=f"host far, pid 7, and .* host .*, pid {os.getpid()}"):
+        hello_by_hand(port, 1, 3)
+    assert results(chief, first, come(2, 3)) == [OFFER] * 3
+
+
+@pytest.mark.parametrize("index", [0, 2, -1, True, 1.0, "1", None, float("inf"), [1], 10**30])
+def test_a_number_that_no_worker_has_is_refused(come, port, index):
+    chief = come(0, 2)
+    with pytest.raises(Refused):
+        hello_by_hand(port, index)
+    assert results(chief, come(1, 2)) == [OFFER] * 2
+
+
+def test_a_guest_that_sends_much_is_hung_up_on(come, port):
+    chief = come(0, 3)
+    wire = hello_by_hand(port, 1, 3)
+    wire.send(b"x" * 5000)
+    with pytest.raises(_meeting.BROKEN):
+        wire.receive()
+    wire.close()
+    assert results(chief, come(1, 3), come(2, 3)) == [OFFER] * 3
+
+
+@pytest.mark.parametrize("secret", [None, Secret(b"sixteen bytes...")])
+def test_a_crowd_of_strangers_keeps_no_worker_out(port, secret):
+    def come(index):
+        offer = None if index else OFFER
+        return meet(f"127.0.0.1:{port}", index, 2, seconds=30.0, offer=offer, secret=secret)
+
+    with ThreadPoolExecutor(2) as pool:
+        chief = pool.submit(come, 0)
+        crowd = [connected(port) for _ in range(200)]
+        began = time.monotonic()
+        assert pool.submit(come, 1).result(40) == OFFER
+        assert time.monotonic() - began < 2.0
+        chief.result(40)
+        for sock in crowd:
+            sock.close()
+
+
+def test_the_chief_listens_on_the_interface_that_its_address_names(come, port):
+    chief = come(0, 2)
+    connected(port).close()
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.2", port), 5):
+        pass
+    assert results(chief, come(1, 2)) == [OFFER] * 2
+
+
+def test_a_name_that_nobody_knows_is_told_early_and_in_the_end(monkeypatch):
+    notices = []
+    monkeypatch.setattr(_meeting, "print_notice", notices.append)
+    monkeypatch.setattr(_meeting, "_NAME_NOTICE", 0.1)
+    monkeypatch.setattr(_meeting, "_NAME_PATIENCE", 0.5)
+    with pytest.raises(ClusterError, match="chief-0.invalid"):
+        meet("chief-0.invalid:1234", 1, 2, seconds=100.0, offer=None)
+    assert len(notices) == 1 and "chief-0.invalid" in notices[0]
+
+
+def test_a_name_may_become_known_late(come, port, monkeypatch):
+    real, asked = socket.create_connection, []
+
+    def late(address, *args):
+        asked.append(address)
+        if len(asked) < 5:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return real(address, *args)
+
+    monkeypatch.setattr(_meeting.socket, "create_connection", late)
+    other = come(1, 2)
+    assert results(come(0, 2), other) == [OFFER] * 2
 
 
 def test_the_port_must_be_free(come, port):
