@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -142,10 +143,7 @@ def start(
     if folder is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     code: list[bytes] = []
-
-    def told() -> bytes:
-        return cloudpickle.dumps({**settings, "code": code})
-
+    told = partial(_told, settings, code)
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
     # Where somebody else starts processes, or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
@@ -155,6 +153,11 @@ def start(
     # What is restored is known to servers only: values that are read have to come from them.
     early = isinstance(cluster, StartedCluster) and address is None and not settings["restore"]
     return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
+
+
+def _told(settings: dict[str, Any], code: list[bytes]) -> bytes:
+    """What a member is told when a connection to it stands: the settings, and the code so far."""
+    return cloudpickle.dumps({**settings, "code": code})
 
 
 def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], Any]], Any]:
