@@ -17,7 +17,13 @@ from replicax._control import EXIT_CODE, Alone, current
 from replicax._core.errors import ClusterError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes
-from replicax._mesh.processes import join, join_from_environment, start, training_process
+from replicax._mesh.processes import (
+    join,
+    join_from_environment,
+    secret_of,
+    start,
+    training_process,
+)
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 
 from helpers import LEAN
@@ -54,6 +60,31 @@ def test_one_process_has_nothing_to_join(monkeypatch):
     monkeypatch.delenv("TF_CONFIG")
     join_from_environment()
     assert isinstance(current(), Alone)
+
+
+@pytest.fixture
+def no_secret(monkeypatch, tmp_path):
+    for name in ("RX_CLUSTER_SECRET", "RX_CLUSTER_SECRET_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(("index", "warnings"), [(0, 1), (1, 0)])
+def test_the_chief_warns_once_of_a_cluster_without_a_secret(no_secret, caplog, index, warnings):
+    assert secret_of(JaxProcess("192.0.2.1:1", 2, index)) is None
+    assert len(caplog.records) == warnings
+
+
+def test_a_cluster_on_this_machine_has_the_secret_of_its_user(no_secret, caplog):
+    found = {secret_of(JaxProcess("localhost:1", 2, index)) for index in range(2)}
+    assert len(found) == 1 and None not in found
+    assert not caplog.text
+
+
+def test_a_cluster_on_this_machine_works_where_no_file_can_be(no_secret, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    assert secret_of(JaxProcess("localhost:1", 2, 0)) is None
+    assert "RX_CLUSTER_SECRET" in caplog.text
 
 
 def test_the_workers_of_parameter_servers_do_not_join(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import replicax as rx
 from replicax.cluster_resolver import Task
-from replicax.launch import _inside
+from replicax.launch import _inside, _run
 from replicax.launch._plan import (
     Program,
     Surroundings,
@@ -123,3 +123,19 @@ def test_what_is_no_variable_is_refused(text):
 @pytest.mark.parametrize(("text", "variable"), [("A=", ("A", "")), ("A=b=c\nd", ("A", "b=c\nd"))])
 def test_a_value_may_be_anything(text, variable):
     assert parse_variable(text) == variable
+
+
+@pytest.mark.parametrize("name", ["RX_CLUSTER_SECRET", "RX_CLUSTER_SECRET_FILE"])
+def test_local_workers_share_a_secret_that_is_not_in_their_arguments(name):
+    def secrets(environ):
+        with _run.local_cluster(TRAIN, 2, Surroundings(environ)).cluster(0) as planned:
+            found = {one.env.get("RX_CLUSTER_SECRET") for one in planned}
+            assert not any(
+                str(value) in argument for value in found for argument in planned[0].argv
+            )
+        assert len(found) == 1
+        return found.pop()
+
+    assert len(secrets({})) == 64
+    assert secrets({}) != secrets({})
+    assert secrets({name: "what all know"}) in ("what all know", None)  # None: it is in the file
