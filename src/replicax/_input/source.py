@@ -15,6 +15,7 @@ import numpy as np
 
 from replicax._core.errors import BatchStructureChanged, ExhaustedInput, UnbatchedInput, UsageError
 from replicax.data import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Dataset
+from replicax.data._formatted import formatted_iterator, has_formats
 from replicax.data._node import Cursor, Node, OneByOne, Path
 from replicax.data._spec import spec_of
 
@@ -47,8 +48,8 @@ def _foreign(value: Any) -> Foreign:
         return Foreign(lambda _: batches.as_numpy_iterator(), _length(value))
     if callable(getattr(value, "on_epoch_end", None)) and hasattr(value, "__getitem__"):
         return Foreign(lambda start: _py_dataset(value, start), _length(value), seekable=True)
-    if callable(getattr(value, "with_format", None)):  # Hugging Face: rows as lists otherwise
-        return Foreign(lambda _: iter(value.with_format("numpy")), _length(value))
+    if has_formats(value):
+        return Foreign(lambda _: formatted_iterator(value), _length(value))
     if isinstance(value, list | tuple):
         return Foreign(lambda start: iter(batches[start:]), len(value), seekable=True)
     if isinstance(value, Iterable) or hasattr(value, "__getitem__"):

@@ -83,7 +83,7 @@ def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
 def _is_python(source: str) -> bool:
     try:
         ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: its depth
         return False
     return True
 

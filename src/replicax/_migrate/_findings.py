@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 from libcst import ParserSyntaxError
 
 from replicax._core.errors import UsageError
+from replicax._migrate import _programs
 from replicax._migrate._imports import rewritten
 from replicax._migrate._names import Names
 from replicax._migrate._patterns import checks
@@ -80,8 +81,13 @@ def look(program: Program) -> Findings:
     """Find what a program uses, and rewrite it.
 
     Raises:
-        UsageError: If it is no Python.
+        UsageError: If it is no Python, or nested too deeply for Python's and LibCST's parsers.
     """
+    with _programs.refused(program.path):
+        return _found(program)
+
+
+def _found(program: Program) -> Findings:
     findings = Findings(str(program.path))
     shared, chosen = Names(), False
     for piece in program.pieces:

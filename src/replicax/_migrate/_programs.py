@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -9,7 +10,7 @@ import re
 import shutil
 import tempfile
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -104,10 +105,33 @@ def load(path: Path) -> Program:
     Raises:
         UsageError: If it cannot be read as one.
     """
-    data = path.read_bytes()
-    try:
+    with refused(path):
+        data = path.read_bytes()
         return _notebook(path, data) if path.suffix == ".ipynb" else _script(path, data)
-    except (SyntaxError, ValueError, KeyError, TypeError, AttributeError) as error:
+
+
+@contextlib.contextmanager
+def refused(path: Path) -> Generator[None, None, None]:
+    """Name the program where it cannot be read.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: In the place of what the parsers of Python, JSON and text raise.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (RecursionError, MemoryError) as error:  # Python's parser raises both for depth
+        raise UsageError(
+            "A program is nested as deeply as Python's parser allows. Received: "
+            f"{str(path)!r}: {type(error).__name__}. An expression has too many terms, attributes "
+            "or brackets, or a file is too large. Nothing was changed. Write it in several "
+            "statements, or put its data into a file of its own."
+        ) from error
+    except (OSError, SyntaxError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
             "A program can be read. Received: "
             f"{str(path)!r}: {type(error).__name__}: {error}. Its text, or its notebook's JSON, "

@@ -191,3 +191,40 @@ def test_the_command_starts_it(monkeypatch):
         "json": "x",
     }
     assert (environment["KERAS_BACKEND"], environment["JAX_PLATFORMS"]) == ("jax", "cpu")
+
+
+HEAD = "import tensorflow as tf\nx = "
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("brackets.py", HEAD + "[" * 100_000 + "]" * 100_000),
+        ("terms.py", HEAD + " + ".join("1" * 20_000)),
+        ("terms_for_libcst.py", HEAD + " + ".join("1" * 900)),  # Python itself reads these
+        ("attributes.py", HEAD + "tf" + ".a" * 20_000),
+        ("signs.py", HEAD + "-" * 100_000 + "1"),
+        ("digits.py", HEAD + "9" * 100_000),
+        ("zero_byte.py", "import tensorflow\0 as tf"),
+        ("bytes.py", bytes(range(256)) * 100),
+        ("utf16.py", "import tensorflow as tf".encode("utf-16")),
+        ("no_text.py", b"# -*- coding: hex -*-\nimport tensorflow as tf\n"),
+        ("nested.ipynb", "[" * 200_000 + "]" * 200_000),
+        ("list.ipynb", "[]"),
+        ("surrogate.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": "x\ud800"}]})),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value[-3:] in (".py", "ynb") else "",
+)
+def test_a_file_that_no_parser_reads_is_named_and_the_others_are_rewritten(
+    name, content, tmp_path, capsys
+):
+    hostile, good = tmp_path / name, tmp_path / "good.py"
+    raw = content.encode() if isinstance(content, str) else content
+    hostile.write_bytes(raw)
+    good.write_text("import tensorflow as tf\n")
+    assert migrate(tmp_path, write=True) == 1
+    assert name in capsys.readouterr().err
+    assert hostile.read_bytes() == raw
+    assert good.read_text() == "import replicax.tf as tf\n"
+    assert migrate(hostile) == 2
+    assert name in capsys.readouterr().err

@@ -305,7 +305,7 @@ class ManySquares(Squares):
 class Table(Squares):
     """Columns of many rows at once, as Hugging Face `datasets` has them."""
 
-    def with_format(self, kind):
+    def with_format(self, kind):  # one whose rows have neither columns to choose nor features
         assert kind == "numpy"
         return self
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from replicax.data._element import as_element
+from replicax.data._formatted import formatted_rows, has_formats
 from replicax.data._spec import joined, own_copy, rows_of, split_rows, stack
 
 if TYPE_CHECKING:
@@ -93,14 +94,12 @@ class FetchTable:
         return None
 
     def rows(self, handles: np.ndarray) -> Any:
-        if callable(getattr(self.source, "with_format", None)):
-            # Hugging Face `datasets`: columns of many rows at once.
-            rows = self.source.with_format("numpy")[handles.tolist()]
-            return {name: as_element(np.asarray(column)) for name, column in rows.items()}
+        if has_formats(self.source):
+            return formatted_rows(self.source, handles.tolist())
         return stack(self.elements(handles))
 
     def elements(self, handles: np.ndarray) -> list[Any]:
-        if callable(getattr(self.source, "with_format", None)):
+        if has_formats(self.source):
             return split_rows(self.rows(handles))
         if callable(getattr(self.source, "__getitems__", None)):
             return [as_element(row) for row in self.source.__getitems__(handles.tolist())]

@@ -1,0 +1,116 @@
+"""Rows of Hugging Face `datasets` as arrays, with what their owner set: transform, columns, types.
+
+By protocol, not by class: the library is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from replicax.data._element import as_element
+
+# Formats that give arrays, or what the owner's own transform makes; the others give lists, data
+# frames and Arrow tables.
+_KEPT = ("custom", "jax", "numpy", "tensorflow", "torch")
+
+
+def has_formats(source: Any) -> bool:
+    """Whether a data set lets its owner choose a format, as Hugging Face's do."""
+    return callable(getattr(source, "with_format", None))
+
+
+def formatted_rows(source: Any, numbers: Sequence[int]) -> dict[str, Any]:
+    """The columns of several rows at once.
+
+    Args:
+        source: The data set.
+        numbers: Which rows.
+    """
+    rows = dict(_with_arrays(source)[list(numbers)])
+    doubles = _doubles(source)
+    if doubles is not None:
+        rows.update(doubles[list(numbers)])
+    return _typed(source, rows)
+
+
+def formatted_iterator(source: Any) -> Iterator[dict[str, Any]]:
+    """The rows one by one.
+
+    Args:
+        source: The data set; it may be a stream.
+    """
+    doubles = _doubles(source)
+    if doubles is None:
+        return (_typed(source, dict(row)) for row in _with_arrays(source))
+    pairs = zip(_with_arrays(source), doubles, strict=True)
+    return (_typed(source, {**row, **double}) for row, double in pairs)
+
+
+def _with_arrays(source: Any) -> Any:
+    if not _is_ours_to_choose(source):
+        return source
+    columns = _columns(source)
+    return source.with_format("numpy", **({} if columns is None else {"columns": columns}))
+
+
+def _is_ours_to_choose(source: Any) -> bool:
+    chosen = _format(source)
+    # A stream says its format nowhere else.
+    of_stream = getattr(source, "_formatting", None)
+    kind = chosen["type"] if chosen else getattr(of_stream, "format_type", None)
+    return kind not in _KEPT
+
+
+def _format(source: Any) -> Mapping[str, Any] | None:
+    """The format of a table; None of a stream."""
+    chosen = getattr(source, "format", None)
+    return chosen if isinstance(chosen, Mapping) else None
+
+
+def _columns(source: Any) -> list[str] | None:
+    """The columns that are to be read; None for all."""
+    chosen = _format(source)
+    if chosen is None or chosen["output_all_columns"]:
+        return None
+    return list(chosen["columns"])
+
+
+def _types(source: Any) -> dict[str, np.dtype]:
+    """The types of the columns of numbers, as the features say."""
+    features = getattr(source, "features", None)
+    if not isinstance(features, Mapping) or not _is_ours_to_choose(source):
+        return {}
+    types = {}
+    for name, feature in features.items():
+        while hasattr(feature, "feature"):  # a list of these
+            feature = feature.feature
+        kind = getattr(feature, "dtype", None)
+        if isinstance(kind, str) and kind.startswith(("int", "uint", "float")):
+            types[name] = np.dtype(kind)
+    return types
+
+
+def _doubles(source: Any) -> Any:
+    """The columns of float64, which the NumPy format gives as float32; None if there are none."""
+    chosen = _format(source)
+    if chosen is None:  # a stream, whose format takes no type
+        return None
+    wanted = _types(source) if chosen["output_all_columns"] else chosen["columns"]
+    doubles = {name for name, kind in _types(source).items() if kind == np.float64}
+    names = [name for name in wanted if name in doubles]
+    return source.with_format("numpy", columns=names, dtype=np.float64) if names else None
+
+
+def _typed(source: Any, rows: dict[str, Any]) -> dict[str, Any]:
+    """Values as arrays; those of numbers in the types of the features: NumPy's format widens."""
+    types = _types(source)
+    arrays = {name: as_element(value) for name, value in rows.items()}
+    return {name: _as_type(array, types.get(name)) for name, array in arrays.items()}
+
+
+def _as_type(array: Any, kind: np.dtype | None) -> Any:
+    is_number = getattr(getattr(array, "dtype", None), "kind", None) in ("i", "u", "f")
+    return array.astype(kind, copy=False) if is_number and kind is not None else array
