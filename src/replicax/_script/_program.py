@@ -22,7 +22,7 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
             when it runs again.
 
     Raises:
-        UsageError: If there is no such file.
+        UsageError: If there is no such file, or it is nested too deeply for Python's parser.
     """
     if not Path(path).is_file():
         raise UsageError(
@@ -30,12 +30,25 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
             f"Received: {path!r}, which is not there. Nothing can be seen of its training. "
             "Check the path."
         )
+    _check_depth(path)
     try:
         with _as_program(path, arguments, forget=forget):
             runpy.run_path(path, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+
+
+def _check_depth(path: str) -> None:
+    with contextlib.suppress(SyntaxError):  # of it `runpy` says the line
+        try:
+            compile(Path(path).read_bytes(), path, "exec")
+        except (RecursionError, MemoryError) as error:
+            raise UsageError(
+                "A script is nested as deeply as Python's parser allows. Received: "
+                f"{path!r}: {type(error).__name__}. Python cannot run it. Write its longest "
+                "expression in several statements, or put its data into a file of its own."
+            ) from error
 
 
 @contextlib.contextmanager

@@ -90,6 +90,8 @@ def _types(source: Any) -> dict[str, np.dtype]:
         kind = getattr(feature, "dtype", None)
         if isinstance(kind, str) and kind.startswith(("int", "uint", "float")):
             types[name] = np.dtype(kind)
+    if _format(source) is None:  # a stream's float64 have become float32
+        types = {name: kind for name, kind in types.items() if kind != np.float64}
     return types
 
 
