@@ -177,6 +177,7 @@ class Plan:
         workers: How many workers it has.
         servers: How many servers.
         engine: The engine of our strategy.
+        in_flight: How many closures each of our workers has under way; TensorFlow's have one.
         cases: What it may be asked to train.
     """
 
@@ -184,6 +185,7 @@ class Plan:
     workers: int
     servers: int
     engine: str | None
+    in_flight: int
     cases: tuple[Case, ...]
 
     @classmethod
@@ -244,6 +246,7 @@ class Replicax:
             num_workers=plan.workers,
             num_ps=plan.servers,
             engine=plan.engine,
+            closures_in_flight=plan.in_flight,
         )
         self._coordinator = rx.coordinator.ClusterCoordinator(self._strategy)
         self.join = self._coordinator.join
@@ -618,7 +621,7 @@ def groups_of(
         found = []
         for workers, servers in clusters:
             for side, python in sides(options):
-                plan = Plan(side, workers, servers, options.engine, cases)
+                plan = Plan(side, workers, servers, options.engine, options.in_flight, cases)
                 found.append(stack.enter_context(Group(plan, python)))
         yield found
 
@@ -759,6 +762,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-recovery", action="store_true", help="kill nothing")
     parser.add_argument("--engine", help="of our side: see `rx.ParameterServerStrategy`")
     parser.add_argument(
+        "--in-flight", type=int, default=1, help="our closures for each worker (default 1)"
+    )
+    parser.add_argument(
         "--tensorflow", metavar="PYTHON", help="has TensorFlow and tf_keras; without it, left out"
     )
     parser.add_argument("--quick", action="store_true", help="little of everything: does it run?")
@@ -803,7 +809,7 @@ def main() -> None:
     if healed:
         show_recovery(healed)
     if options.json:
-        settings = {key: vars(options)[key] for key in ("rounds", "seconds", "engine")}
+        settings = {key: vars(options)[key] for key in ("rounds", "seconds", "engine", "in_flight")}
         facts = {**settings, "cores": os.cpu_count(), "load": [start, load()]}
         options.json.write_text(json.dumps({**facts, **results, "recovery": healed}, indent=1))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jax
 import jax.export
@@ -15,9 +16,7 @@ import numpy as np
 import replicax as rx
 from faults.fault import Fault, Outcome
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+_TESTS = Path(__file__).parents[2] / "tests"
 _ELSEWHERE = """
 import pathlib, sys, jax.export, numpy as np
 program = jax.export.deserialize(pathlib.Path(sys.argv[1]).read_bytes())
@@ -47,7 +46,44 @@ def _export_embedding(folder: Path) -> Outcome:
     return Outcome(said if works else "exported, but it does not run elsewhere", works)
 
 
+def _interrupt(strategy: str, kind: str) -> Outcome:
+    command = [sys.executable, str(_TESTS / "interrupted.py"), strategy, kind, "30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    if done.returncode:
+        return Outcome("the program ended", False)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    if seen["wrong"]:
+        return Outcome("values were lost or wrong", False, named=seen["wrong"][0], lost="variables")
+    said = "each left the values of the last complete step; all that a model does works"
+    return Outcome(said, seen["raised"] > 15 and seen["moments"] > 5)
+
+
+def _learn(folder: Path) -> Outcome:
+    results = []
+    for seed in range(4):
+        command = [sys.executable, str(_TESTS / "ps" / "learning.py"), "1", str(seed)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        results.append(json.loads(done.stdout.splitlines()[-1])["accuracies"][-1])
+    learned = sum(accuracy == 1.0 for accuracy in results)
+    return Outcome(f"learned in {learned} of {len(results)} runs", learned == len(results))
+
+
 FAULTS = (
+    Fault(
+        "hangs",
+        "Ctrl-C at 30 random moments of `fit` on two devices",
+        lambda folder: _interrupt("mirrored", "fit"),
+    ),
+    Fault(
+        "hangs",
+        "Ctrl-C at 30 random moments of a custom loop on two devices",
+        lambda folder: _interrupt("mirrored", "function"),
+    ),
+    Fault(
+        "wrong numbers",
+        "Three workers with parameter servers take large steps (RMSprop, rate 0.1)",
+        _learn,
+    ),
     Fault(
         "wrong numbers",
         "A model with an embedding, trained on a CPU, is exported for any number of rows",

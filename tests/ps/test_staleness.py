@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +15,9 @@ import replicax as rx
 from replicax._core.errors import UsageError
 from replicax._ps.client import Client
 from replicax._ps.exchange import Traffic
+from replicax._ps.worker import Worker
+
+from helpers import TESTS
 
 
 def histogram(strategy):
@@ -111,3 +119,72 @@ def test_a_bound_is_a_number_of_updates(started, bound):
 def test_a_scaling_is_known_or_a_function(started, scaling):
     with pytest.raises(UsageError, match=r"says how much a late gradient counts. Received: "):
         started(staleness_scaling=scaling)
+
+
+class Closures:
+    """When closures ran: for each worker, from before they read variables to after they wrote."""
+
+    def __init__(self):
+        self.spans, self.ahead = {}, 0
+
+    def watch(self, original):
+        def closure(worker, lane, head, buffers):
+            self.ahead += lane.ahead is not None
+            start = time.monotonic()
+            try:
+                return original(worker, lane, head, buffers)
+            finally:
+                span = start, time.monotonic()
+                self.spans.setdefault(worker.index, []).append(span)
+
+        return closure
+
+    def most_at_once(self, spans):
+        """How many ran at the same time."""
+        ends = [(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans]
+        count, most = 0, 0
+        for _, change in sorted(ends):
+            count += change
+            most = max(most, count)
+        return most
+
+
+@pytest.mark.parametrize(("in_flight", "each"), [(None, 1), (2, 2)])
+def test_a_worker_has_one_closure_in_flight_unless_more_are_wanted(
+    started, monkeypatch, in_flight, each
+):
+    seen = Closures()
+    monkeypatch.setattr(Worker, "_closure", seen.watch(Worker._closure))
+    how = {} if in_flight is None else {"closures_in_flight": in_flight}
+    strategy = started(workers=3, servers=2, **how)
+    weight, step = descent(strategy)
+    coordinator = rx.coordinator.ClusterCoordinator(strategy)
+    for _ in range(90):
+        coordinator.schedule(step)
+    coordinator.join()
+    assert float(weight.value) == 10.0 - 90
+    spans = [span for own in seen.spans.values() for span in own]
+    assert len(spans) == 90
+    assert max(map(seen.most_at_once, seen.spans.values())) == each
+    # So the update of a closure meets those of at most this many others that ran meanwhile.
+    assert seen.most_at_once(spans) <= 3 * each
+    assert (seen.ahead > 0) == (each > 1)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2"])
+def test_closures_in_flight_are_a_number(started, wrong):
+    with pytest.raises(UsageError, match="closures_in_flight"):
+        started(closures_in_flight=wrong)
+
+
+def test_rounds_have_one_closure_for_each_worker(started):
+    with pytest.raises(UsageError, match="closures_in_flight"):
+        started(dense="mirrored", closures_in_flight=2)
+
+
+@pytest.mark.slow
+def test_a_program_of_the_tutorials_shape_learns_each_time():
+    for seed in range(8):
+        command = [sys.executable, str(TESTS / "ps" / "learning.py"), "1", str(seed)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert json.loads(done.stdout.splitlines()[-1])["accuracies"][-1] == 1.0, seed

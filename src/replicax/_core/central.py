@@ -65,7 +65,8 @@ class CentralProgram:
         ]
         self._plan(Operations(closed, rows))
         #: Positions of the arguments whose memory is used for new values.
-        self.replaced = self._replaced() if donates and not _may_fail(closed) else []
+        self.replaced = self._replaced() if donates and not may_fail(closed) else []
+        self.may_fail = may_fail(closed)
         # JAX gives memory that is used again to the first result that it fits: in this order to
         # the variable's own. To another's, XLA would copy it out of the way first.
         order = {i: place for place, i in enumerate(self.replaced)}
@@ -179,7 +180,7 @@ def _array(value: Any, aval: Any) -> Any:
     return value if isinstance(value, jax.Array) else jnp.asarray(value, aval.dtype)
 
 
-def _may_fail(closed: Any) -> bool:
+def may_fail(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
     return bool(closed.effects) or _calls_python(closed.jaxpr)
 

@@ -558,13 +558,46 @@ def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weight
     return model.compute_metrics(x, y, predicted, weights)
 
 
-LOOP_STATE = "_get_jax_state"
-"""The method of `JAXTrainer` that takes the values of all variables for a loop."""
+LOOP_STATE, PURGES = "_get_jax_state", "purge_model_variables"
+"""The method of `JAXTrainer` that takes the values of all variables for a loop; its argument that
+empties these."""
+
+
+SYNC = "jax_state_sync"
+"""The method of `JAXTrainer` that gives variables the values that a loop holds."""
+
+
+_MODEL = ("trainable_variables", "non_trainable_variables")
+LOOP_GROUPS = {
+    "train": (*_MODEL, "optimizer_variables", "metrics_variables"),
+    "test": (*_MODEL, "metrics_variables"),
+    "predict": _MODEL,
+}
+"""Keras' names for the groups of variables whose values are the state of a loop."""
+
+
+def hold_loop_state(model: Any, groups: Sequence[str], state: Sequence[Any]) -> None:
+    """Let Keras' loop know values that the variables do not have yet."""
+    object.__setattr__(model, "_jax_state", dict(zip(groups, state, strict=True)))
+    object.__setattr__(model, "_jax_state_synced", False)
+
+
+def write_loop_state(model: Any) -> None:
+    """Give variables the values that a loop holds, where these are left, and drop them."""
+    if not model._jax_state_synced:
+        for group, values in (getattr(model, "_jax_state", None) or {}).items():
+            of_optimizer = group == "optimizer_variables"
+            variables = model.optimizer.variables if of_optimizer else getattr(model, group)
+            for variable, value in zip(variables, values, strict=True):
+                if not value.is_deleted():
+                    store(variable, value)
+    drop_loop_state(model)
 
 
 def drop_loop_state(model: Any) -> None:
     """Make Keras' loop forget the state it holds beside the variables."""
     model._jax_state = None
+    object.__setattr__(model, "_jax_state_synced", True)
 
 
 def keep_loop_state(model: Any, name: str, value: Any) -> bool:

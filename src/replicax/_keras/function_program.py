@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for, compiled
+from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
 from replicax._core.products import turned_on
 from replicax._core.program import agree_on_program
@@ -98,11 +99,12 @@ class FunctionProgram:
 
     def __call__(self, leaves: list[Any], *, after: Any = None) -> tuple[Any, Any]:
         """Call it; if `after` is an array, not before that is computed."""
-        values = self._state.taken()
         if after is not None:
             after.block_until_ready()
-        outputs, news, token = timed(COMPUTE, self._compiled, *values, leaves)
-        self._state.give(news)
+        with uninterrupted:
+            values = self._state.taken()
+            outputs, news, token = timed(COMPUTE, self._compiled, *values, leaves)
+            self._state.give(news)
         return self._captured.assemble(outputs), token
 
 

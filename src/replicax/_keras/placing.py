@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicax._control.agreement import agree
+from replicax._core.interrupts import uninterrupted
 from replicax._keras import _compat
 from replicax._keras.array_batches import placed_arrays
 from replicax._keras.data import HostAdapter
@@ -77,16 +78,36 @@ def kept_untracked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of all variables for a loop: none, if its steps read and write variables."""
+    """The values of all variables for a loop: none, if its steps read and write variables.
+
+    The loop holds them before Keras empties the variables, so that they are lost at no moment.
+    """
 
     @functools.wraps(original)
     def state(self: Any, **wanted: bool) -> Any:
         owner = _compat.strategy_of(self)
         where = owner and owner.extended.distribution
-        if where is None or not (where.make_steps or where.in_replica_view):
+        if where is None:
             return original(self, **wanted)
-        groups = [wish for name, wish in wanted.items() if name.endswith("_variables") and wish]
-        purges = wanted.get("purge_model_variables", False)
-        return tuple([] for _ in groups[: len(groups) - purges])
+        groups = [name for name, wish in wanted.items() if wish and name != _compat.PURGES]
+        if where.make_steps or where.in_replica_view:
+            return tuple([] for _ in groups)
+        with uninterrupted:
+            values = original(self, **wanted)
+            _compat.hold_loop_state(self, groups, values)
+        return values
 
     return state
+
+
+def written_whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Giving variables what a loop holds: all of them, or none."""
+
+    @functools.wraps(original)
+    def sync(self: Any) -> None:
+        if _compat.strategy_of(self) is None:
+            return original(self)
+        with uninterrupted:
+            return original(self)
+
+    return sync

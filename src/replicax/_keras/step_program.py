@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any
 
 import jax
 
@@ -90,45 +90,36 @@ def program_of_steps(
     )
 
 
-@final
-class CentralSteps:
-    """Steps with a state that lives away from the replicas; a program for each shape of batches.
+def central_program(
+    model: Any, kind: str, distribution: Any, state: Any, batches: list[Any], *, donates: bool
+) -> CentralProgram:
+    """Steps with a state that lives away from the replicas, for batches of one shape.
 
     Args:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
         distribution: Where the state lives, and where the replicas compute.
+        state: The values of `step_variables`.
+        batches: The batches.
         donates: Whether the new state takes over the memory of the old one.
     """
-
-    def __init__(self, model: Any, kind: str, distribution: Any, *, donates: bool) -> None:
-        self._model, self._kind, self._distribution = model, kind, distribution
-        self._donates = donates
-        self._programs: dict[Any, CentralProgram] = {}
-
-    def __call__(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
-        leaves, tree = jax.tree.flatten(batches)
-        key = tree, *((leaf.shape, leaf.dtype) for leaf in leaves)
-        if key not in self._programs:
-            self._programs[key] = self._made(state, batches, len(leaves))
-        return self._programs[key](state, batches)
-
-    def _made(self, state: Any, batches: list[Any], count: int) -> CentralProgram:
-        distribution = self._distribution
-        whole = distribution.topology.replicated
-        fn = steps(
-            self._model,
-            self._kind,
-            jax.tree.map(lambda value: whole, state),
-            spread=distribution.spread,
-            together=distribution.together,
-        )
-        return CentralProgram(
-            fn,
-            (state, batches),
-            away=[*[True] * len(jax.tree.leaves(state)), *[False] * count],
-            news=lambda result: result[1],
-            store=distribution.store,
-            donates=self._donates,
-            devices=distribution.topology.devices,
-        )
+    whole = distribution.topology.replicated
+    fn = steps(
+        model,
+        kind,
+        jax.tree.map(lambda value: whole, state),
+        spread=distribution.spread,
+        together=distribution.together,
+    )
+    return CentralProgram(
+        fn,
+        (state, batches),
+        away=[
+            *[True] * len(jax.tree.leaves(state)),
+            *[False] * len(jax.tree.leaves(batches)),
+        ],
+        news=lambda result: result[1],
+        store=distribution.store,
+        donates=donates,
+        devices=distribution.topology.devices,
+    )

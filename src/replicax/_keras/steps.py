@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from replicax._control.agreement import agree
+from replicax._core.central import may_fail
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
+from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program, variable_facts
 from replicax._core.progress import Step, begin_step, dispatched, settled, tell
@@ -25,7 +27,12 @@ from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import are_alike, joined
-from replicax._keras.step_program import CentralSteps, model_step, program_of_steps, step_variables
+from replicax._keras.step_program import (
+    central_program,
+    model_step,
+    program_of_steps,
+    step_variables,
+)
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
@@ -43,16 +50,15 @@ class Steps:
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model = model
-        self._kind = kind
+        self._kind, self._groups = kind, _compat.LOOP_GROUPS[kind]
         self._pace = paced(model, kind, distribution)
         self._distribution = distribution
         self._compiled: Any = None
-        self._common: dict[Any, Any] = {}
+        self._programs: dict[Any, Any] = {}
         self._is_agreed = False
-        self._has_begun = False
+        self._has_begun = self._may_fail = False
         self._is_common = distribution.topology.num_processes > 1
         self._in_flight: Any = None
-        self._state: Any = None
         self._returned: Any = None
         self._keys: Any = None
         self._variables: Sequence[Sequence[Any]] = ()
@@ -63,19 +69,16 @@ class Steps:
     def __call__(self, state: Any, iterator: Any) -> tuple[Any, Any]:
         if state is not self._returned:
             state = self._taken_over(state)
-        self._state = state
         try:
-            logs, self._state = self._execute(state, iterator)
+            logs, self._returned = self._execute(state, iterator)
         except StopIteration:
             raise  # the end of the data, which Keras expects
         except BaseException as error:
             blame(error)
-            # At once: Keras' own clean-up would write the state before this call, whose memory
-            # may have been reused, or one of an earlier call.
+            # At once: Keras' own clean-up would write values whose memory a step has reused.
             self.restore()
             raise
-        self._returned = self._state
-        return logs, self._state
+        return logs, self._returned
 
     def warm_up(self, batches: list[Any]) -> None:
         """Compile the steps of one call, on batches like these, before the first is there."""
@@ -85,16 +88,14 @@ class Steps:
         state = tuple([variable.value for variable in group] for group in self._variables)
         if self._donates:  # what is copied for the first call is bound to its devices, too
             state = jax.tree.map(lambda value: jax.device_put(value, value.sharding), state)
-        program = self._compile(state)
-        compile_for(program, state, batches)
-        self._compiled = program
+        self._program(state, batches)
 
     def _look_up_variables(self) -> None:
         """Note the variables down whose values are the state; for other ones, compile anew."""
         groups = step_variables(self._model, self._kind)
-        if [list(map(id, group)) for group in groups] != self._keys:
-            self._keys = [list(map(id, group)) for group in groups]
-            self._compiled = None
+        keys = [list(map(id, group)) for group in groups]
+        if keys != self._keys:
+            self._keys, self._compiled = keys, None
         self._variables = groups
 
     def _taken_over(self, state: Any) -> Any:
@@ -141,8 +142,7 @@ class Steps:
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         store, topology = self._distribution.store, self._distribution.topology
         if not self._eager:
-            self._compiled = self._compiled or self._compile(state)
-            program = self._agreed(state, batches) if self._is_common else self._compiled
+            program = self._program(state, batches)
         if self._pace.probe is not None:
             self._look(self._pace.probe, store.lend(state), batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(state)))
@@ -153,15 +153,19 @@ class Steps:
             whole = place_all((state, batches[0]), topology.replicated)
             logs, new = model_step(self._model, self._kind, *whole)
             new = jax.tree.map(lambda now, then: place(now, then.sharding), new, state)
+            _compat.hold_loop_state(self._model, self._groups, new)
         else:
             if self._in_flight is not None:
                 jax.block_until_ready(self._in_flight)
-            logs, new = timed(COMPUTE, program, state, batches)
+            with uninterrupted:  # from here on the old values are gone
+                logs, new = timed(COMPUTE, program, state, batches)
+                if self._may_fail:  # then the values before are still there
+                    jax.block_until_ready(logs)
+                _compat.hold_loop_state(self._model, self._groups, new)
             if self._is_common:
                 dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
             # Logs, not state: the next step reuses the memory of the state.
             self._in_flight = logs if topology.may_deadlock else None
-        self._state = new
         if self._kind == "train":
             self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(new)))
@@ -181,11 +185,19 @@ class Steps:
             pair for variables, values in groups for pair in zip(variables, values, strict=True)
         ]
 
+    def _program(self, state: Any, batches: list[Any]) -> Any:
+        """The program for such batches, compiled: its call is not to be interrupted."""
+        leaves, tree = jax.tree.flatten(batches)
+        key = tree, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        if self._compiled is None:
+            self._programs.clear()
+            self._compiled = self._compile(state)
+        if key not in self._programs:
+            self._programs[key] = self._made(state, batches)
+        return self._programs[key]
+
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
-        self._common.clear()
-        if distribution.store.home is not None:
-            return CentralSteps(self._model, self._kind, distribution, donates=self._donates)
         return program_of_steps(
             self._model,
             self._kind,
@@ -197,28 +209,32 @@ class Steps:
             donates=self._donates,
         )
 
-    def _agreed(self, state: Any, batches: Any) -> Any:
-        """The program of all workers for such batches; they compare theirs at the first ones."""
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batches))
-        if shapes not in self._common:
-            traced = self._compiled.trace(state, batches)
+    def _made(self, state: Any, batches: Any) -> Any:
+        """The program for such batches; all workers compare theirs, and one of them compiles it."""
+        distribution = self._distribution
+        if distribution.store.home is not None:
+            how = {"donates": self._donates}
+            made = central_program(self._model, self._kind, distribution, state, batches, **how)
+            self._may_fail = made.may_fail
+            return made
+        traced = self._compiled.trace(state, batches)
+        if may_fail(traced.jaxpr) and self._donates:
+            self._donates, self._may_fail = False, True
+            self._compiled = self._compile(state)
+        if self._is_common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
-            self._common[shapes] = compiled_once(self._compiled, state, batches)
-        return self._common[shapes]
+            return compiled_once(self._compiled, state, batches)
+        compile_for(self._compiled, state, batches)
+        return self._compiled
 
     def restore(self) -> None:
         """Give variables that the loop had emptied the last values it knew, after a failure."""
-        if self._state is None:
-            return
-        for variable, value in self._pairs(self._state):
-            if _compat.is_lost(variable) and not value.is_deleted():
-                _compat.store(variable, value)
-        _compat.drop_loop_state(self._model)
-        self._state = None
+        with uninterrupted:
+            _compat.write_loop_state(self._model)
 
     def forget(self) -> None:
         """Let go of the state at the end of a call: the variables have it."""
-        self._state = self._returned = None
+        self._returned = None
         self._is_agreed = False
         if self._is_common:
             settled()

@@ -29,6 +29,7 @@ from replicax._keras.placing import (
     placed_batch,
     placed_batches,
     state_elsewhere,
+    written_whole,
 )
 from replicax._keras.replica_steps import ReplicaSteps
 from replicax._keras.slots import noted
@@ -55,6 +56,7 @@ def install() -> None:
     _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
     _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
     _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
+    _compat.wrap(trainer, _compat.SYNC, written_whole)
     _compat.wrap(trainer, "__setattr__", kept_untracked)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)

@@ -16,6 +16,7 @@ from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
+from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.progress import Step, begin_common, begin_step, dispatched, position, tell
@@ -157,15 +158,16 @@ class Runtime:
             return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
         begin_step("run", common=several)
-        values = state.taken()
         if self._in_flight is not None:
             self._in_flight.block_until_ready()
-        outputs, news, token = self._computed(program, values, arrays)
+        with uninterrupted:
+            values = state.taken()
+            outputs, news, token = self._computed(program, values, arrays)
+            state.give(news)
         if self.topology.may_deadlock:
             self._in_flight = token
         if several:
             dispatched(token.is_ready)
-        state.give(news)
         result = program.wrapped(outputs, self.topology.num_replicas)
         tell(lambda: Step("run", arrays, result))
         return result

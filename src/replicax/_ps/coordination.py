@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import UnavailableError
+from replicax._core.errors import UnavailableError, UsageError
 from replicax._input.context import InputContext
 from replicax._keras.pace import Members
 from replicax._ps.dispatch import Dispatcher
+from replicax._ps.gate import StalenessGate
 from replicax._ps.lanes import Lane, ServerGone
 from replicax._ps.per_worker_dataset import PerWorkerDataset, Unused
 from replicax._ps.pulse import Pulse
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from replicax._ps.recovery import Recoveries, Recovery
     from replicax._ps.steady import SteadyClient
     from replicax._ps.store import ServerStore
-
-LANES = 2  # per worker: while one computes, the other fetches or sends
 
 
 @final
@@ -118,6 +117,8 @@ class Coordination:
         adopt: Takes variables that were made outside the scope.
         scope: Enters the strategy's scope.
         max_staleness: How many updates a gradient may be late; None for any number.
+        closures_in_flight: How many closures a worker has under way: a lane for each. With more
+            than one, values are also pulled ahead.
         in_rounds: Whether dense variables are trained in rounds: see rounds.py.
     """
 
@@ -128,17 +129,17 @@ class Coordination:
         scope: Callable[[], AbstractContextManager[Any]],
         *,
         max_staleness: int | None,
+        closures_in_flight: int = 1,
         in_rounds: bool = False,
     ) -> None:
         self.engine = engine
-        self.max_staleness = max_staleness
-        # In rounds a second lane would only take a place that is another worker's.
-        self._lanes_each = 1 if in_rounds else LANES
-        gate = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
-        self._flush = gate.flush if in_rounds else lambda: None
+        self.max_staleness, self.closures_in_flight = max_staleness, closures_in_flight
+        rounds = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = rounds.flush if in_rounds else lambda: None
+        gate = rounds if in_rounds else StalenessGate(max_staleness, ahead=closures_in_flight > 1)
         near = engine.platform is not None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
-        self.dispatcher = Dispatcher(self, gate if in_rounds else None)  # pyright: ignore[reportArgumentType]
+        self.dispatcher = Dispatcher(self, gate)  # pyright: ignore[reportArgumentType]
         self._found: tuple[str, ...] | None = None
         self._watch: Pulse | None = None
 
@@ -230,7 +231,7 @@ class Coordination:
         self.engine.cluster.close()
 
     def _lanes_of(self, worker: int) -> list[Lane]:
-        return [WorkerLane(self.engine, worker) for _ in range(self._lanes_each)]
+        return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def _platforms(self) -> tuple[str, ...]:
         """What the workers compute on: asked of the first one."""
@@ -245,6 +246,27 @@ class Coordination:
         platform = link.call("ping").head["platform"]
         link.close()
         return platform
+
+
+def check_in_flight(closures: int, *, in_rounds: bool) -> int:
+    """How many closures a worker may have under way.
+
+    Raises:
+        UsageError: For what is no such number, and for more than one in rounds.
+    """
+    if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
+        raise UsageError(
+            "A worker has at least one closure under way. Received: "
+            f"closures_in_flight={closures!r}. Pass 1, as TensorFlow does it, or 2, so that one "
+            "computes while the other exchanges values with servers."
+        )
+    if in_rounds and closures > 1:
+        raise UsageError(
+            "In a round each worker runs one closure. Received: dense='mirrored' with "
+            f"closures_in_flight={closures}. A second one would take another worker's place. "
+            "Leave one of them out."
+        )
+    return closures
 
 
 def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:

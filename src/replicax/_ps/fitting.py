@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.closure_steps import ClosureSteps
-from replicax._ps.coordination import LANES, Coordination
 
 if TYPE_CHECKING:
+    from replicax._ps.coordination import Coordination
     from replicax._ps.store import ServerStore
 
 AHEAD = 2  # closures per lane: one runs, one waits
@@ -61,7 +61,7 @@ class StepScheduler:
 
     def under_way(self) -> int:
         """How many closures it is good to have under way."""
-        return self._coordination.num_workers * LANES * AHEAD
+        return self._coordination.num_workers * self._coordination.closures_in_flight * AHEAD
 
     def before_access(self, flush: Callable[[], None]) -> None:
         """Call `flush` before this thread reads or writes a variable."""

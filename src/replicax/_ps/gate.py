@@ -40,9 +40,10 @@ class StalenessGate:
 
     Args:
         bound: How old an update may be; 0 lets one closure run at a time, None sets no bound.
+        ahead: Whether values may be pulled ahead, if there is no bound.
     """
 
-    def __init__(self, bound: int | None) -> None:
+    def __init__(self, bound: int | None, *, ahead: bool = True) -> None:
         if bound is not None and (isinstance(bound, bool) or bound < 0):
             raise UsageError(
                 "The bound of staleness must be None or a number of updates, at least 0. Received: "
@@ -50,7 +51,8 @@ class StalenessGate:
                 "made from. Use 0 for one step after the other, or None for no bound."
             )
         self._bound = bound
-        self.allows_ahead = bound is None  # else they would be older than the gate thinks
+        # With a bound they would be older than the gate thinks.
+        self.allows_ahead = ahead and bound is None
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._ended = 0

@@ -61,6 +61,7 @@ class EngineRoom:
         scope: Callable[[], AbstractContextManager[Any]],
         *,
         max_staleness: int | None,
+        closures_in_flight: int,
         in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
@@ -84,7 +85,12 @@ class EngineRoom:
             keeps=self.settings["is_kept"],
         )
         coordination = Coordination(
-            engine, adopt, scope, max_staleness=max_staleness, in_rounds=in_rounds
+            engine,
+            adopt,
+            scope,
+            max_staleness=max_staleness,
+            closures_in_flight=closures_in_flight,
+            in_rounds=in_rounds,
         )
         self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
         if self.starts_meanwhile:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from replicax._core.attention_kernel.library import FORWARD, is_there
-from replicax._core.compiling import compiled
+from replicax._core.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.client import Client
 from replicax._ps.dialer import Dialer
@@ -44,12 +44,12 @@ class Compiled:
         self.digest, self.meta = digest, meta
         if FORWARD.encode() in main:  # XLA has to know what it is
             is_there()
-        self.main = compiled(jax.export.deserialize(bytearray(main)).call)
+        self.main = _compiled_now(main)
         self.results: list[Any] | None = None  # what types and shapes they have
         self.ids: Any = None
         if ids:
             self._ids_leaves, code = split_ids(ids)
-            self.ids = compiled(jax.export.deserialize(bytearray(code)).call)
+            self.ids = _compiled_now(code)
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[Wanted], list[np.ndarray]]:
         """For each table the rows that the leaves ask for; for each lookup where it finds them."""
@@ -203,6 +203,14 @@ class Worker:
             program.results = [[str(result.dtype), list(result.shape)] for result in results]
         head = {"results": program.results, "clocks": clocks, "pushed": pushed}
         return head, [raw(result) for result in results]
+
+
+def _compiled_now(code: bytes) -> Any:
+    """A program, compiled before values are pulled for it, which would grow old meanwhile."""
+    exported = jax.export.deserialize(bytearray(code))
+    program = compiled(exported.call)
+    compile_for(program, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals))
+    return program
 
 
 def _inputs(

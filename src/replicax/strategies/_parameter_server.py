@@ -11,6 +11,7 @@ from typing import Any, final
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
+from replicax._ps.coordination import check_in_flight
 from replicax._ps.fitting import steps_maker
 from replicax._ps.rounds import check_dense
 from replicax._ps.start import start
@@ -42,6 +43,10 @@ class ParameterServerStrategy(Strategy):
         address: The address of a Ray cluster that runs already, or "auto".
         max_staleness: How many updates a gradient may be late; 0 is one closure at a time, None
             any number.
+        closures_in_flight: How many closures each worker has under way. With 1, as in TensorFlow,
+            a closure reads variables when the worker's closure before has updated them. With 2, one
+            computes while the other exchanges values: up to twice as many steps a second, and
+            gradients that are up to twice as late.
         staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.
         dense: "mirrored" trains dense variables in rounds, with the mean of all workers' gradients,
             while rows of tables are updated as they come; "servers" updates all as it comes.
@@ -81,6 +86,7 @@ class ParameterServerStrategy(Strategy):
         engine: str | None = None,
         address: str | None = None,
         max_staleness: int | None = None,
+        closures_in_flight: int = 1,
         staleness_scaling: Any = None,
         dense: str = "servers",
         snapshot_dir: str | None = None,
@@ -88,6 +94,8 @@ class ParameterServerStrategy(Strategy):
         restore: bool = False,
         replicas: int = 0,
     ) -> None:
+        in_rounds = check_dense(dense, max_staleness)
+        check_in_flight(closures_in_flight, in_rounds=in_rounds)
         topology = Topology.single()
         engine_room = start(
             cluster_resolver,
@@ -115,7 +123,8 @@ class ParameterServerStrategy(Strategy):
             distribution.adopt,
             self.scope,
             max_staleness=max_staleness,
-            in_rounds=check_dense(dense, max_staleness),
+            closures_in_flight=closures_in_flight,
+            in_rounds=in_rounds,
         )
         distribution.make_steps = steps_maker(self.coordination, engine_room.store)
         distribution.members = self.coordination.members

@@ -38,6 +38,7 @@ def calls_of(steps):
 
     counted.trace = compiled.trace
     steps._compiled = counted
+    steps._programs.clear()
     return counts
 
 

@@ -123,7 +123,8 @@ def test_a_failed_fit_does_not_bring_back_the_weights_of_an_earlier_call(strateg
 def test_a_fit_that_is_over_holds_no_second_copy_of_the_weights(strategy):
     model = net(strategy)
     model.fit(X, Y, verbose=0)
-    assert model.train_function._state is None
+    assert model._jax_state is None
+    assert model.train_function._returned is None
 
 
 def test_a_validation_that_fails_keeps_the_epoch(strategy):
