@@ -7,6 +7,7 @@ seconds as a third argument, for `CommunicationOptions`.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -39,7 +40,12 @@ def be_busy():
 def misbehave():
     if FAULT.startswith(("kill", "stop")):
         time.sleep(1.5)  # until the others have heard at which step it is
+    print("fault now", flush=True)
     match FAULT:
+        case "memory":
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 36, hard))
+            bytearray(1 << 37)
         case "kill" | "kill in a loop":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":

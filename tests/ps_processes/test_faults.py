@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -103,74 +104,94 @@ class Chief(Task):
 JOBS = {"chief": 1, "worker": 2, "ps": 2}
 
 
-@pytest.fixture(scope="module")
-def ports():
-    with free_ports(sum(JOBS.values())) as ports:
-        yield ports
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+SIGNALS = {
+    "nothing": [],
+    "worker dies": [("worker", 0, KILL)],
+    "server dies": [("ps", 0, KILL)],
+    "both stand still": [("worker", 1, STOP), ("ps", 1, STOP)],
+    "both servers die": [("ps", 0, KILL), ("ps", 1, KILL)],
+}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, ports):
-    """What was said in a run with all faults."""
-    folder = tmp_path_factory.mktemp("faults")
-    cluster = {
-        job: [f"localhost:{ports.pop()}" for _ in range(count)] for job, count in JOBS.items()
-    }
-    marker = f"REPLICAX_TEST={secrets.token_hex(8)}"
-    environment = {
-        **{k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"},
-        **dict([marker.split("=")]),
-        "TF_CONFIG": json.dumps({"cluster": cluster}),
-        "RX_CLUSTER_SECRET": secrets.token_hex(),
-        "RX_WATCHDOG_SECONDS": str(WATCHDOG),
-        "PYTHONPATH": os.pathsep.join([LEAN["PYTHONPATH"], *sys.path]),
-        "JAX_PLATFORMS": "cpu",
-    }
-    tasks = []
-    try:
+class Cluster:
+    """The tasks of a cluster that run faults.py, each a process."""
+
+    faults = faults
+
+    def __init__(self, folder, environment):
+        self._folder, self._environment = folder, environment
+        self.tasks = []
         # The chief first: nobody listens yet where it looks for them.
-        tasks.append(Chief("chief", 0, [str(folder), "first"], environment))
-        members = {
+        self.chief = self.another_chief("first")
+        self.members = {
             (job, index): Task(job, index, [str(folder), "-"], environment)
             for job in ("ps", "worker")
             for index in range(2)
         }
-        tasks += members.values()
-        said = first_life(tasks[0], members)
-        tasks.append(Chief("chief", 0, [str(folder), "second"], environment))
-        said["second"] = tasks[-1].next("begun")
-        said["restored"], said["end"] = tasks[-1].next("restored"), tasks[-1].next("end")
-        for task in tasks[1:]:
+        self.tasks += self.members.values()
+
+    def another_chief(self, part):
+        self.tasks.append(Chief("chief", 0, [str(self._folder), part], self._environment))
+        return self.tasks[-1]
+
+    def signal(self, fault):
+        """Do to processes what the chief is ready for."""
+        for job, index, number in SIGNALS[fault]:
+            self.members[job, index].signal(number)
+
+
+@contextmanager
+def cluster(folder):
+    """A cluster; in the end no process of it may be left."""
+    with free_ports(sum(JOBS.values())) as ports:
+        spec = {job: [f"localhost:{ports.pop()}" for _ in range(n)] for job, n in JOBS.items()}
+        marker = f"REPLICAX_TEST={secrets.token_hex(8)}"
+        environment = {
+            **{k: v for k, v in os.environ.items() if k != "JAX_NUM_CPU_DEVICES"},
+            **dict([marker.split("=")]),
+            "TF_CONFIG": json.dumps({"cluster": spec}),
+            "RX_CLUSTER_SECRET": secrets.token_hex(),
+            "RX_WATCHDOG_SECONDS": str(WATCHDOG),
+            "PYTHONPATH": os.pathsep.join([LEAN["PYTHONPATH"], *sys.path]),
+            "JAX_PLATFORMS": "cpu",
+        }
+        started = Cluster(folder, environment)
+        try:
+            yield started
+        finally:
+            for task in started.tasks:
+                task.stop()
+            wait_until(lambda: not running_with(marker))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What was said in a run with all faults."""
+    with cluster(tmp_path_factory.mktemp("faults")) as started:
+        said = first_life(started)
+        second = started.another_chief("second")
+        said["second"] = second.next("begun")
+        said["restored"], said["end"] = second.next("restored"), second.next("end")
+        for task in started.tasks[1:]:
             task.wait()
-        said["codes"] = {task.name: task.codes for task in tasks[1:]}
+        said["codes"] = {task.name: task.codes for task in started.tasks[1:]}
         yield said
-    finally:
-        for task in tasks:
-            task.stop()
-        wait_until(lambda: not running_with(marker))
 
 
-def first_life(chief, members):
+def first_life(started):
     """Do to the processes what the chief is ready for, until it is killed itself."""
-    kill, stop = signal.SIGKILL, signal.SIGSTOP
-    what = {
-        "nothing": [],
-        "worker dies": [("worker", 0, kill)],
-        "server dies": [("ps", 0, kill)],
-        "both stand still": [("worker", 1, stop), ("ps", 1, stop)],
-        "both servers die": [("ps", 0, kill), ("ps", 1, kill)],
-    }
-    assert list(what) == list(faults.FAULTS)
+    chief = started.chief
+    assert list(SIGNALS) == list(faults.FAULTS)
     said = {"first": chief.next("begun")}
-    for fault, signals in what.items():
+    for fault in SIGNALS:
         assert chief.next("ready")["fault"] == fault
-        for job, index, number in signals:
-            members[job, index].signal(number)
+        started.signal(fault)
         chief.hear()
         said[fault] = chief.next("epoch")
     said["errors"] = chief.next("errors")
     assert chief.next("ready")["fault"] == "chief dies"
-    chief.signal(kill)
+    chief.signal(KILL)
     chief.wait()
     return said
 
