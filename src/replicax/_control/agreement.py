@@ -7,6 +7,7 @@ and returns wrong numbers where that does not hold.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import final
 
@@ -62,6 +63,7 @@ class Agreement:
 
 
 _HOST = "\0host"
+_MOST_FACTS = 8  # in a table; where weights differ, all of them may
 
 
 def _with_host(facts: Mapping[str, str]) -> dict[str, str]:
@@ -79,10 +81,21 @@ def _compare(what: str, found: Sequence[dict[str, str]], fix: str) -> None:
 def _table(
     found: Sequence[Mapping[str, str]], hosts: Sequence[str], differing: Sequence[str]
 ) -> str:
-    """One line per worker and fact, those that agree with worker 0 marked as such."""
-    lines = []
-    for name in differing:
+    """Who differs from most of the others, if that can be said; one line per worker and fact."""
+    lines = _outvoted([tuple(one.get(name) for name in differing) for one in found])
+    for name in differing[:_MOST_FACTS]:
         lines.append(f"    {name}:")
         for worker, (one, host) in enumerate(zip(found, hosts, strict=True)):
             lines.append(f"      worker {worker} ({host}): {one.get(name, 'nothing')}")
+    if len(differing) > _MOST_FACTS:
+        lines.append(f"    and {len(differing) - _MOST_FACTS} more")
     return "\n".join(lines)
+
+
+def _outvoted(answers: Sequence[tuple[str | None, ...]]) -> list[str]:
+    """A line with the workers that do not answer as more than half of all do."""
+    answer, votes = Counter(answers).most_common(1)[0]
+    if 2 * votes <= len(answers):
+        return []
+    odd = [str(worker) for worker, one in enumerate(answers) if one != answer]
+    return [f"    All agree but worker {', '.join(odd)}."]

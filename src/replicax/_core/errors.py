@@ -205,10 +205,15 @@ class WorkersDiffer(ClusterError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"All workers must have the same {self.what}. "
-            f"Received: workers that differ in {', '.join(self.differing)}:\n{self.table}\n"
+            f"Received: workers that differ in {_listed(self.differing)}:\n{self.table}\n"
             "They would wait for each other without end, or compute wrong numbers without an "
             f"error. {self.fix}"
         )
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def by_worker(column: Sequence[object]) -> str:

@@ -11,7 +11,7 @@ import importlib
 import re
 import shutil
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -618,6 +618,11 @@ def stored_dtype(variable: KerasVariable) -> str:
 def stored(variable: KerasVariable) -> Any:
     """The value that the variable itself holds, whatever scope is active; None if none yet."""
     return variable._value
+
+
+def named_values(variables: Iterable[KerasVariable]) -> list[tuple[str, Any]]:
+    """The paths of variables, with the values that they hold."""
+    return [(variable.path, stored(variable)) for variable in variables]
 
 
 def store(variable: KerasVariable, value: Any) -> None:

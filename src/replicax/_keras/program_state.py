@@ -65,6 +65,12 @@ class ProgramState:
             written[i] = old
         return written, others
 
+    def named(self) -> list[tuple[str, Any]]:
+        """The paths of the variables, with their values."""
+        variables = [*self.written, *self.others]
+        values = _compat.read_all(variables)
+        return [(v.path, value) for v, value in zip(variables, values, strict=True)]
+
     def give(self, news: list[Any]) -> None:
         """Give the variables what a call on devices has made of them."""
         if self.donates:

@@ -18,12 +18,14 @@ import keras
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
 from replicax._core.progress import settled
+from replicax._core.state_watch import StateWatch
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.closure_steps import own_step
 from replicax._keras.pace import rows_of
 from replicax._keras.pace_shown import paced
 from replicax._keras.repeated import joined
+from replicax._keras.step_program import step_variables
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
@@ -47,6 +49,7 @@ class ReplicaSteps:
         _refuse_python(model)
         self._model, self._kind, self._distribution = model, kind, distribution
         self._pace = paced(model, kind, distribution)
+        self._watch = StateWatch()
         topology = distribution.topology
         step = own_step(model, kind)
         self._local = distribution.local_steps if kind == "train" else None
@@ -61,6 +64,8 @@ class ReplicaSteps:
         self._join = compiled(_joined, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        if self._distribution.topology.num_processes > 1:
+            self._watch.step(self._state)
         outputs, run = [], self._distribution.run
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
@@ -81,6 +86,20 @@ class ReplicaSteps:
     def restore(self) -> None:
         """After a failure: the variables have the values of the last step."""
         _compat.drop_loop_state(self._model)
+        self._watch.drop()
+
+    def end_epoch(self) -> None:
+        """Let the state be compared at the next step: callbacks may change it until then."""
+        self._watch.restart()
+
+    def end_fit(self) -> None:
+        """Compare the values that the variables have at the end."""
+        if self._distribution.topology.num_processes > 1:
+            self._watch.compare(self._state())
+
+    def _state(self) -> list[tuple[str, Any]]:
+        groups = step_variables(self._model, self._kind)
+        return _compat.named_values(variable for group in groups for variable in group)
 
     def forget(self) -> None:
         """The end of a call."""

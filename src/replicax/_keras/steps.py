@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._control.agreement import agree
 from replicax._core.central import may_fail
 from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied, place, place_all
-from replicax._core.program import agree_on_program, variable_facts
+from replicax._core.program import agree_on_program
 from replicax._core.progress import Step, begin_step, dispatched, settled, tell
+from replicax._core.state_watch import StateWatch
 from replicax._core.timing import COMPUTE, timed
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
@@ -58,6 +58,7 @@ class Steps:
         self._is_agreed = False
         self._has_begun = self._may_fail = False
         self._is_common = distribution.topology.num_processes > 1
+        self._watch = StateWatch()
         self._in_flight: Any = None
         self._returned: Any = None
         self._keys: Any = None
@@ -108,8 +109,7 @@ class Steps:
         self._look_up_variables()
         if self._is_common and not self._is_agreed:
             self._is_agreed = True
-            paths = [variable.path for group in self._variables for variable in group]
-            agree("variables", variable_facts(list(zip(paths, sum(state, start=[]), strict=True))))
+            self._watch.compare(self._named(state))
         if not self._donates:
             return state
         if not self._has_begun:  # nothing is compiled for the first one
@@ -147,6 +147,8 @@ class Steps:
             self._look(self._pace.probe, store.lend(state), batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(state)))
         begin_step(f"{self._kind} step", common=self._is_common)
+        if self._is_common:
+            self._watch.step(lambda: self._named(state))
         if self._eager:
             # Eager operations on split arrays would be hundreds of small collectives: every
             # device computes the whole batch, which gives the same numbers.
@@ -196,6 +198,9 @@ class Steps:
             self._programs[key] = self._made(state, batches)
         return self._programs[key]
 
+    def _named(self, state: Any) -> list[tuple[str, Any]]:
+        return [(variable.path, value) for variable, value in self._pairs(state)]
+
     def _compile(self, state: Any) -> Any:
         distribution = self._distribution
         return program_of_steps(
@@ -231,6 +236,16 @@ class Steps:
         """Give variables that the loop had emptied the last values it knew, after a failure."""
         with uninterrupted:
             _compat.write_loop_state(self._model)
+        self._watch.drop()
+
+    def end_epoch(self) -> None:
+        """Let the state be compared at the next step: callbacks may change it until then."""
+        self._watch.restart()
+
+    def end_fit(self) -> None:
+        """Compare the values that the variables have at the end."""
+        if self._is_common:
+            self._watch.compare(_compat.named_values(sum(map(list, self._variables), start=[])))
 
     def forget(self) -> None:
         """Let go of the state at the end of a call: the variables have it."""

@@ -44,6 +44,7 @@ def install() -> None:
     """Put the seams into Keras' JAX trainer; a second call changes nothing."""
     trainer = _compat.JAXTrainer
     _compat.wrap(trainer, "__init__", _bound_to_scope)
+    _compat.wrap(_compat.Trainer, _compat.EPOCH_LOGS, _ends_epoch)
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.wrap(_compat.Trainer, "compile", _checked_compile)
     _compat.wrap(
@@ -140,9 +141,22 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         owner = _compat.strategy_of(self)
         local = owner and owner.extended.distribution.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
-            return original(self, *args, **kwargs)
+            history = original(self, *args, **kwargs)
+        for steps in _own_steps_of(self):
+            steps.end_fit()
+        return history
 
     return fit
+
+
+def _ends_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def logs_of_epoch(self: Any, logs: Any) -> Any:
+        for steps in _own_steps_of(self):
+            steps.end_epoch()
+        return original(self, logs)
+
+    return logs_of_epoch
 
 
 def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
@@ -199,3 +213,7 @@ def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
 def _steps_of(model: Any) -> list[Any]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
     return [function for function in functions if hasattr(function, "restore")]
+
+
+def _own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
+    return [steps for steps in _steps_of(model) if isinstance(steps, Steps | ReplicaSteps)]

@@ -21,6 +21,7 @@ from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.progress import Step, begin_common, begin_step, dispatched, position, tell
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
+from replicax._core.state_watch import StateWatch
 from replicax._core.timing import COMPUTE, COPY, timed
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
@@ -78,6 +79,7 @@ class Runtime:
         prepare(topology.platform)
         self.hands_out = False
         self._programs = ProgramCache()
+        self._watch = StateWatch()
         self._in_flight: Any = None
 
     def call(
@@ -160,6 +162,8 @@ class Runtime:
         begin_step("run", common=several)
         if self._in_flight is not None:
             self._in_flight.block_until_ready()
+        if several:
+            self._watch.step(state.named)
         with uninterrupted:
             values = state.taken()
             outputs, news, token = self._computed(program, values, arrays)

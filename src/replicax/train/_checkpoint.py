@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._control import current
 from replicax._core.errors import UsageError
+from replicax._core.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._deferred import Restored, follow_modules, followed
 from replicax.train._options import CheckpointOptions
@@ -18,6 +19,7 @@ from replicax.train._parts import (
     LeftOvers,
     Part,
     Stateful,
+    Variables,
     build_optimizers,
     parts_of,
     values_of,
@@ -273,6 +275,10 @@ class Checkpoint:
     def _collected(self, *, copy: bool) -> _files.Content:
         channel = self.channel
         parts = together(channel, "collected", self._parts)
+        if channel.size > 1:
+            StateWatch().compare(
+                [pair for part in parts if isinstance(part, Variables) for pair in part.values()]
+            )
         arrays: dict[str, np.ndarray] = {}
         body: dict[str, Any] = {}
         for part in parts:

@@ -40,6 +40,10 @@ class Variables:
             return [self.owner.state]
         return list(self.owner.variables)
 
+    def values(self) -> list[tuple[str, Any]]:
+        """The paths of the variables, with their values."""
+        return _compat.named_values(self.variables)
+
 
 def _is_generator(value: Any) -> bool:
     """Whether something draws random numbers from a variable: Keras', and TensorFlow's by name."""

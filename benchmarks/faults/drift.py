@@ -1,0 +1,60 @@
+"""Faults of one worker's state: what a callback changes on the chief alone."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+from multi_process import drift
+
+import replicax as rx
+from faults.fault import Fault, Outcome
+
+from helpers import LEAN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_WORKERS, _CULPRIT = 3, 1
+
+
+def _train(change: Callable[..., None], when: dict[str, int]) -> tuple[list[str], str]:
+    return drift.in_one_fit(_CULPRIT, change, **when)
+
+
+def _drift(folder: Path, change: Callable[..., None], **when: int) -> Outcome:
+    found = rx.launch.run(
+        _train, _WORKERS, args=(change, when), devices_per_worker=1, timeout=120, env=LEAN
+    )
+    differing, text = found[0]
+    if not differing:
+        return Outcome("trained on with different state", False)
+    worker = re.search(r"worker (\d+)\.$", text, re.MULTILINE)
+    variable = re.search(r"value of (\S+)", differing[0])
+    named = [f"worker {worker[1]}" if worker else "", variable[1] if variable else ""]
+    alike = all(one == found[0] for one in found)
+    as_expected = alike and named[0] == f"worker {_CULPRIT}"
+    said = "every worker raised the same error" if alike else "workers raised different errors"
+    return Outcome(said, as_expected, None, ", ".join(filter(None, named)), "the run since then")
+
+
+_IN_AN_EPOCH = {"step": 3}
+_BETWEEN_EPOCHS = {"epoch": 0, "epochs": 2}
+_CASES = (
+    ("the learning rate within an epoch", drift.learning_rate, _IN_AN_EPOCH),
+    ("weights within an epoch", drift.weights, _IN_AN_EPOCH),
+    ("an optimizer's momentum within an epoch", drift.slot, _IN_AN_EPOCH),
+    ("the counter of steps within an epoch", drift.counter, _IN_AN_EPOCH),
+    ("the seed of a dropout within an epoch", drift.seed, _IN_AN_EPOCH),
+    ("the learning rate between epochs", drift.learning_rate, _BETWEEN_EPOCHS),
+)
+FAULTS = tuple(
+    Fault(
+        "wrong numbers",
+        f"A callback on one of three workers changes {what}",
+        partial(_drift, change=change, **when),
+    )
+    for what, change, when in _CASES
+)
