@@ -33,6 +33,16 @@ class CrossDeviceOps:
         4.0
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        hooks = (name for name in vars(cls) if name.endswith("_implementation"))
+        for name in hooks:  # TensorFlow's, which nobody calls here
+            raise UsageError(
+                "How values of replicas are combined is `combine(self, op, leaves, group)`. "
+                f"Received: {cls.__name__}.{name}, which nobody calls: {cls.__name__} would "
+                "combine as what it inherits. Override `combine`. See docs/communication.md."
+            )
+
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
         """All-reduce a list of traced arrays of equal shape on every replica.
 

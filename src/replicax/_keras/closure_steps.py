@@ -191,7 +191,9 @@ def _refuse_python(model: Any) -> None:
 
 def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """A step as a function of a batch that reads and writes the model's variables."""
-    if getattr(type(model), f"{kind}_step") is not getattr(_compat.JAXTrainer, f"{kind}_step"):
+    # The steps below do what these two methods do.
+    methods = (f"{kind}_step", "compute_loss_and_updates")
+    if any(getattr(type(model), m) is not getattr(_compat.JAXTrainer, m) for m in methods):
         return _stateless_step(model, kind)
     return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
 

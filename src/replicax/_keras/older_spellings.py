@@ -20,6 +20,7 @@ from replicax._keras.gradients import value_and_grad
 from replicax._keras.older_arguments import flat_targets, older_optimizer
 from replicax._keras.older_saving import save_spec, saved_also_to_folders
 from replicax._keras.shards_as_weights import whole, whole_property, with_shards
+from replicax._keras.uncalled import refuse_uncalled
 
 # Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
 _OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
@@ -33,6 +34,8 @@ def install() -> None:
         return
     _is_installed = True
     optimizer: Any = _compat.BaseOptimizer
+    for kind in (optimizer, keras.metrics.Metric):
+        _check_subclasses(kind)
     _add(keras.metrics.Metric, "reset_states", _reset_states)
     _add(optimizer, "lr", _OlderLearningRate())
     _add(optimizer, "minimize", _minimize)
@@ -65,6 +68,16 @@ def _add(owner: Any, name: str, what: Any) -> None:
 
 def _around(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     setattr(owner, name, wrapper(getattr(owner, name)))
+
+
+def _check_subclasses(owner: Any) -> None:
+    """Refuse a class that overrides what nobody calls, when it is made."""
+
+    def init_subclass(cls: type, **options: Any) -> None:
+        super(owner, cls).__init_subclass__(**options)
+        refuse_uncalled(cls)
+
+    owner.__init_subclass__ = classmethod(init_subclass)
 
 
 def _reset_states(self: Any) -> None:

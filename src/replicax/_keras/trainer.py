@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
+import keras
 
 from replicax._core import seams
 from replicax._core.compiling import prepare
@@ -34,6 +35,7 @@ from replicax._keras.placing import (
 from replicax._keras.replica_steps import ReplicaSteps
 from replicax._keras.slots import noted
 from replicax._keras.steps import Steps
+from replicax._keras.uncalled import refuse_uncalled_in_fit
 from replicax._keras.warm_up import running
 from replicax._keras.worker_batches import refuse_endless_validation
 
@@ -89,6 +91,8 @@ def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
                 "variables live on other devices. Create the model inside the same "
                 "`with strategy.scope():` block."
             )
+        if owner is not None or seams.speaks_tensorflow:
+            refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
         if owner is None or owner.extended.distribution is _compat.distribution():
             return original(self, *args, **kwargs)
         with installed(owner.extended.distribution):
@@ -165,6 +169,8 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
         owner = _compat.strategy_of(self)
+        if owner is not None or seams.speaks_tensorflow:
+            refuse_uncalled_in_fit(self.metrics)
         if owner is None:
             if seams.speaks_tensorflow:  # there, too, this is what the default strategy trains
                 prepare(jax.default_backend())

@@ -1,0 +1,153 @@
+"""What a user overrides and nobody calls is refused: Keras 2 called it, Keras 3 does not.
+
+A class of Keras 2 would train by the method it inherits, without a word. `older_spellings.py` asks
+when a class is made; `compile` and an optimizer's `apply` ask for classes that were made before.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+
+_RULE = "update_step(self, gradient, variable, learning_rate)"
+_GRADIENTS = "apply(self, grads, trainable_variables=None)"
+_SLOTS = "build(self, variables), which calls add_variable_from_reference"
+
+
+@final
+@dataclass(frozen=True)
+class Kind:
+    """Hooks of a kind of class.
+
+    Args:
+        base: The class of Keras.
+        instead: For each hook that nobody calls, the method to override.
+        enough: With one of these of its own, a class is for Keras 3, and may hold hooks besides.
+        in_fit: Hooks that only a program itself calls: `fit` does not. What to override.
+    """
+
+    base: Any
+    instead: Mapping[str, str]
+    enough: tuple[str, ...]
+    in_fit: Mapping[str, str]
+
+
+@functools.cache
+def _kinds() -> tuple[Kind, ...]:
+    rules = (
+        "_resource_apply_dense",
+        "_resource_apply_sparse",
+        "_resource_apply_sparse_duplicate_indices",
+        "_apply_dense",
+        "_apply_sparse",
+        "_apply_sparse_duplicate_indices",
+        "_apply_sparse_shared",
+        "_prepare",
+        "_prepare_local",
+        "_fallback_apply_state",
+        "_finish",
+        "_update_step_xla",
+        "get_updates",
+    )
+    gradients = (
+        "_compute_gradients",
+        "compute_gradients",
+        "get_gradients",
+        "_get_gradients",
+        "_aggregate_gradients",
+        "aggregate_gradients",
+        "_transform_gradients",
+        "_transform_unaggregated_gradients",
+        "_distributed_apply",
+        "_distributed_apply_gradients_fn",
+        "_internal_apply_gradients",
+    )
+    optimizer = Kind(
+        _compat.BaseOptimizer,
+        {
+            **dict.fromkeys(rules, _RULE),
+            **dict.fromkeys(gradients, _GRADIENTS),
+            **dict.fromkeys(("_create_slots", "_create_vars", "_create_all_weights"), _SLOTS),
+            "_transform_loss": "scale_loss(self, loss)",
+        },
+        ("update_step", "apply", "_backend_update_step"),
+        dict.fromkeys(("apply_gradients", "minimize"), _GRADIENTS),
+    )
+    metric = Kind(keras.metrics.Metric, {"reset_states": "reset_state(self)"}, ("reset_state",), {})
+    return optimizer, metric
+
+
+def refuse_uncalled(kind: type) -> None:
+    """Refuse a class with a hook that nobody calls.
+
+    Args:
+        kind: A class of a user; of another kind it is let be.
+
+    Raises:
+        UsageError: If it, or a class of a user that it inherits from, has one.
+    """
+    for known in _kinds():
+        if issubclass(kind, known.base):
+            _refuse(kind, known.instead, known.enough, "nobody calls")
+    if issubclass(kind, _compat.BaseOptimizer):
+        _check_rule(kind)
+
+
+def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
+    """Refuse optimizers and metrics of a model whose hooks `fit` does not call.
+
+    Args:
+        objects: Optimizers and metrics; anything else is let be.
+
+    Raises:
+        UsageError: If one has such a hook.
+    """
+    for one in objects:
+        for known in _kinds():
+            if isinstance(one, known.base):
+                refuse_uncalled(type(one))
+                _refuse(type(one), known.in_fit, known.enough, "`fit` does not call")
+
+
+def _own(kind: type) -> list[type]:
+    """The classes of users that a class is made of."""
+    return [k for k in kind.__mro__ if k.__module__.partition(".")[0] not in _LIBRARIES]
+
+
+_LIBRARIES = ("builtins", "keras", "replicax")
+
+
+def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: str) -> None:
+    names = {name for one in _own(kind) for name in vars(one)}
+    found = sorted(names & set(hooks))
+    if found and not names & set(enough):
+        raise UsageError(
+            "A method that is overridden is called by Keras 3. Received: "
+            f"{kind.__name__}.{found[0]}, which {who}: {kind.__name__} would do what it inherits. "
+            f"Override `{hooks[found[0]]}`. See docs/tf_keras.md."
+        )
+
+
+def _check_rule(kind: type) -> None:
+    """Refuse an `update_step(gradient, variable)` of TensorFlow 2.11 to 2.15."""
+    rule = next(
+        (vars(one)["update_step"] for one in _own(kind) if "update_step" in vars(one)), None
+    )
+    if not inspect.isfunction(rule):
+        return
+    try:
+        inspect.signature(rule).bind(None, None, None, None)
+    except TypeError:
+        raise UsageError(
+            "`update_step` takes a gradient, a variable and the learning rate. Received: "
+            f"{kind.__name__}.update_step{inspect.signature(rule)}. Keras 3 calls it with three "
+            f"arguments. Override `{_RULE}`. See docs/tf_keras.md."
+        ) from None
