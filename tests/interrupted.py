@@ -31,6 +31,7 @@ STRATEGIES = {
     "mirrored": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"]),
     "central storage": lambda: rx.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"]),
     "multi-worker": lambda: rx.MultiWorkerMirroredStrategy(),
+    "parameter servers": lambda: rx.ParameterServerStrategy(num_workers=1, num_ps=1),
 }
 
 

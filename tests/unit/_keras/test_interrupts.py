@@ -40,6 +40,7 @@ def interrupted(strategy, kind, times):
         ("one device", "evaluating"),
         ("mirrored", "function"),
         ("central storage", "run"),
+        ("parameter servers", "fit"),
     ],
 )
 def test_nothing_is_lost_by_thirty_interrupts(strategy, kind):
