@@ -1,4 +1,4 @@
-"""Faults of one worker's state: what a callback changes on the chief alone."""
+"""Workers that are not alike: in their state, from some step on, or in their compilers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from multi_process import drift
+import numpy as np
+from multi_process import compilers, drift
 
 import replicax as rx
 from faults.fault import Fault, Outcome
@@ -40,6 +41,19 @@ def _drift(folder: Path, change: Callable[..., None], **when: int) -> Outcome:
     return Outcome(said, as_expected, None, ", ".join(filter(None, named)), "the run since then")
 
 
+def _no_compiler(folder: Path) -> Outcome:
+    found = rx.launch.run(
+        compilers.in_worker, 2, args=([1],), devices_per_worker=1, timeout=120, env=LEAN
+    )
+    weights = [one for one, _ in found]
+    alike = all(map(np.array_equal, *weights))
+    said = [text for _, texts in found for text in texts]
+    named = re.search(r"worker \d+", said[0]) if said else None
+    as_expected = alike and len(said) == 1 and named is not None and named[0] == "worker 1"
+    outcome = "both trained without kernels, to the same weights" if alike else "weights differ"
+    return Outcome(outcome, as_expected, None, named[0] if named else "")
+
+
 _IN_AN_EPOCH = {"step": 3}
 _BETWEEN_EPOCHS = {"epoch": 0, "epochs": 2}
 _CASES = (
@@ -50,11 +64,14 @@ _CASES = (
     ("the seed of a dropout within an epoch", drift.seed, _IN_AN_EPOCH),
     ("the learning rate between epochs", drift.learning_rate, _BETWEEN_EPOCHS),
 )
-FAULTS = tuple(
-    Fault(
-        "wrong numbers",
-        f"A callback on one of three workers changes {what}",
-        partial(_drift, change=change, **when),
-    )
-    for what, change, when in _CASES
+FAULTS = (
+    *(
+        Fault(
+            "wrong numbers",
+            f"A callback on one of three workers changes {what}",
+            partial(_drift, change=change, **when),
+        )
+        for what, change, when in _CASES
+    ),
+    Fault("wrong numbers", "One of two workers has no C compiler", _no_compiler),
 )

@@ -9,9 +9,12 @@ programs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from replicax._core.env import cores, cpu_tuning_parts, processes_here
 
 _chosen: list[frozenset[str]] = []
+_without: set[str] = set()
 
 
 def is_on(part: str) -> bool:
@@ -21,12 +24,18 @@ def is_on(part: str) -> bool:
 
 def parts_on() -> frozenset[str]:
     """The parts that are on: what the program chose, or else the environment."""
-    return _chosen[0] if _chosen else cpu_tuning_parts()
+    return (_chosen[0] if _chosen else cpu_tuning_parts()) - _without
 
 
 def choose_parts(parts: frozenset[str]) -> None:
     """Let these parts be on and no others, in all threads."""
     _chosen[:] = [parts]
+
+
+def go_without(parts: Iterable[str]) -> None:
+    """Leave these parts off, whatever is chosen: other workers of the cluster lack them."""
+    _without.clear()
+    _without.update(parts)
 
 
 def computes_with_one_thread(devices: int) -> bool:

@@ -22,11 +22,8 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
-from replicax._core.convolutions.library import library
-from replicax._core.cpu_tuning import is_on, parts_on
 from replicax._core.errors import WorkersDiffer
 from replicax._core.placement import is_spread, to_host
-from replicax._core.table_kernel import library as tables
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 
@@ -34,7 +31,6 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.gener
 def versions() -> dict[str, str]:
     """The versions and devices that must be the same on all workers."""
     devices = jax.local_devices()
-    tuned = _tuning() if devices[0].platform == "cpu" else {}
     return {
         "Python": ".".join(map(str, sys.version_info[:2])),
         "JAX": jax.__version__,
@@ -42,17 +38,6 @@ def versions() -> dict[str, str]:
         "number of devices": str(len(devices)),
         "64-bit numbers": str(getattr(jax.config, "jax_enable_x64", None)),
         "matmul precision": str(getattr(jax.config, "jax_default_matmul_precision", None)),
-        **tuned,
-    }
-
-
-def _tuning() -> dict[str, str]:
-    """What Replicax changes in the programs for CPUs: what workers add up must be made alike."""
-    kernel = is_on("convolutions") and library() is not None
-    return {
-        "tuning for CPUs": ", ".join(sorted(parts_on())) or "off",
-        "convolutions by": "oneDNN" if kernel else "XLA",
-        "tables by": "a kernel" if is_on("tables") and tables.is_there() else "XLA",
     }
 
 

@@ -27,6 +27,7 @@ from replicax._control import (
     wait_until_open,
 )
 from replicax._control.agreement import agree
+from replicax._core.common_tuning import agree_on_tuning
 from replicax._core.device_errors import is_device_error
 from replicax._core.env import prefer_nccl_ring
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
@@ -92,6 +93,7 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
         return False
     current().bound(options.timeout_seconds)
     agree("set-up", {**versions(), "options": str(options)})
+    agree_on_tuning()
     return True
 
 

@@ -9,8 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import replicax as rx
-from replicax._control.agreement import agree
 from replicax._core import program
 from replicax._core.errors import WorkersDiffer
 from replicax._core.program import (
@@ -21,7 +19,6 @@ from replicax._core.program import (
     uncounted,
     versions,
 )
-from replicax._core.table_kernel import library as tables
 
 from channels import as_workers
 from helpers import run_python
@@ -171,28 +168,6 @@ def test_versions_are_texts():
     assert found["JAX"] == jax.__version__
     assert found["number of devices"] == "8"
     assert all(isinstance(value, str) for value in found.values())
-
-
-def test_workers_whose_programs_for_cpus_differ_are_not_alike(monkeypatch):
-    kernels = iter([object(), None])
-    monkeypatch.setattr(program, "library", lambda: next(kernels))
-    with_kernel, without = given = versions(), versions()
-    error, _ = as_workers(2, lambda i: agree("set-up", given[i]))
-    assert isinstance(error, WorkersDiffer) and error.differing == ("convolutions by",)
-    assert with_kernel["convolutions by"] == "oneDNN"
-    with rx.config.cpu_tuning(False):
-        stock = versions()
-    assert stock["tuning for CPUs"] == "off" and stock["convolutions by"] == "XLA"
-    assert "pooling" in without["tuning for CPUs"]
-
-
-def test_workers_of_which_one_has_no_kernel_of_tables_are_not_alike(monkeypatch):
-    kernels = iter([True, False])
-    monkeypatch.setattr(tables, "is_there", lambda: next(kernels))
-    given = versions(), versions()
-    error, _ = as_workers(2, lambda i: agree("set-up", given[i]))
-    assert isinstance(error, WorkersDiffer) and error.differing == ("tables by",)
-    assert [one["tables by"] for one in given] == ["a kernel", "XLA"]
 
 
 def test_the_same_operations_on_other_values_are_another_program():

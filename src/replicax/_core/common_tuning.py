@@ -1,0 +1,75 @@
+"""What of the tuning for CPUs all workers have: an optimization is no part of a program's identity.
+
+Workers whose programs are made otherwise would round otherwise, so all go without what one lacks:
+a kernel whose compiler is missing, or a part that is switched off. None is refused for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import jax
+
+from replicax._control import current
+from replicax._core.adam_kernel import library as adam
+from replicax._core.convolutions.library import library
+from replicax._core.cpu_tuning import go_without, parts_on
+from replicax._core.env import CPU_TUNING_PARTS
+from replicax._core.row_products import rule as products
+from replicax._core.table_kernel import library as tables
+
+_KERNELS = {
+    # Compiled for half a second when the first attention is traced: if the compiler makes the
+    # kernel of products, it makes this.
+    "attention": products.is_there,
+    "convolutions": lambda: library() is not None,
+    "optimizers": adam.is_there,
+    "products": products.is_there,
+    "tables": tables.is_there,
+}
+# Where memory comes from and how many threads compute changes no program.
+_PARTS = tuple(part for part in CPU_TUNING_PARTS if part not in ("memory", "threads"))
+_ON, _OFF, _WITHOUT = "on", "off", "without its kernel"
+
+_log = logging.getLogger("replicax")
+
+
+def agree_on_tuning() -> None:
+    """Switch off, on all workers, the parts of the tuning that they do not have alike."""
+    if jax.local_devices()[0].platform != "cpu":
+        return
+    channel = current()
+    found = channel.exchange("tuning for CPUs", tuning())
+    lacking = lacking_parts(found)
+    go_without(lacking)
+    if lacking and channel.is_chief:
+        said = ", ".join(
+            f"{part} ({', '.join(f'worker {worker}: {why}' for worker, why in workers.items())})"
+            for part, workers in lacking.items()
+        )
+        _log.warning(
+            "All workers compute without parts of the tuning for CPUs that some lack: %s. Steps "
+            "may take longer. A kernel needs a C compiler (cc, gcc or clang); see docs/cpu.md.",
+            said,
+        )
+
+
+def tuning() -> dict[str, str]:
+    """What this worker has of each part that changes programs."""
+    on = parts_on()
+    return {part: _state(part) if part in on else _OFF for part in _PARTS}
+
+
+def lacking_parts(found: Sequence[Mapping[str, str]]) -> dict[str, dict[int, str]]:
+    """The parts that workers do not have alike, each with those that lack it, and why."""
+    differing = [part for part in _PARTS if len({one.get(part) for one in found}) > 1]
+    return {
+        part: {i: one.get(part, _OFF) for i, one in enumerate(found) if one.get(part) != _ON}
+        for part in differing
+    }
+
+
+def _state(part: str) -> str:
+    kernel = _KERNELS.get(part)
+    return _ON if kernel is None or kernel() else _WITHOUT
