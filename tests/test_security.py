@@ -1,4 +1,4 @@
-"""docs/security.md names every place of the source where bytes could become code, or that listens."""
+"""docs/security.md names every place where bytes could become code, and all that listens."""
 
 from __future__ import annotations
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from faults.fault import Fault
 
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # whose programs topics share
 os.environ["KERAS_BACKEND"] = "jax"  # before a topic imports Keras
 
 # The order of the table.
