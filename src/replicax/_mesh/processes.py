@@ -36,6 +36,7 @@ from replicax._core.program import versions
 from replicax._core.starting import begin
 from replicax._net import (
     HOW_TO,
+    Relay,
     Secret,
     given_secret,
     interface_of,
@@ -143,15 +144,20 @@ def join(process: JaxProcess, timeout: float | None = None) -> None:
 def _join_jax(process: JaxProcess, line: Line) -> None:
     # It would take SIGTERM for itself, so that nothing else could be ended by it.
     jax.config.update("jax_enable_preemption_service", False)
+    address = process.coordinator_address
     if process.process_id:
-        wait_until_open(process.coordinator_address, _SECONDS_TO_OPEN)
+        wait_until_open(address, _SECONDS_TO_OPEN)
+        address = Relay(split(address)).address
     try:
         jax.distributed.initialize(
-            *process,
+            address,
+            process.num_processes,
+            process.process_id,
             coordinator_bind_address=_bind_address(process.coordinator_address),
             shutdown_timeout_seconds=_SECONDS_TO_LEAVE,
         )
     except RuntimeError as error:
+        line.explain(error)  # if the chief has died, this process ends there
         line.fail(str(error))
         if "before" not in str(error):
             raise

@@ -19,6 +19,7 @@ from replicax._net.handshake import (
     wait_until,
 )
 from replicax._net.interfaces import interface_of, is_loopback
+from replicax._net.relay import Relay
 from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
 from replicax._net.session import TAG_SIZE, Forged, Seal, Session
 from replicax._net.sockets import hang_up, own, tune
@@ -33,6 +34,7 @@ __all__ = [
     "Door",
     "Forged",
     "Refused",
+    "Relay",
     "Seal",
     "Secret",
     "Session",
