@@ -83,6 +83,34 @@ def total(x):
     return x.sum()
 
 
+def mean_of_all(x):
+    return rx.get_replica_context().all_reduce("MEAN", x)
+
+
+def mean_of_double(x):
+    return mean_of_all(2 * x)
+
+
+def out_of_step():
+    """Loops that do not fit together: the culprit leaves a batch early, or reduces once more."""
+    step = rx.function(lambda x: strategy.run(mean_of_all, (x,)))
+    check = rx.function(lambda x: strategy.run(mean_of_double, (x,)))
+    whole = strategy.experimental_distribute_values_from_function(
+        lambda context: np.ones((4,), "float32")
+    )
+    for compiled in (step, check):  # on all workers, so that nothing is compiled later
+        strategy.reduce("SUM", compiled(whole), None)
+    for number in range(10):
+        if FAULT == "leave early" and is_culprit and number == 9:
+            break
+        found = step(whole)
+        if FAULT == "reduce more" and is_culprit and number == AT:
+            strategy.reduce("SUM", found, None)
+    for _ in range(10):
+        found = check(whole)
+    print(strategy.reduce("SUM", found, None))
+
+
 def loop():
     batches = iter(
         strategy.distribute_datasets_from_function(
@@ -96,5 +124,8 @@ def loop():
         print(step, float(strategy.reduce("SUM", found, None)))
 
 
-(loop if FAULT == "kill in a loop" else fit)()
+if FAULT in ("leave early", "reduce more"):
+    out_of_step()
+else:
+    (loop if FAULT == "kill in a loop" else fit)()
 print("all done")

@@ -60,6 +60,7 @@ def end_of(tmp_path):
                 **os.environ,
                 **LEAN,
                 "RX_WATCHDOG_SECONDS": "4",
+                "RX_WAIT_LIMIT_SECONDS": "9",
                 "JAX_NUM_CPU_DEVICES": "1",
                 "FAULTS": str(tmp_path),
             },
@@ -145,7 +146,7 @@ def test_one_fails(end_of):
 @pytest.mark.parametrize(
     ("fault", "arguments", "how", "function", "comment"),
     [
-        ("sleep", (), "stands still", "stand_still", "here it stands still"),
+        ("sleep", (), "was waited for longer than the", "stand_still", "here it stands still"),
         ("busy", ("5",), "was waited for longer than the", "be_busy", "here it is busy"),
     ],
 )
@@ -155,6 +156,16 @@ def test_one_keeps_the_others_waiting(end_of, fault, arguments, how, function, c
         said = assert_lost(ended, worker, 1, how)
         assert f'faults.py", line {line_of(comment)}, in {function}' in said
         assert f"{ended.named(0)} waits for it at step " in said
+
+
+@pytest.mark.parametrize("fault", ["leave early", "reduce more"])
+@pytest.mark.parametrize(("culprit", "workers"), [(1, 2), (0, 2), (1, 3)])
+def test_loops_that_are_out_of_step_end(end_of, fault, culprit, workers):
+    ended = end_of(fault, culprit, workers=workers)
+    said = "\n".join(ended.said(worker) for worker in range(workers))
+    assert ended.named(culprit) in said, ended.output[-6000:]
+    assert "different places" in said or "took other steps" in said or "ended while" in said
+    assert "faults.py" in said  # the stack of one that waits
 
 
 def test_one_ends_early(end_of):

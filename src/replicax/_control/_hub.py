@@ -51,7 +51,7 @@ class Hub:
         self, size: int, secret: Secret, *, limits: Limits, on_notice: Callable[[str], None]
     ) -> None:
         self._size = size
-        self._limits = limits
+        self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
         self._door = Door(secret, HUB, self._serve, admit=self._admit)
         self._ticks = Ticks(limits.beat)
@@ -99,18 +99,18 @@ class Hub:
             self._ledger.come(index, *header["at"])
         match header:
             case {"kind": "give", "name": name, "number": number, "value": value}:
-                early, timed = bool(header.get("early")), header.get("timed", True)
-                key = name, number
-                values = self._ledger.give(index, key, value, early=early, timed=bool(timed))
+                how = {"early": False, "timed": True, "main": True}
+                how = {option: bool(header.get(option, usual)) for option, usual in how.items()}
+                values = self._ledger.give(index, (name, number), value, **how)
                 if values is not None:
                     answer = {"kind": "all", "name": name, "number": number, "values": values}
                     self._tell_all(encode(answer))
             case {"kind": "wait", "name": name, "number": number}:
-                self._ledger.wait(index, (name, number))
+                self._ledger.wait(index, (name, number), main=bool(header.get("main")))
             case {"kind": "withdraw", "name": name, "number": number}:
                 self._ledger.withdraw(index, (name, number))
             case {"kind": "ask", "name": name, "number": number}:
-                self._ledger.ask(index, (name, number))
+                self._ledger.ask(index, (name, number), main=bool(header.get("main")))
             case {"kind": "chief", "name": name, "number": number}:
                 self._ledger.answer((name, number))
                 self._tell_all(encode(dict(header)), payload, but=0)
@@ -123,7 +123,9 @@ class Hub:
             case {"kind": "failed", "error": error}:
                 self._end(index, "failed", error)
             case {"kind": "timeout", "seconds": seconds} if index == 0:
-                self._limits = replace(self._limits, timeout=seconds)
+                usual = self._usual_timeout
+                timeout = usual if seconds is None else seconds
+                self._limits = replace(self._limits, timeout=timeout)
             case {"kind": "heard"}:
                 with self._open:
                     self._heard.add(index)

@@ -33,6 +33,7 @@ class _Member:
     stack: str | None = None
     error: str = ""
     preempted: bool = False
+    history: tuple[tuple[int, int], ...] = ()
 
 
 @final
@@ -44,6 +45,12 @@ class _Meeting:
     gave: dict[int, float] = field(default_factory=dict)
     came: dict[int, float] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
+    main: set[int] = field(default_factory=set)  # whose main thread waits
+
+    def wait(self, index: int, now: float, *, main: bool) -> None:
+        self.since[index] = now
+        if main:
+            self.main.add(index)
 
 
 @final
@@ -81,6 +88,8 @@ class Ledger:
         member.unmoved, member.still = float(report["unmoved"]), float(report["still"])
         member.computing = bool(report.get("computing"))
         member.stack = report.get("stack", member.stack)
+        if "history" in report:
+            member.history = tuple((int(n), int(crc)) for n, crc in report["history"])
 
     def come(self, index: int, step: int, doing: str) -> None:
         """Note where a worker has come to."""
@@ -95,7 +104,14 @@ class Ledger:
                 member.preempted = preempted
 
     def give(
-        self, index: int, key: Key, value: Any, *, early: bool = False, timed: bool = True
+        self,
+        index: int,
+        key: Key,
+        value: Any,
+        *,
+        early: bool = False,
+        timed: bool = True,
+        main: bool = True,
     ) -> list[Any] | None:
         """Note what a worker brings to an exchange; give what all have, once all have come.
 
@@ -105,13 +121,15 @@ class Ledger:
             value: What it brings.
             early: Whether it does not wait for the others yet.
             timed: Whether who gives late is late.
+            main: Whether its main thread waits.
         """
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())
             meeting.values[index] = value
             meeting.gave[index] = now = clock()
             if not early:
-                meeting.since[index], meeting.came[index] = self._ticks.now, now
+                meeting.wait(index, self._ticks.now, main=main)
+                meeting.came[index] = now
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
@@ -120,12 +138,12 @@ class Ledger:
                 self._late.meet(meeting.gave, waiting)
         return [meeting.values[each] for each in range(self._size)]
 
-    def wait(self, index: int, key: Key) -> None:
+    def wait(self, index: int, key: Key, *, main: bool = True) -> None:
         """Note that a worker waits for the others in an exchange that it has given to early."""
         with self._lock:
             if key in self._meetings:  # it may be complete by now
-                meeting = self._meetings[key]
-                meeting.since[index], meeting.came[index] = self._ticks.now, clock()
+                self._meetings[key].wait(index, self._ticks.now, main=main)
+                self._meetings[key].came[index] = clock()
 
     def withdraw(self, index: int, key: Key) -> None:
         """Forget what a worker has given early, if it is still there."""
@@ -145,12 +163,12 @@ class Ledger:
         with self._lock:
             return list(self._late.seconds)
 
-    def ask(self, index: int, key: Key) -> None:
+    def ask(self, index: int, key: Key, *, main: bool = True) -> None:
         """Note that a worker waits for bytes of the chief."""
         name, number = key
         with self._lock:
             if number > self._given.get(name, 0):
-                self._asked.setdefault(key, _Meeting()).since[index] = self._ticks.now
+                self._asked.setdefault(key, _Meeting()).wait(index, self._ticks.now, main=main)
 
     def answer(self, key: Key) -> None:
         """Note that the chief has given the bytes."""
@@ -186,17 +204,23 @@ class Ledger:
             stack=member.stack,
             error=member.error,
             preempted=member.preempted,
+            history=member.history,
         )
 
     def _waits(self, index: int) -> list[Wait]:
         everyone, now = set(range(self._size)), self._ticks.now
         among_all = [
-            Wait(*key, now - meeting.since[index], tuple(sorted(everyone - set(meeting.values))))
+            Wait(
+                *key,
+                now - meeting.since[index],
+                tuple(sorted(everyone - set(meeting.values))),
+                index in meeting.main,
+            )
             for key, meeting in self._meetings.items()
             if index in meeting.since
         ]
         for_chief = [
-            Wait(*key, now - meeting.since[index], (0,))
+            Wait(*key, now - meeting.since[index], (0,), index in meeting.main)
             for key, meeting in self._asked.items()
             if index in meeting.since
         ]

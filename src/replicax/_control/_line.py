@@ -119,7 +119,7 @@ class Line:
         """Let nobody wait longer than this from now on. Only what the chief says counts.
 
         Args:
-            timeout: Seconds; None for no limit.
+            timeout: Seconds; None for `RX_WAIT_LIMIT_SECONDS`.
         """
         self._link.send(encode({"kind": "timeout", "seconds": timeout}))
 

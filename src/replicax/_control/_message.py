@@ -24,10 +24,14 @@ _OBSERVED: dict[Reason, str] = {
     "died": "died: its connection closed without a farewell",
     "silent": "fell silent: nothing was heard of it for {silence:g} s",
     "ended": "ended while others needed it",
-    "apart": "wait for each other at different places of the program",
-    "still": "stands still: it has not moved and used no CPU for {silence:g} s or more",
+    "diverged": "took other steps than the rest: collectives would mix their numbers",
+    "apart": "wait for each other at different places of the program, which is a dead-lock",
     "timeout": "was waited for longer than the limit of {timeout:g} s",
 }
+_SAME = (
+    "Let every worker do the same: look for data of different length, a break, stop_training or "
+    "evaluate() on one worker only, or an `if` on the number of the worker."
+)
 _FIXES: dict[Reason, str] = {
     "failed": "Mend that error.",
     "died": "Its own output may say why. If it has none, look in the log of its machine whether "
@@ -36,12 +40,10 @@ _FIXES: dict[Reason, str] = {
     "network gone. If native code may hold it that long, set RX_WATCHDOG_SECONDS to more.",
     "ended": "Let every worker take the same number of steps: look for an `if` on the number of "
     "the worker, a shorter data set, or sys.exit() on one of them.",
-    "apart": "Let every worker do the same: look for data of different length, stop_training or "
-    "evaluate() on one worker only, or an `if` on the number of the worker.",
-    "still": "The stack says what it waits for. If that may take so long, set RX_WATCHDOG_SECONDS "
-    "to more.",
-    "timeout": "The stack says what it does. If that may take so long, raise timeout_seconds of "
-    "CommunicationOptions.",
+    "diverged": _SAME,
+    "apart": _SAME,
+    "timeout": "The stack says what it does. If that may take so long, raise RX_WAIT_LIMIT_SECONDS "
+    "(0: no limit), or timeout_seconds of CommunicationOptions if that is set.",
 }
 
 

@@ -24,7 +24,7 @@ class Notices:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._silence = limits.silence
+        self._limits = limits
         self._said: dict[str, float] = {}
 
     def due(self, states: Sequence[WorkerState], now: float) -> list[str]:
@@ -34,15 +34,16 @@ class Notices:
             states: All workers, in order.
             now: The time, in seconds.
         """
-        found = dict(_observe(states, self._silence))
+        found = dict(_observe(states, self._limits))
         self._said = {about: when for about, when in self._said.items() if about in found}
         due = [a for a in found if now - self._said.get(a, -_AGAIN_AFTER) >= _AGAIN_AFTER]
         self._said.update(dict.fromkeys(due, now))
         return [found[about] for about in due]
 
 
-def _observe(states: Sequence[WorkerState], silence: float) -> Iterator[tuple[str, str]]:
+def _observe(states: Sequence[WorkerState], limits: Limits) -> Iterator[tuple[str, str]]:
     """What there is to say, each with what it is about."""
+    silence = limits.silence
     here = [state for state in states if state.is_here]
     ended = [state for state in states if state.phase == "left" and state.ended >= silence]
     awaited = False
@@ -50,7 +51,7 @@ def _observe(states: Sequence[WorkerState], silence: float) -> Iterator[tuple[st
         waiting = [state for state in here if _waits(state, one, silence)]
         if waiting:
             awaited = True
-            yield f"wait {one.index}", _of_wait(waiting, one)
+            yield f"wait {one.index}", _of_wait(waiting, one, limits.timeout)
     if ended and here:
         numbers = [state.index for state in here]
         yield f"end {numbers}", _of_end(ended, here)
@@ -62,7 +63,7 @@ def _waits(state: WorkerState, one: WorkerState, silence: float) -> bool:
     return state.waits_for(one, silence) or state.is_ahead_of(one, silence)
 
 
-def _of_wait(waiting: Sequence[WorkerState], one: WorkerState) -> str:
+def _of_wait(waiting: Sequence[WorkerState], one: WorkerState, limit: float | None) -> str:
     first = waiting[0]
     seconds = max(
         [wait.seconds for wait in first.waits if one.index in wait.missing],
@@ -70,9 +71,10 @@ def _of_wait(waiting: Sequence[WorkerState], one: WorkerState) -> str:
     )
     has = "have" if len(waiting) > 1 else "has"
     busy = "which is not idle" if one.still < 1 else f"which has stood still for {one.still:.0f} s"
+    end = "" if limit is None else f" All end when that is {limit:g} s."
     return (
         f"{listed([state.index for state in waiting])} {has} waited {seconds:.0f} s for "
-        f"{named(one)}, {busy}: it is {whereabouts(one)}. {stack_of(one)}"
+        f"{named(one)}, {busy}: it is {whereabouts(one)}.{end} {stack_of(one)}"
     )
 
 

@@ -6,6 +6,7 @@ worker asks it does not wait, whoever is missing: the watchdog counts from then 
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
@@ -61,13 +62,13 @@ class Offers:
     def ask(self, kind: str, name: str, **more: Any) -> Any:
         """Ask the hub something, and wait for the answer."""
         key = self._begin(name)
-        self.tell(kind, key, **more)
+        self.tell(kind, key, main=_is_main(), **more)
         return timed(WORKERS, self._calls.wait, key)
 
     def answers(self, key: Key) -> list[Any]:
         """Wait for what all gave to an exchange."""
         if not self._calls.is_answered(key):
-            self.tell("wait", key)
+            self.tell("wait", key, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def withdraw(self, key: Key) -> None:
@@ -87,6 +88,10 @@ class Offers:
             self.tell("withdraw", key)
         self.moments.tell()
         return self._calls.begin(name)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @final

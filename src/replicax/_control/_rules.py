@@ -5,6 +5,7 @@ What is said about it is in `_message.py`; what is only worth a notice in `_noti
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from replicax._control._limits import Limits
     from replicax._control._states import WorkerState
 
-Reason = Literal["failed", "died", "silent", "ended", "apart", "still", "timeout"]
+Reason = Literal["failed", "died", "silent", "ended", "diverged", "apart", "timeout"]
 
 # A worker that has ended cannot come any more; this only lets those finish who do not need it.
 _AFTER_AN_END = 5.0
@@ -48,8 +49,8 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
         ("failed", [state.index for state in states if state.phase == "failed"]),
         ("silent", [s.index for s in states if s.is_here and s.quiet >= limits.silence]),
         ("ended", _ended_early(states, limits)),
-        ("apart", _apart(states, limits)),
-        ("still", _stuck(states, limits)),
+        ("diverged", _diverged(states)),
+        ("apart", _circle(states, limits.deadlock)),
         ("timeout", _overdue(states, limits)),
     ]
     return next((Verdict(reason, tuple(who)) for reason, who in found if who), None)
@@ -76,42 +77,38 @@ def _needs(other: WorkerState, one: WorkerState, limits: Limits) -> bool:
     )
 
 
-def _apart(states: Sequence[WorkerState], limits: Limits) -> list[int]:
-    """Two that wait for each other at different places: in an exchange, and in a later step."""
-    pairs = (
-        sorted((other.index, one.index))
-        for one in states
-        if one.is_here and not one.waits and one.unmoved >= limits.silence
-        for other in states
-        if other.unmoved >= limits.silence
-        and one.is_ahead_of(other)
-        and other.waits_for(one, limits.silence)
-    )
-    return next(pairs, [])  # two are enough to see where they differ
+def _diverged(states: Sequence[WorkerState]) -> list[int]:
+    """Workers whose steps are not the others': their collectives meet others than they should.
+
+    If most have done the same, the others; else all.
+    """
+    steps = [dict(state.history) for state in states]
+    common = set(steps[0]).intersection(*steps)
+    if not common:
+        return []
+    latest = [step[max(common)] for step in steps]
+    most, count = Counter(latest).most_common(1)[0]
+    if count == len(latest):
+        return []
+    few = [state.index for state, one in zip(states, latest, strict=True) if one != most]
+    return few if count > len(few) else [state.index for state in states]
 
 
-def _stuck(states: Sequence[WorkerState], limits: Limits) -> list[int]:
-    """Those that stand still while others wait for them, unless they wait for one that moves."""
-    stuck = {
-        one.index
-        for one in states
-        if one.is_here
-        and one.still >= limits.silence
-        and any(_is_kept_by(other, one, limits.silence) for other in states)
-    }
+def _circle(states: Sequence[WorkerState], seconds: float) -> list[int]:
+    """Workers that wait for each other: a dead-lock, whatever their threads and devices do."""
     awaited = {
-        state.index: {index for wait in state.waits for index in wait.missing} for state in states
+        one.index: {other.index for other in states if one.is_blocked_by(other, seconds)}
+        for one in states
     }
-    # Who waits for somebody is held up, not to blame, unless those are stuck, too. Taking one away
-    # may excuse another, so this goes on until none is left to take.
-    while excused := {index for index in stuck if awaited[index] - stuck}:
-        stuck -= excused
-    # Of those, the others wait for the ones that wait for nobody. If all wait, it is a circle.
-    return sorted(index for index in stuck if not awaited[index]) or sorted(stuck)
-
-
-def _is_kept_by(other: WorkerState, one: WorkerState, seconds: float) -> bool:
-    return other.waits_for(one, seconds) or (not one.waits and other.is_ahead_of(one, seconds))
+    # Who waits for nobody in the circle, or is waited for by nobody, is not in it.
+    circle = set(awaited)
+    while outside := {
+        index
+        for index in circle
+        if not awaited[index] & circle or not any(index in awaited[one] for one in circle)
+    }:
+        circle -= outside
+    return sorted(circle)
 
 
 def _overdue(states: Sequence[WorkerState], limits: Limits) -> list[int]:

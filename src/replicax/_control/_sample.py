@@ -9,7 +9,7 @@ import traceback
 from sys import _current_frames as current_frames  # documented, in spite of its name
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.progress import is_on_devices, position
+from replicax._core.progress import history, is_on_devices, position
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -32,9 +32,10 @@ class Sampler:
         self._unmoved = self._still = 0.0
         self._wall, self._cpu = time.monotonic(), time.process_time()
         self._told: str | None = None
+        self._step = -1
 
     def look(self, passed: float, calls: int) -> dict[str, Any]:
-        """Say how it is; the stack only if it is another than at the last look.
+        """Say how it is; stack and history only if they are others than at the last look.
 
         Args:
             passed: Seconds since the last look.
@@ -57,6 +58,9 @@ class Sampler:
             "still": self._still,
             "computing": computing,
         }
+        if step != self._step:
+            self._step = step
+            found["history"] = history()
         if moved and (stack := _stack(frame)) != self._told:
             self._told = found["stack"] = stack
         return found

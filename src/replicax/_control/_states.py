@@ -18,12 +18,14 @@ class Wait:
         number: Which call of this name it is, from 1.
         seconds: For how long.
         missing: The workers that have not come.
+        is_main: Whether the worker's main thread waits, so that it does nothing else meanwhile.
     """
 
     name: str
     number: int
     seconds: float
     missing: tuple[int, ...]
+    is_main: bool = True
 
 
 @final
@@ -48,6 +50,7 @@ class WorkerState:
         stack: The Python stack of its main thread; None if it is not known.
         error: The last lines of the traceback, if it failed.
         preempted: Whether it left because it was preempted, and has saved its state.
+        history: Number and checksum of its latest steps; the same on workers that do the same.
     """
 
     index: int
@@ -65,6 +68,7 @@ class WorkerState:
     stack: str | None = None
     error: str = ""
     preempted: bool = False
+    history: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -81,6 +85,18 @@ class WorkerState:
         """Whether it stands in a later step, since so long."""
         return self.is_here and self.step > other.step and self.unmoved >= unmoved
 
+    def is_blocked_by(self, other: WorkerState, seconds: float) -> bool:
+        """Whether its main thread cannot go on, since so long, before the other one has come.
+
+        It is in an exchange that the other has not come to, or in a later step.
+        """
+        if not self.is_here or self.unmoved < seconds:
+            return False
+        waits = [wait for wait in self.waits if wait.is_main]
+        if waits:
+            return any(other.index in w.missing and w.seconds >= seconds for w in waits)
+        return self.step > other.step
+
     def computes_without(self, other: WorkerState, unmoved: float = 0.0) -> bool:
         """Whether it stands, since so long, in a step that the other has left out by its end."""
         has_ended = other.phase == "left" and not other.computing  # it may be its last one, too
@@ -89,7 +105,7 @@ class WorkerState:
 
 def to_json(states: list[WorkerState], stacks_of: set[int]) -> list[dict[str, Any]]:
     """Make a table that can be sent, with the stacks of some workers only: they are long."""
-    table = [asdict(state) for state in states]
+    table = [{**asdict(state), "history": ()} for state in states]
     return [row if row["index"] in stacks_of else {**row, "stack": None} for row in table]
 
 

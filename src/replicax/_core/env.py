@@ -13,7 +13,9 @@
 `RX_TLS_CERT`, `RX_TLS_KEY`, `RX_TLS_CA`  read by the processes of a parameter-server cluster:
                          files with a certificate, its key, and the authority that signed it.
 `RX_WATCHDOG_SECONDS`    read by the workers of a cluster: after how many seconds one that says
-                         nothing, or stands still while others wait for it, ends all. Default: 30.
+                         nothing ends all, and a notice names one that is waited for. Default: 30.
+`RX_WAIT_LIMIT_SECONDS`  read by the same: how long workers wait for one that is alive but busy
+                         elsewhere before all end; 0 for no limit. Default: 600.
 `RX_CLUSTER_SECRET`      read by the processes of a cluster, to trust each other; set by
                          `replicax run`.
 `RX_CLUSTER_SECRET_FILE` read where it is unset: a file with the secret, of this user only.
@@ -51,6 +53,7 @@ TPU_LIBRARY_PATH = "TPU_LIBRARY_PATH"
 LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
+RX_WAIT_LIMIT_SECONDS = "RX_WAIT_LIMIT_SECONDS"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
 RX_CLUSTER_SECRET_FILE = "RX_CLUSTER_SECRET_FILE"
 RX_CPU_TUNING = "RX_CPU_TUNING"
@@ -151,9 +154,29 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
         seconds = 0.0
     if not 0.0 < seconds < float("inf"):
         raise UsageError(
-            f"{RX_WATCHDOG_SECONDS} is a positive number of seconds. Received: {text!r}. "
-            "After that time a worker that says nothing, or stands still while others wait for it, "
-            "is given up. Write for example 120, or leave it unset for 30."
+            f"{RX_WATCHDOG_SECONDS}={text!r} is no positive number of seconds. Write after how "
+            "long a worker that says nothing is given up, such as 120; unset it is 30."
+        )
+    return seconds
+
+
+def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
+    """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing.
+
+    Raises:
+        UsageError: If it is no number of seconds.
+    """
+    text = (os.environ if environ is None else environ).get(RX_WAIT_LIMIT_SECONDS, "").strip()
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise UsageError(
+            f"{RX_WAIT_LIMIT_SECONDS}={text!r} is no number of seconds. Write how long workers may "
+            "wait for one that is busy elsewhere, such as 3600, or 0 for no limit; unset it is 600."
         )
     return seconds
 

@@ -6,6 +6,8 @@ with the numbers is elsewhere: `_control`, `launch`, `experimental`.
 
 from __future__ import annotations
 
+import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,15 +36,19 @@ _count = 0
 _latest = "starting"
 _common = 0
 _doing = "starting"
+# Of the latest common steps: number, and checksum of all names up to it. Workers that do the same
+# have the same; they are never further apart than JAX lets a program run ahead of its devices.
+_history: deque[tuple[int, int]] = deque([(0, 0)], maxlen=64)
 _pending: list[Callable[[], bool]] = []
 
 
-def begin_step(doing: str, *, common: bool = False) -> int:
+def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> int:
     """Note that the next step begins.
 
     Args:
         doing: What it is, such as `train step` or `run`.
         common: Whether all workers of a cluster compute it together.
+        identity: Of its program, the same number on all workers.
 
     Returns:
         Its number in this process, from 1.
@@ -51,7 +57,7 @@ def begin_step(doing: str, *, common: bool = False) -> int:
     _count += 1
     _latest = doing
     if common:
-        begin_common(doing)
+        begin_common(doing, identity)
     for listener in tuple(_listeners):
         listener(_count)
     return _count
@@ -80,10 +86,11 @@ def watch(watcher: Callable[[Step], None]) -> Callable[[], None]:
     return lambda: _watchers.remove(watcher)
 
 
-def begin_common(doing: str) -> None:
+def begin_common(doing: str, identity: int = 0) -> None:
     """Note that something begins that all workers compute together, and that is no step."""
     global _common, _doing
     _common, _doing = _common + 1, doing
+    _history.append((_common, zlib.crc32(f"{doing} {identity}".encode(), _history[-1][1])))
 
 
 def dispatched(is_done: Callable[[], bool]) -> None:
@@ -113,6 +120,11 @@ def is_on_devices() -> bool:
 def position() -> tuple[int, str]:
     """How many things all workers have begun together, and what the last one was."""
     return _common, _doing
+
+
+def history() -> list[tuple[int, int]]:
+    """Number and checksum of the latest common steps, which are the same on all workers."""
+    return list(_history)
 
 
 def listen(listener: Callable[[int], None]) -> Callable[[], None]:

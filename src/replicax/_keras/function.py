@@ -239,7 +239,7 @@ class StatefulFunction:
         name = f"call of {self.name}"
         if program.is_common:
             agree_on_shared(f"arguments in the {name}", arrays)
-        begin_step(name, common=program.is_common)
+        begin_step(name, common=program.is_common, identity=program.identity)
         try:
             result, token = program(arrays, after=traces.in_flight)
         except Exception as error:

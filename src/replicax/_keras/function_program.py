@@ -66,9 +66,11 @@ class FunctionProgram:
         layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
         self.is_common = any(map(is_spread, [*values, *arrays]))
+        self.identity = 0  # a number of what it computes, the same on all workers
         if self.is_common:
-            name = getattr(fn, "__qualname__", "a function")
-            agree_on_program(f"program of {name}", captured.jaxpr, arrays, captured.common(values))
+            what = f"program of {getattr(fn, '__qualname__', 'a function')}"
+            common = captured.common(values)
+            self.identity = agree_on_program(what, captured.jaxpr, arrays, common)
 
         closed = turned_on(jax.default_backend(), captured.jaxpr)
 

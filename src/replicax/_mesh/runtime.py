@@ -148,8 +148,9 @@ class Runtime:
         if self.topology.num_processes > 1:
             variables = program.captured.common(map(_compat.stored, program.captured.variables))
             name = getattr(fn, "__qualname__", type(fn).__name__)
-            agree_on_program(f"`run` of {name}", program.captured.jaxpr, arrays, variables)
-            return program if traced else program.once(arrays)
+            closed = program.captured.jaxpr
+            identity = agree_on_program(f"`run` of {name}", closed, arrays, variables)
+            return program if traced else program.once(arrays, identity)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
@@ -159,7 +160,7 @@ class Runtime:
             _compat.write_all(state.written, news)
             return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
-        begin_step("run", common=several)
+        begin_step("run", common=several, identity=program.identity)
         if self._in_flight is not None:
             self._in_flight.block_until_ready()
         if several:

@@ -39,6 +39,7 @@ class Program:
         sums: Of which output arrays the sums over replicas come behind them.
         compiled: From `(written values, other values, arrays)` to
             `(output arrays, new values, token)`.
+        identity: A number of what it computes, the same on all workers.
     """
 
     captured: Captured
@@ -46,10 +47,12 @@ class Program:
     varies: tuple[bool, ...]
     sums: tuple[int, ...]
     compiled: Any
+    identity: int = 0
 
-    def once(self, arrays: Sequence[Any]) -> Program:
+    def once(self, arrays: Sequence[Any], identity: int) -> Program:
         """The same, compiled for such arrays by one of the workers of this machine."""
-        return replace(self, compiled=compiled_once(self.compiled, *self.state.values(), arrays))
+        compiled = compiled_once(self.compiled, *self.state.values(), arrays)
+        return replace(self, compiled=compiled, identity=identity)
 
     def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
         """The function's output, of distributed values, from what `compiled` gives."""

@@ -11,20 +11,28 @@ from replicax._control._ticks import Ticks
 from replicax._core.errors import UsageError
 
 
-def test_without_the_variable_it_is_half_a_minute(monkeypatch):
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
     monkeypatch.delenv("RX_WATCHDOG_SECONDS", raising=False)
-    assert Limits.from_environ() == Limits(silence=30.0, timeout=None)
+    monkeypatch.delenv("RX_WAIT_LIMIT_SECONDS", raising=False)
 
 
-def test_the_variable_says_how_long(monkeypatch):
+def test_without_variables_it_is_half_a_minute_and_ten():
+    assert Limits.from_environ() == Limits(silence=30.0, timeout=600.0)
+
+
+@pytest.mark.parametrize(("text", "timeout"), [("3600", 3600.0), (" 0 ", None)])
+def test_the_variables_say_how_long(monkeypatch, text, timeout):
     monkeypatch.setenv("RX_WATCHDOG_SECONDS", " 120.5 ")
-    assert Limits.from_environ(timeout=7.0) == Limits(silence=120.5, timeout=7.0)
+    monkeypatch.setenv("RX_WAIT_LIMIT_SECONDS", text)
+    assert Limits.from_environ() == Limits(silence=120.5, timeout=timeout)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan", "inf"])
-def test_the_variable_is_a_positive_number(monkeypatch, text):
-    monkeypatch.setenv("RX_WATCHDOG_SECONDS", text)
-    with pytest.raises(UsageError, match=f"is a positive number of seconds. Received: '{text}'"):
+@pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf"])
+@pytest.mark.parametrize("name", ["RX_WATCHDOG_SECONDS", "RX_WAIT_LIMIT_SECONDS"])
+def test_the_variables_are_numbers(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(UsageError, match=f"{name}='{text}'"):
         Limits.from_environ()
 
 

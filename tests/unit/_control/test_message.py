@@ -23,19 +23,17 @@ WAITER = WorkerState(
 
 
 def test_a_message_says_who_and_where_and_who_waits():
-    lost = worker_lost(Verdict("still", (1,)), [WAITER, SLEEPER], LIMITS)
+    lost = worker_lost(Verdict("timeout", (1,)), [WAITER, SLEEPER], LIMITS)
     assert lost.workers == (1,)
-    assert str(lost) == (
-        "A cluster goes on only with all of its workers. Received: worker 1 stands still: it has "
-        "not moved and used no CPU for 30 s or more.\n"
-        "  worker 1 (host node1, pid 4711) was at step 12 (train step). Its Python stack:\n"
-        "      in load()\n"
-        "  worker 0 (host node0, pid 42) waits for it at step 13 (save), for 31 s in exchange "
-        "'stop' (call 4), which worker 1 has not come to. Its Python stack is not known.\n"
-        "What is left cannot finish a step, so every worker ends, with exit code 70. The stack "
-        "says what it waits for. If that may take so long, set RX_WATCHDOG_SECONDS to more.\n"
-        "Lost: worker 1 (host node1, pid 4711): stands still."
-    )
+    facts = [
+        "worker 1 (host node1, pid 4711) was at step 12 (train step)",
+        "in load()",
+        "worker 0 (host node0, pid 42) waits for it at step 13 (save), for 31 s in exchange 'stop'",
+        "60 s",
+        "RX_WAIT_LIMIT_SECONDS",
+    ]
+    assert [fact for fact in facts if fact not in str(lost)] == []
+    assert str(lost).splitlines()[-1].startswith("Lost: worker 1 (host node1, pid 4711)")
 
 
 @pytest.mark.parametrize("reason", get_args(Reason))
@@ -101,10 +99,8 @@ def test_a_worker_that_is_waited_for_is_named_once_a_minute():
     notices = Notices(LIMITS)
     busy = WorkerState(1, "node1", 4711, step=12, doing="train step", stack="  in load()")
     (notice,) = notices.due([WAITER, busy], now=0.0)
-    assert notice == (
-        "worker 0 has waited 31 s for worker 1 (host node1, pid 4711), which is not idle: it is "
-        "at step 12 (train step). Its Python stack:\n      in load()"
-    )
+    facts = ["worker 0 has waited 31 s for worker 1 (host node1, pid 4711)", "in load()", "60 s"]
+    assert [fact for fact in facts if fact not in notice] == []
     assert notices.due([WAITER, busy], now=59.0) == []
     assert notices.due([WAITER, busy], now=60.0) == [notice]
 

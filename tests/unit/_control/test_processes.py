@@ -43,7 +43,7 @@ def step():
 def load_data():
     time.sleep(3600)
 
-line = open_channel(index, size, host="127.0.0.1", announce=announce, limits=Limits(silence))
+line = open_channel(index, size, host="127.0.0.1", announce=announce, limits=Limits(silence, 8.0))
 line.install_exit_hooks()
 Path(f"ready{index}").touch()
 step()
@@ -213,9 +213,32 @@ def test_one_sleeps_while_the_other_waits(cluster):
     cluster.start("if index == 1: load_data()\nstep()", silence=4.0)
     for index in range(2):
         code, said = cluster.end(index)
-        assert_lost((code, said), "Received: worker 1 stands still")
+        assert_lost((code, said), "Received: worker 1 was waited for longer")
         assert ", in load_data\n" in said
         assert "in exchange 'step' (call 3), which worker 1 has not come to" in said
+
+
+def test_two_wait_for_each_other_and_use_the_cpu(cluster):
+    cluster.start(
+        """
+import threading
+def burn():
+    while True: sum(range(1000))
+threading.Thread(target=burn, daemon=True).start()
+line.barrier(f"of {index}")
+""",
+        silence=3.0,
+    )
+    for index in range(2):
+        code, said = cluster.end(index)
+        assert_lost((code, said), "Received: workers 0 and 1 wait for each other")
+        assert "in exchange 'of 0' (call 1), which worker 1 has not come to" in said
+
+
+def test_one_takes_another_step(cluster):
+    cluster.start('begin_step(f"step of {index}", common=True)\nload_data()')
+    for index in range(2):
+        assert_lost(cluster.end(index), "Received: workers 0 and 1 took other steps")
 
 
 def test_one_ends_early(cluster):

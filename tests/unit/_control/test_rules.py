@@ -45,8 +45,9 @@ CASES = {
     "no sign of life": ([worker(0), worker(1, quiet=30.0)], ("silent", (1,))),
     "hardly a sign of life": ([worker(0), worker(1, quiet=29.0)], None),
     "silence after a farewell": ([worker(0), worker(1, quiet=90.0, phase="left")], None),
-    "a sleeper, awaited in an exchange": ([waiting(0, 1), standing(1)], ("still", (1,))),
-    "a sleeper, awaited in a step": ([in_collective(0, 6), standing(1, 5)], ("still", (1,))),
+    # Alive: that ends by a limit alone, see below.
+    "a sleeper, awaited in an exchange": ([waiting(0, 1), standing(1)], None),
+    "a sleeper, awaited in a step": ([in_collective(0, 6), standing(1, 5)], None),
     "a sleeper whom nobody awaits": ([worker(0), standing(1)], None),
     "a sleeper who is ahead": ([worker(0, 4), standing(1, 5)], None),
     "a sleeper, awaited for a moment": ([waiting(0, 1, seconds=1.0), standing(1)], None),
@@ -56,11 +57,55 @@ CASES = {
     "held up by one that is busy": ([waiting(0, 1), waiting(1, 2, name="y"), worker(2)], None),
     "held up by one that sleeps": (
         [waiting(0, 1), waiting(1, 2, name="y"), standing(2)],
-        ("still", (2,)),
+        None,
     ),
     "two that wait for each other": (
         [waiting(0, 1), waiting(1, 0, name="y")],
-        ("still", (0, 1)),
+        ("apart", (0, 1)),
+    ),
+    # Threads of theirs compute meanwhile.
+    "two that wait for each other and use the CPU": (
+        [replace(waiting(0, 1), still=0.0), replace(waiting(1, 0, name="y"), still=0.0)],
+        ("apart", (0, 1)),
+    ),
+    "two that wait for each other, for a moment": (
+        [waiting(0, 1, seconds=19.0), waiting(1, 0, name="y", seconds=19.0)],
+        None,
+    ),
+    # The main thread of 0 is elsewhere and may come.
+    "a thread that waits beside the work": (
+        [
+            replace(waiting(0, 1), waits=(Wait("x", 1, LONG, (1,), is_main=False),)),
+            waiting(1, 0, name="y"),
+        ],
+        None,
+    ),
+    "three in a circle, and one that waits for it": (
+        [waiting(0, 1), waiting(1, 2, name="y"), waiting(2, 0, name="z"), waiting(3, 0)],
+        ("apart", (0, 1, 2)),
+    ),
+    "a reduce more, of three": (
+        [waiting(0, 1, 2, step=5), in_collective(1, 6), in_collective(2, 6)],
+        ("apart", (0, 1, 2)),
+    ),
+    "another step, of two": (
+        [
+            worker(0, 6, history=((4, 40), (5, 50), (6, 60))),
+            worker(1, 5, history=((4, 40), (5, 51))),
+        ],
+        ("diverged", (0, 1)),
+    ),
+    "another step, of three": (
+        [worker(index, 5, history=((5, 51 if index == 1 else 50),)) for index in range(3)],
+        ("diverged", (1,)),
+    ),
+    "the same steps, and one is ahead": (
+        [worker(0, 6, history=((5, 50), (6, 60))), worker(1, 5, history=((4, 40), (5, 50)))],
+        None,
+    ),
+    "steps so far apart that none is known of both": (
+        [worker(0, 900, history=((900, 50),)), worker(1, 5, history=((5, 51),))],
+        None,
     ),
     # 1 is in the collective of step 6, 0 did not begin it: it waits for 1 in an exchange.
     "an exchange and a collective": (
@@ -70,14 +115,14 @@ CASES = {
     # The devices of 1 are in the collective, so the process does not count as still.
     "an exchange and a collective on the devices": (
         [waiting(0, 1, 2, step=5), in_collective(1, 6), in_collective(2, 6)],
-        ("apart", (0, 1)),
+        ("apart", (0, 1, 2)),
     ),
     "an exchange and a later step, for a moment": (
-        [waiting(0, 1, step=5), in_collective(1, 6, 29.0)],
+        [waiting(0, 1, step=5), in_collective(1, 6, 19.0)],
         None,
     ),
     "an exchange for a moment, and a later step": (
-        [waiting(0, 1, step=5, seconds=29.0), in_collective(1, 6)],
+        [waiting(0, 1, step=5, seconds=19.0), in_collective(1, 6)],
         None,
     ),
     # Another thread of 0 waits.
@@ -155,6 +200,8 @@ def test_the_culprit_is(name):
 
 
 TIMEOUTS = {
+    "a sleeper, awaited in an exchange": ([waiting(0, 1), standing(1)], (1,)),
+    "a sleeper, awaited in a step": ([in_collective(0, 6), standing(1, 5)], (1,)),
     "a busy one, awaited in an exchange": ([waiting(0, 1), worker(1)], (1,)),
     "a busy one, awaited in a step": ([in_collective(0, 6), worker(1, 5), worker(2, 6)], (1,)),
     "a chain": ([waiting(0, 1), waiting(1, 2, name="y"), worker(2)], (2,)),
