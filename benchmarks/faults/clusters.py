@@ -1,6 +1,7 @@
-"""Processes of a cluster that die, fail or differ; the programs are those of the tests.
+"""Processes of a cluster that die, fail, differ or wait; the programs are those of the tests.
 
-Each process has four seconds to be heard of, so that a trial takes seconds.
+Each process has four seconds to be heard of, and eight to be waited for, so that a trial takes
+seconds.
 """
 
 from __future__ import annotations
@@ -26,12 +27,21 @@ from faults.trial import ROOT
 
 SECONDS = 120  # for what takes a few: the machine may be busy
 PROGRAM = ROOT.parent / "tests" / "multi_process" / "faults.py"
+_OUT_OF_STEP = {
+    "leave early": "leaves its loop a batch early",
+    "reduce more": "calls reduce once more",
+}
 SINCE_CHECKPOINT = "steps since the last checkpoint"
-_NOTICE = re.compile(r"(WorkerLost|WorkersDiffer): ")
+_NOTICE = re.compile(r"(WorkerLost|WorkersDiffer): |has waited")
 
 
 def _environment(mark: str) -> dict[str, str]:
-    own = {"RX_WATCHDOG_SECONDS": "4", "JAX_NUM_CPU_DEVICES": "1", "JAX_PLATFORMS": "cpu"}
+    own = {
+        "RX_WATCHDOG_SECONDS": "4",
+        "RX_WAIT_LIMIT_SECONDS": "8",
+        "JAX_NUM_CPU_DEVICES": "1",
+        "JAX_PLATFORMS": "cpu",
+    }
     return {**os.environ, **own, "REPLICAX_CLUSTER": mark}
 
 
@@ -94,9 +104,32 @@ def _workers(
     named = "the operation that differs" if fault == "program" and "dot_general" in said else ""
     named = named or (found[1] if found else "")
     took = noticed - done if noticed and done else None
+    if fault in _OUT_OF_STEP:  # all that wait for each other are named
+        listed = re.search(rf"{error}: .*?Received: workers? ([\d, and]+\d)", said)
+        named = f"worker {culprit}" if listed and str(culprit) in listed[1] else ""
     is_right = bool(found) and named in (f"worker {culprit}", "the operation that differs")
     told = f"all ended with an error, by {error}" if is_over and code else "not all ended"
     return Outcome(told, is_right and is_over and bool(code), took, named, lost)
+
+
+def _nap(folder: Path) -> Outcome:
+    """Let a worker sleep for longer than it is waited for without a word, and go on."""
+    mark = str(folder)
+    command = [sys.executable, "-m", "replicax.launch", "run", "--workers", "2"]
+    done = subprocess.run(
+        [*command, str(PROGRAM), "nap", "1"],
+        env=_environment(mark),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    is_over = _seconds_until_none_is_left(mark) is not None and not done.returncode
+    found = re.search(r"has waited (\d+) s for (worker 1) ", done.stdout + done.stderr)
+    has_stack = "misbehave" in done.stdout + done.stderr
+    told = "a notice with its stack; training went on" if is_over else "not all went on"
+    seconds = float(found[1]) if found else None
+    is_right = is_over and found is not None and has_stack
+    return Outcome(told, is_right, seconds, found[2] if found else "")
 
 
 def _launcher(folder: Path) -> Outcome:
@@ -254,6 +287,20 @@ FAULTS = (
     _of_workers("A worker has no memory left", "memory", 1),
     _of_workers("A worker's program ends early", "exit", 1),
     _of_workers("A worker has another model", "program", 1, "WorkersDiffer", lost="nothing"),
+    _of_workers("The chief is killed in fit", "kill", 0),
+    _of_workers("The chief is killed as soon as all have joined", "kill at once", 0),
+    _of_workers("A worker sleeps for ever in a callback", "sleep", 1),
+    _of_workers("A worker computes for ever in a callback", "busy", 1),
+    *(
+        _of_workers(f"{who} {what}", fault, culprit, workers=workers)
+        for fault, what in _OUT_OF_STEP.items()
+        for who, culprit, workers in (
+            ("One of two workers", 1, 2),
+            ("One of three workers", 1, 3),
+            ("The chief", 0, 2),
+        )
+    ),
+    Fault("hangs", "A worker is busy elsewhere for longer than the watchdog's time", _nap),
     Fault("hangs", "`replicax run` is killed", _launcher),
     Fault(
         "hangs",

@@ -56,6 +56,8 @@ def misbehave():
             raise ValueError("this worker cannot go on")
         case "sleep":
             stand_still()
+        case "nap":
+            time.sleep(6)
         case "busy":
             be_busy()
         case "exit":
@@ -102,9 +104,11 @@ def out_of_step():
         strategy.reduce("SUM", compiled(whole), None)
     for number in range(10):
         if FAULT == "leave early" and is_culprit and number == 9:
+            print("fault now", flush=True)
             break
         found = step(whole)
         if FAULT == "reduce more" and is_culprit and number == AT:
+            print("fault now", flush=True)
             strategy.reduce("SUM", found, None)
     for _ in range(10):
         found = check(whole)
