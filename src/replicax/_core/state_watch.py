@@ -128,7 +128,9 @@ class _Checksums:
         if self._sums is not None:
             shards = self._sums.addressable_shards
             self._rows = np.concatenate([np.asarray(shard.data) for shard in shards])
-        start = zlib.crc32(str(self._about).encode())
+        # To spell the names of the types takes 5 times as long: 3 ms for 450 variables.
+        about = [(path, shape, dtype.str) for path, shape, dtype in self._about]
+        start = zlib.crc32(str(about).encode())
         found = sorted({f"{zlib.crc32(row.tobytes(), start):08x}" for row in self._rows})
         # Devices of one worker that differ must not be alike on all workers.
         own = f" of worker {jax.process_index()}" if len(found) > 1 else ""
