@@ -99,6 +99,8 @@ def record(strategy: tf.distribute.Strategy) -> dict[str, list[dict]]:
     ]
     if strategy.num_replicas_in_sync != 3:  # three replicas are there for the uneven splits
         sections += [metrics, optimizers, variables, training]
+        if isinstance(strategy, tf.distribute.MirroredStrategy):
+            sections.append(returned)
     return {section.__name__: list(section(strategy)) for section in sections}
 
 
@@ -445,6 +447,37 @@ def written(strategy, case):
         strategy.run(write, args=(distributed(strategy, case["given"]),))
         results.append(np.asarray(variable.read_value()))
     return results
+
+
+def returned(strategy):
+    """What assigning gives in a replica, of a variable that is combined when it is written."""
+    given = [r + 1.0 for r in range(strategy.num_replicas_in_sync)]
+    methods = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
+    for aggregation in ("sum", "mean", "only_first_replica"):
+        for method in methods:
+            case = {"aggregation": aggregation, "method": method, "given": given}
+            yield outcome(case, lambda c=case: given_back(strategy, c))
+
+
+def given_back(strategy, case):
+    with strategy.scope():
+        variable = tf.Variable(
+            [2.0, 2.0, 2.0],
+            trainable=False,
+            aggregation=getattr(tf.VariableAggregation, case["aggregation"].upper()),
+        )
+
+    def write(value):
+        rows = tf.IndexedSlices(tf.fill([2], value), tf.constant([0, 1]))
+        whole = tf.fill([3], value)
+        write = getattr(variable, case["method"])
+        first = write(rows if case["method"].startswith("scatter") else whole)
+        # Twice: the second is made of what the replicas agreed on.
+        first = tf.convert_to_tensor(first)
+        return first, tf.convert_to_tensor(variable.assign_add(whole))
+
+    found = tf.function(lambda: strategy.run(write, (distributed(strategy, case["given"]),)))()
+    return [local(strategy, one) for one in found]
 
 
 # A custom training loop -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
 STRATEGIES = RECORDED["strategies"]
@@ -299,6 +300,27 @@ def written(strategy, case):
     return results
 
 
+@recorded("returned")
+def test_what_assigning_gives_is_agreed_on(strategy, cases):
+    for case in cases:
+        check(case, lambda c=case: given_back(strategy, c))
+
+
+def given_back(strategy, case):
+    with strategy.scope():
+        variable = rx.Variable([2.0] * 3, trainable=False, aggregation=case["aggregation"])
+
+    def write(value):
+        rows = tf.IndexedSlices(jnp.full(2, value), jnp.arange(2))
+        whole = jnp.full(3, value)
+        write = getattr(variable, case["method"])
+        first = write(rows if case["method"].startswith("scatter") else whole)
+        return first, variable.assign_add(whole)
+
+    found = strategy.run(write, args=(distributed(strategy, case["given"]),))
+    return [local(strategy, one) for one in found]
+
+
 @recorded("training")
 def test_custom_training_loop(strategy, cases):
     for case in cases:
@@ -400,7 +422,11 @@ def test_sum_variable_starts_at_its_start(mirrored):
     assert difference("started_at_one") == {"reads": 2.0}
     with mirrored.scope():
         variable = keras.Variable(1.0, synchronization="on_read", aggregation="sum")
-    assert float(variable.value) == 1.0
+        ours = rx.Variable(1.0, synchronization="on_read", aggregation="sum")
+    assert float(variable.value) == 1.0  # of Keras' metrics, which are as on one device
+    assert float(ours.value) == 2.0
+    ours.assign(3.0)
+    assert float(ours.value) == 3.0
 
 
 def test_gradients_are_clipped_after_the_sum(mirrored):

@@ -44,14 +44,20 @@ class CaptureScope(keras.StatelessScope):
     Args:
         recorder: What a closure is recorded by: see recording.py.
         finds: Whether variables that are read and not lent will be, in a later trace.
+        is_branch: Whether it is that of a branch or a loop's body.
     """
 
-    def __init__(self, recorder: Any = None, *, finds: bool = False) -> None:
+    def __init__(
+        self, recorder: Any = None, *, finds: bool = False, is_branch: bool = False
+    ) -> None:
         super().__init__(collect_losses=True)
         self.finds = finds
+        self.is_branch = is_branch
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
+        # What replicas have assigned together, with what this one wrote: agreed_value.py.
+        self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
 
     def lend(self, pairs: Iterable[tuple[Any, Any]]) -> None:

@@ -24,7 +24,7 @@ class Touched:
 
     def by(self, fn: Callable[..., Any], *args: Any) -> Any:
         """Note what a function touches; the shapes of what it returns."""
-        with CaptureScope(finds=True) as scope:
+        with CaptureScope(finds=True, is_branch=True) as scope:
             shape = jax.eval_shape(lambda *given: arrays_of(fn(*given)), *args)
         self.written |= scope.writes
         self.read |= scope.reads
@@ -44,7 +44,7 @@ class Touched:
     ) -> tuple[Any, list[Any]]:
         """Call a function with these values of variables; its result, and their new values."""
         mine = list(self.written.values())
-        with CaptureScope() as scope:
+        with CaptureScope(is_branch=True) as scope:
             scope.lend(zip([*mine, *self._others], [*written, *others], strict=True))
             result = arrays_of(fn(*args))
             news = [scope.get_current_value(variable) for variable in mine]

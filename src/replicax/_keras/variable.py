@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
+from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
@@ -85,6 +86,8 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         if trainable is None:
             trainable = synchronization != VariableSynchronization.ON_READ
         beginning, shape, kind = _beginning(initial_value, shape, dtype)
+        if synchronization == VariableSynchronization.ON_READ and aggregation == "sum":
+            beginning = _summed_over_replicas(beginning)
         outer, _, own = (name or "Variable").rpartition("/")
         super().__init__(
             beginning,
@@ -99,6 +102,17 @@ class Variable(VariableMethods, keras.Variable, metaclass=_AnyVariable):
         if outer:
             _compat.set_path(self, f"{outer}/{self.path}")
         self.constraint = constraint
+
+
+def _summed_over_replicas(beginning: Any) -> Any:
+    """What is read of a variable whose every replica begins with this value."""
+    frame = current_frame()
+    count = frame.strategy.num_replicas_in_sync if frame else 1
+    if count == 1:
+        return beginning
+    if callable(beginning):
+        return lambda shape, dtype: beginning(shape, dtype) * count
+    return beginning * count
 
 
 def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:

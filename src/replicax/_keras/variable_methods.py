@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from replicax._keras import _compat
+from replicax._keras.agreed_value import agreed_sum, agreed_value, assign_parts, note_agreed
 from replicax._keras.variable_slice import VariableSlice
 
 
@@ -16,7 +17,7 @@ class VariableMethods:
     """What `Variable` has beside Keras' methods, wherever its value lives.
 
     Assigning gives the variable, so that `v.assign(1.0).numpy()` works; while a function is traced
-    it gives the new value.
+    it gives the new value: in `run` the one that the replicas agree on by `aggregation`.
     """
 
     def assign(
@@ -27,7 +28,10 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Replace the value; the variable, or None without `read_value`."""
-        return _result(self, super().assign(_part(value)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        value = _part(value)
+        agreed = agreed_value(self, value)
+        assigned = super().assign(value)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, assigned, agreed, read_value)
 
     def assign_add(
         self,
@@ -37,7 +41,10 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Add to the value; the variable, or None without `read_value`."""
-        return _result(self, super().assign_add(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        delta = _part(delta)
+        agreed = agreed_sum(self, delta)
+        assigned = super().assign_add(delta)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, assigned, agreed, read_value)
 
     def assign_sub(
         self,
@@ -47,7 +54,10 @@ class VariableMethods:
         read_value: bool = True,
     ) -> Any:
         """Subtract from the value; the variable, or None without `read_value`."""
-        return _result(self, super().assign_sub(_part(delta)), read_value)  # pyright: ignore[reportAttributeAccessIssue]
+        delta = _part(delta)
+        agreed = agreed_sum(self, -jnp.asarray(delta))
+        assigned = super().assign_sub(delta)  # pyright: ignore[reportAttributeAccessIssue]
+        return _result(self, assigned, agreed, read_value)
 
     def read_value(self) -> Any:
         """The value."""
@@ -80,7 +90,7 @@ class VariableMethods:
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replace the parts at several indices."""
         value = self.read_value()
-        return self.assign(value.at[_places(indices)].set(jnp.asarray(updates, value.dtype)))
+        return assign_parts(self, value.at[_places(indices)].set(jnp.asarray(updates, value.dtype)))
 
     def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Add to the parts at several indices."""
@@ -95,7 +105,8 @@ class VariableMethods:
     ) -> Any:
         """Replace rows: those of an object with `indices` and `values`, a `tf.IndexedSlices`."""
         value, rows = self.read_value(), jnp.asarray(sparse_delta.indices)
-        return self.assign(value.at[rows].set(jnp.asarray(sparse_delta.values, value.dtype)))
+        updates = jnp.asarray(sparse_delta.values, value.dtype)
+        return assign_parts(self, value.at[rows].set(updates))
 
     def scatter_add(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -147,8 +158,11 @@ def _part(value: Any) -> Any:
     return value.__jax_array__() if isinstance(value, VariableSlice) else value
 
 
-def _result(variable: Any, value: Any, read_value: bool) -> Any:
-    """What assigning gives."""
+def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
+    """What assigning gives: in `run`, the value that the replicas agree on."""
+    if agreed is not None:
+        note_agreed(variable, agreed)
+        value = agreed
     if not read_value:
         return None
     return variable if _compat.get_stateless_scope() is None else value

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._keras.agreed_value import assign_parts
+
 
 @final
 @jax.tree_util.register_pytree_node_class
@@ -50,7 +52,8 @@ class VariableSlice:
     def _changed(self, how: str, value: Any) -> Any:
         whole = self._variable.read_value()
         place = whole.at[self._index]
-        return self._variable.assign(getattr(place, how)(jnp.asarray(value, whole.dtype)))
+        new = getattr(place, how)(jnp.asarray(value, whole.dtype))
+        return assign_parts(self._variable, new)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_part":
