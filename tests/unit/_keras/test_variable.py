@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._keras.control_flow import cond
 
 from helpers import batch_of, few_strategies, local
 
@@ -249,3 +250,29 @@ def _made_inside(array):
 
 
 _KEPT = {}
+
+
+def test_parts_of_a_sum_are_added_once_per_replica(mirrored):
+    with mirrored.scope():
+        v = rx.Variable([1.0, 5.0], aggregation="sum")
+
+    def assign():
+        own = rx.get_replica_context().replica_id_in_sync_group + 2.0
+        return v[0].assign(own)
+
+    found = mirrored.run(assign)
+    # 1 + (2 - 1) + (3 - 1); what stays is not counted again.
+    assert [value.tolist() for value in local(mirrored, found)] == [[4.0, 5.0]] * 2
+    assert v.numpy().tolist() == [4.0, 5.0]
+
+
+def test_a_branch_gives_the_value_of_its_replica(mirrored):
+    with mirrored.scope():
+        v = rx.Variable(1.0, aggregation="sum")
+
+    def add():
+        first = rx.get_replica_context().replica_id_in_sync_group == 0
+        return cond(first, lambda: v.assign_add(10.0), lambda: v + 0.0)
+
+    assert [float(value) for value in local(mirrored, mirrored.run(add))] == [11.0, 1.0]
+    assert float(v.numpy()) == 11.0
