@@ -17,7 +17,18 @@ from replicax._control._ending import print_notice
 from replicax._control._message import listed
 from replicax._control._wire import BROKEN, Wire, encode
 from replicax._core.errors import ClusterError
-from replicax._net import Caller, Connection, Denied, Door, interface_of, introduce, own, tune
+from replicax._net import (
+    Caller,
+    Connection,
+    Denied,
+    Door,
+    check_host,
+    interface_of,
+    introduce,
+    own,
+    printable,
+    tune,
+)
 
 if TYPE_CHECKING:
     from replicax._net import Secret
@@ -64,6 +75,7 @@ def meet(
         Refused: If one has another secret.
     """
     host, port = split(address)
+    check_host(host)
     deadline = time.monotonic() + seconds
     if index == 0:
         _Hall(size, secret).gather(host, port, deadline, dict(offer or {}))
@@ -100,7 +112,7 @@ def hello(index: int) -> dict[str, Any]:
 def process_of(caller: Caller) -> tuple[str, int]:
     """The host and the process id that a worker says it has; only for messages."""
     host, pid = caller.hello.get("host"), caller.hello.get("pid")
-    return str(host)[:80], pid if type(pid) is int else 0
+    return printable(host, 80), pid if type(pid) is int else 0
 
 
 def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denied:

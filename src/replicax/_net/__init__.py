@@ -16,9 +16,10 @@ from replicax._net.handshake import (
     Stranger,
     check_secret,
     introduce,
+    printable,
     wait_until,
 )
-from replicax._net.interfaces import interface_of, is_loopback
+from replicax._net.interfaces import check_host, interface_of, is_loopback
 from replicax._net.relay import Relay
 from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
 from replicax._net.session import TAG_SIZE, Forged, Seal, Session
@@ -39,6 +40,7 @@ __all__ = [
     "Secret",
     "Session",
     "Stranger",
+    "check_host",
     "check_secret",
     "given_secret",
     "hang_up",
@@ -46,6 +48,7 @@ __all__ = [
     "introduce",
     "is_loopback",
     "own",
+    "printable",
     "secret_of_this_machine",
     "tune",
     "wait_until",

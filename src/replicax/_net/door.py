@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from replicax._net.handshake import PATIENCE, Caller, Stranger, examine, wait_until
+from replicax._net.handshake import PATIENCE, Caller, Stranger, examine, printable, wait_until
 from replicax._net.interfaces import listen_at
 from replicax._net.sockets import hang_up, own, tune
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("replicax")
 _QUEUE = 1024
 _STRANGERS = 64
-_PAUSE = 0.1  # seconds, when the system has no file left for a connection
+_PAUSE = 0.1  # seconds, when the system has no file or thread left for a connection
+_BETWEEN_WARNINGS = 60.0  # seconds in which it is logged once
 _MOST_PEERS = 1024  # of which a refusal is remembered
 # What a connection raises that broke, or that this end has closed.
 _GONE = (OSError, EOFError)
@@ -79,6 +80,7 @@ class Door:
         self._connections: dict[threading.Thread, socket.socket] = {}
         self._strangers: dict[threading.Thread, None] = {}  # the oldest first
         self._refused: set[str] = set()
+        self._warned = -_BETWEEN_WARNINGS
         self._closed = False
 
     def listen(self, host: str, port: int) -> socket.socket:
@@ -138,8 +140,7 @@ class Door:
         except (BlockingIOError, ConnectionAbortedError):
             return  # gone again
         except OSError as error:
-            _log.warning("A connection could not be accepted: %s", error)
-            time.sleep(_PAUSE)
+            self._pause(error)
             return
         self._enter(own(sock))
 
@@ -157,7 +158,22 @@ class Door:
             )
             self._connections[thread] = sock
             self._strangers[thread] = None
-            thread.start()
+            try:
+                thread.start()
+                return
+            except RuntimeError as error:  # the system has no thread left
+                del self._connections[thread], self._strangers[thread]
+                reason = error
+        sock.close()
+        self._pause(reason)
+
+    def _pause(self, error: Exception) -> None:
+        """Wait until there may be a file or a thread again."""
+        now = time.monotonic()
+        if now - self._warned >= _BETWEEN_WARNINGS:
+            self._warned = now
+            _log.warning("A connection could not be accepted: %s", error)
+        time.sleep(_PAUSE)
 
     def _have(self, sock: socket.socket) -> None:
         """Have one connection, from its first byte to its last."""
@@ -219,5 +235,5 @@ class Door:
             "Hung up on a connection from %s: %s. Only processes of this cluster may connect, with "
             "its secret. Nothing was done for it; more from there is not logged.",
             peer,
-            reason.rstrip("."),
+            printable(reason).rstrip("."),
         )

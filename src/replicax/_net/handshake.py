@@ -121,6 +121,8 @@ def introduce(
     first = _MAGIC + kind + os.urandom(_NONCE)
     _send(sock, first, deadline)
     second = _receive(sock, len(kind) + _NONCE, deadline)
+    if second[:1] not in (_WITH_SECRET, _OPEN):
+        raise _another_program(peer)
     if second[:1] != kind:
         raise _one_has_none(secret, peer)
     keys = _Keys(key, first + second)
@@ -143,7 +145,7 @@ def introduce(
         )
     content = _decode(said) or {}
     if answer != _YES:
-        reason = "".join(each for each in str(content.get("reason")) if each.isprintable())
+        reason = printable(content.get("reason"))
         raise Refused(f"A process connects to those of its own cluster. Received: {reason}")
     return keys.session(intent, is_client=True), content
 
@@ -239,18 +241,33 @@ def _judge(
     hello, wanted = said.get("hello"), said.get("wanted")
     if not isinstance(hello, dict):
         raise Stranger("it said nothing about itself")
-    caller.place, caller.hello = str(said.get("place")), cast("dict[str, Any]", hello)
+    caller.place = printable(said.get("place"))
+    caller.hello = cast("dict[str, Any]", hello)
     if wanted != place:
         raise Denied(
-            f"{wanted or 'a process of any place'} was looked for, and {place or 'none'} is here. "
-            "Let all processes have the same description of the cluster; if it is right, somebody "
-            "else listens at that address, and passes connections on."
+            f"{printable(wanted or 'a process of any place', 80)} was looked for, and "
+            f"{place or 'none'} is here. Let all processes have the same description of the "
+            "cluster; if it is right, somebody else listens at that address, and passes "
+            "connections on."
         )
     return admit(caller)
 
 
+def printable(said: object, longest: int = _LONGEST_REASON) -> str:
+    """What somebody has said, for a log or a terminal: no line breaks, no escape codes."""
+    return "".join(each for each in str(said)[:longest] if each.isprintable())
+
+
 def _kind_and_key(secret: Secret | None) -> tuple[bytes, bytes]:
     return (_WITH_SECRET, secret.value) if secret else (_OPEN, _OPEN_KEY)
+
+
+def _another_program(peer: str) -> Refused:
+    return Refused(
+        "A process connects to those of its own cluster. Received: an answer from another program "
+        f"at {peer}; JAX's service listens there if the cluster runs already. Look what listens "
+        "there; a worker comes back only when all start again."
+    )
 
 
 def _one_has_none(secret: Secret | None, peer: str) -> Refused:

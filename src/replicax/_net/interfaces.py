@@ -6,6 +6,8 @@ import ipaddress
 import socket
 from contextlib import suppress
 
+from replicax._core.errors import ClusterSpecError
+
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine for sure, and nobody from outside can connect to it there."""
@@ -18,19 +20,43 @@ def interface_of(host: str) -> str:
     """The interface on which a task listens whose address has this host.
 
     If the name does not lead here, as behind a Kubernetes service, all of them: an empty text. So
-    it is too if it leads to the loopback interface, as Debian's `/etc/hosts` has the machine's own
-    name: it leads others elsewhere.
+    it is too if it has several addresses, of which others may take any; and if it leads to the
+    loopback interface, as Debian's `/etc/hosts` has the machine's own name: it leads others
+    elsewhere.
+
+    Raises:
+        ClusterSpecError: If it can be no name of a host.
     """
+    check_host(host)
     if is_loopback(host):
-        return "::1" if ":" in host else "127.0.0.1"
+        with suppress(ValueError):
+            address = ipaddress.ip_address(host)  # not all tasks need have the same
+            return str(getattr(address, "ipv4_mapped", None) or address)
+        return "127.0.0.1"
     with suppress(OSError):
-        for family, _, _, _, place in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
-            if is_loopback(str(place[0])):
-                continue
-            with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        family, *_, place = found[0]
+        if len(found) == 1 and not is_loopback(str(place[0])):
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.bind(place)
-                return str(place[0])
+            return str(place[0])
     return ""
+
+
+def check_host(host: str) -> None:
+    """Refuse what no name service can be asked for: Python then raises no `OSError`.
+
+    Raises:
+        ClusterSpecError: If it can be no name of a host.
+    """
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ClusterSpecError(
+            "The parts of a host's name have 1 to 63 characters. "
+            f"Received: {host[:80]!r} ({error}). No name service can be asked for it. Correct the "
+            "address in the description of the cluster."
+        ) from error
 
 
 def listen_at(host: str, port: int, queue: int) -> socket.socket:

@@ -17,6 +17,7 @@ from replicax._core.env import (
     folder_for_state,
 )
 from replicax._core.errors import ClusterSpecError
+from replicax._net.handshake import check_secret
 
 _BYTES = 32
 _LARGEST_FILE = 4096
@@ -46,13 +47,26 @@ def given_secret() -> Secret | None:
     """The secret that the environment gives, by itself or in a file; None if it gives none.
 
     Raises:
-        ClusterSpecError: If others could have read the file, or it is empty.
+        ClusterSpecError: If others could have read the file, it is empty, or it is no text.
+        UsageError: If it can be guessed.
     """
     if text := cluster_secret_text():
-        return Secret(text.encode(), f"that of {RX_CLUSTER_SECRET}")
-    if path := cluster_secret_file():
-        return _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
-    return None
+        given = Secret(_encoded(text), f"that of {RX_CLUSTER_SECRET}")
+    elif path := cluster_secret_file():
+        given = _read(Path(path), f"that of {RX_CLUSTER_SECRET_FILE}, {path}")
+    else:
+        return None
+    check_secret(given.value)
+    return given
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ClusterSpecError(
+            f"{RX_CLUSTER_SECRET} is a text. Received: bytes that are none in UTF-8. {HOW_TO}"
+        ) from None
 
 
 def secret_of_this_machine() -> Secret:
@@ -75,8 +89,10 @@ def secret_of_this_machine() -> Secret:
 
 def _read(path: Path, source: str) -> Secret:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_at_once) as file:
             state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(f"{path}, which is no regular file")
             content = file.read(_LARGEST_FILE).strip()
     except OSError as error:
         raise _no_file(error) from error
@@ -95,6 +111,11 @@ def _read(path: Path, source: str) -> Secret:
             f"Received: {path}. Whoever connects would be let in. {HOW_TO}"
         )
     return Secret(content, source)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open it without waiting: a FIFO waits for somebody who writes."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _no_file(error: Exception) -> ClusterSpecError:

@@ -228,3 +228,46 @@ def test_a_crowd_of_strangers_keeps_nobody_out(serve, said):
     assert threading.active_count() < 120
     for sock in crowd:
         sock.close()
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_another_program_is_not_taken_for_a_member(secret):
+    with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
+
+        def answer():
+            sock = stack.enter_context(server.accept()[0])
+            sock.sendall(b"\0" * 64)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Refused, match="another program") as caught:
+            connect(server.getsockname()[1], secret=secret)
+        thread.join()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_door_stays_open_when_no_thread_can_be_started(serve, monkeypatch, caplog):
+    port, start, failed = serve(), threading.Thread.start, []
+
+    def fail(thread):
+        if thread.name == "replicax-session" and len(failed) < 3:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for _ in range(3):
+        with pytest.raises((EOFError, OSError)):
+            connect(port)
+    connect(port)
+    assert caplog.text.count("can't start new thread") == 1
+
+
+def test_strangers_write_no_lines_into_the_log(serve, caplog):
+    port = serve(secret=None)
+    with pytest.raises(Refused):
+        connect(port, secret=None, wanted="\x1b[2J\nERROR: a line\ud800" + "x" * 500)
+    wait_until(lambda: caplog.records, 10)
+    (record,) = caplog.records
+    assert not set("\n\x1b\ud800") & set(record.getMessage())
+    assert "x" * 100 not in record.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import threading
@@ -27,9 +28,27 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_environment_comes_first(folder, monkeypatch):
-    monkeypatch.setenv("RX_CLUSTER_SECRET", " what all know ")
-    assert cluster_secret(ELSEWHERE) == b"what all know"
+    monkeypatch.setenv("RX_CLUSTER_SECRET", " what all of them know ")
+    assert cluster_secret(ELSEWHERE) == b"what all of them know"
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [(b"abc", rx.errors.UsageError), (b"\xff" * 32, rx.errors.ClusterSpecError)],
+)
+def test_a_secret_is_a_text_that_nobody_guesses(folder, monkeypatch, given, error):
+    monkeypatch.setenv("RX_CLUSTER_SECRET", os.fsdecode(given))
+    with pytest.raises(error):
+        cluster_secret(HERE)
+
+
+def test_a_file_is_one_in_which_the_secret_stays(folder, monkeypatch, tmp_path):
+    path = tmp_path / "fifo"
+    os.mkfifo(path, 0o600)
+    monkeypatch.setenv("RX_CLUSTER_SECRET_FILE", str(path))
+    with pytest.raises(rx.errors.ClusterSpecError, match="regular file"):  # it does not wait
+        cluster_secret(HERE)
 
 
 def test_on_one_machine_it_is_in_a_file_of_this_user(folder):
@@ -69,14 +88,14 @@ def test_a_file_that_others_could_read_is_refused(folder):
 def file(tmp_path, monkeypatch):
     """A file with the secret, which the environment names."""
     path = tmp_path / "given"
-    path.write_text("what all know\n")
+    path.write_text("what all of them know\n")
     path.chmod(0o600)
     monkeypatch.setenv("RX_CLUSTER_SECRET_FILE", str(path))
     return path
 
 
 def test_the_environment_may_name_a_file(folder, file):
-    assert cluster_secret(ELSEWHERE) == b"what all know"
+    assert cluster_secret(ELSEWHERE) == b"what all of them know"
     assert not folder.exists()
 
 

@@ -70,6 +70,7 @@ def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_prefix()}*"):
         path = folder / "socket"
         with suppress(OSError):  # that of another user, or removed by another process
+            require_own(str(path))  # it may be a link that somebody else has put there
             if time.time() - folder.stat().st_mtime > _ABANDONED and not _is_alive(path):
                 path.unlink()
                 folder.rmdir()

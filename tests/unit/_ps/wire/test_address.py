@@ -89,17 +89,20 @@ def test_sockets_of_processes_that_were_killed_are_removed(
     alive = serve()
     name = path_of(alive[0]).parent.name.rpartition("-")[0]
     dead, recent, other = (short_folder / f"{name}-{end}" for end in ("dead", "recent", "other"))
-    for folder in (dead, recent, other):
-        folder.mkdir()
-    for folder in (dead, recent):
+    mine = short_folder / "mine"
+    for folder in (dead, recent, other, mine):
+        folder.mkdir(0o700)
+    (short_folder / f"{name}-planted").symlink_to(mine)
+    for folder in (dead, recent, mine):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.bind(str(folder / "socket"))
-    for folder in (path_of(alive[0]).parent, dead, other):
+    for folder in (path_of(alive[0]).parent, dead, other, mine):
         os.utime(folder, (0, 0))
     serve()
     assert not dead.exists()
     assert recent.exists()
     assert other.exists()
+    assert (mine / "socket").exists()  # somebody else has put a link to it there
     assert connect(alive, "unix").call("x").head == {"op": "x"}
 
 
