@@ -11,7 +11,7 @@ from helpers import LEAN
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
-PROGRAMS = 5  # `fit` has two shapes; evaluate, run, a function
+PROGRAMS = 8  # `fit` has two shapes; evaluate, run, a function; three checksums of state
 
 
 def test_the_second_start_of_two_workers_compiles_none_of_their_programs(tmp_path):

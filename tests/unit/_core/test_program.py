@@ -107,17 +107,18 @@ def test_arguments_are_shown():
 
 def test_one_worker_agrees_without_a_look(monkeypatch):
     monkeypatch.setattr(program, "program_facts", None)
-    assert agree_on_program("step", None, None) is None
+    assert agree_on_program("step", None, None) == 0
 
 
 def agreed(*functions):
-    """What comes of workers that compare these."""
+    """The number of the program at each worker, or its error."""
     closed = [jax.make_jaxpr(fn)(X) for fn in functions]
     return as_workers(len(functions), lambda i: agree_on_program("step", closed[i], [X]))
 
 
 def test_workers_with_one_program_agree():
-    assert agreed(*[lambda x: jnp.tanh(x) * 2] * 2) == [None, None]
+    first, second = agreed(*[lambda x: jnp.tanh(x) * 2] * 2)
+    assert first == second != 0
 
 
 def test_the_first_operation_that_differs_is_named():

@@ -107,7 +107,7 @@ def test_a_model_is_saved_under_any_path(tmp_path, name, arguments, written):
 
 def test_a_folder_of_other_things_is_not_replaced(tmp_path):
     (tmp_path / "thesis.txt").write_text("ten years")
-    with pytest.raises(UsageError, match="A model without an ending is saved as a folder"):
+    with pytest.raises(UsageError, match="thesis.txt"):
         small_model().save(tmp_path)
 
 
