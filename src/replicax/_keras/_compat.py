@@ -61,6 +61,7 @@ from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
 from keras.src.export.export_utils import get_input_signature  # noqa: E402
 from keras.src.layers.convolutional.base_conv import BaseConv  # noqa: E402
+from keras.src.legacy.saving import legacy_h5_format  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.models.functional import Functional  # noqa: E402
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
@@ -72,6 +73,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
 from keras.src.trainers.trainer import Trainer  # noqa: E402
+from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
 from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 
@@ -94,6 +96,7 @@ __all__ = [
     "distribution",
     "get_stateless_scope",
     "in_symbolic_scope",
+    "is_remote",
     "jax_distribution",
     "jax_numpy",
     "jax_random",
@@ -475,6 +478,17 @@ def has_defaults(callback: Any, methods: Sequence[str]) -> bool:
 
 SAVING, LOADING = "_save_model", "_load_model"
 """The methods of Keras' callbacks that write and read files."""
+
+
+def save_weights_by_layers(model: Any, path: str, *, overwrite: bool) -> None:
+    """Write weights as Keras 2 did; `load_weights` of both reads that."""
+    with legacy_h5_format.h5py.File(path, "w" if overwrite else "x") as file:
+        legacy_h5_format.save_weights_to_hdf5_group(file, model)
+
+
+def saves_as_keras(callback: Any, kind: type) -> bool:
+    """Whether a callback is of this kind of Keras', and writes its files as Keras does."""
+    return isinstance(callback, kind) and getattr(type(callback), SAVING) is getattr(kind, SAVING)
 
 
 def backup_paths(callback: Any) -> list[str]:

@@ -6,6 +6,7 @@ from replicax._keras import (
     adam,
     batch_logs,
     callbacks,
+    destinations,
     epoch_logs,
     epochs,
     first_values,
@@ -28,6 +29,7 @@ def install_hooks() -> None:
     epoch_logs.install()
     epochs.install()
     callbacks.install()
+    destinations.install()
     batch_logs.install()
     pace_shown.install()
     rectified.install()

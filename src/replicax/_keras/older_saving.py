@@ -61,6 +61,21 @@ def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
         save(str(new), zipped=False)
 
 
+def is_older_weights_file(path: str) -> bool:
+    """Whether a name is one of a file of weights for Keras 2, and none for Keras 3."""
+    return path.endswith((".h5", ".hdf5")) and not path.endswith(".weights.h5")
+
+
+def save_older_weights(model: Any, path: str, overwrite: bool = True) -> None:
+    """Save weights by layers, as Keras 2 did."""
+    if not model.built:
+        raise UsageError(
+            f"Weights are saved when a model is built. Received: {model.name!r}, which is not. It "
+            "has no weights yet. Call it once, `model(example)`, or give it an `Input`."
+        )
+    _compat.save_weights_by_layers(model, path, overwrite=overwrite)
+
+
 def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
     """What the model is called with, the first axis of any size; None if that is not known."""
     from replicax.data._spec import ArraySpec  # with it come all pipelines

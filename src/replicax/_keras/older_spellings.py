@@ -18,7 +18,12 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
 from replicax._keras.older_arguments import flat_targets, older_optimizer
-from replicax._keras.older_saving import save_spec, saved_also_to_folders
+from replicax._keras.older_saving import (
+    is_older_weights_file,
+    save_older_weights,
+    save_spec,
+    saved_also_to_folders,
+)
 from replicax._keras.shards_as_weights import whole, whole_property, with_shards
 from replicax._keras.uncalled import refuse_uncalled
 
@@ -169,7 +174,9 @@ def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
         for name in ("save_format", "options"):
             kwargs.pop(name, None)
         path = os.fspath(filepath)
-        if not path.endswith((".h5", ".hdf5", ".json")):
+        if is_older_weights_file(path):
+            return save_older_weights(self, path, *args, **kwargs)
+        if not path.endswith((".h5", ".json")):
             path += ".weights.h5"
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         return original(self, path, *args, **kwargs)
@@ -230,6 +237,10 @@ def _checkpoint_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
         path = os.fspath(filepath)
         if not path.endswith((".keras", ".h5", ".hdf5")):
             path += ".weights.h5" if save_weights_only else ".keras"
+        named = path
+        if save_weights_only and is_older_weights_file(path):
+            path += ".weights.h5"  # Keras takes no other ending
         original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
+        self.filepath = named
 
     return init

@@ -52,6 +52,7 @@ class BackupAndRestore(keras.callbacks.Callback):
     """
 
     comes_first = True
+    writes_below = "directory"
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
     """
 
     comes_first = True
+    writes_below = "log_dir"
 
     def __init__(
         self,

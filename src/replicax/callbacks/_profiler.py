@@ -46,6 +46,9 @@ class Profiler(keras.callbacks.Callback):
         >>> callback = rx.callbacks.Profiler("logs", steps=10)
     """
 
+    writes_below = "log_dir"
+    every_worker_writes = True
+
     def __init__(
         self,
         log_dir: str | Path = "profile",

@@ -35,6 +35,8 @@ class TensorBoard(keras.callbacks.Callback):
         >>> callback = rx.callbacks.TensorBoard("logs/run-1")
     """
 
+    writes_below = "log_dir"
+
     def __init__(self, log_dir: str | Path = "logs", update_freq: str | int = "epoch") -> None:
         super().__init__()
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):

@@ -89,10 +89,11 @@ def unpacked(payload: bytes, path: str) -> Content:
     if body is None:
         raise _damaged(path, MANIFEST)
     view = memoryview(payload)[begin:]
-    arrays = {}
+    arrays, end = {}, 0
     for name, entry in body.pop("arrays").items():
-        part = view[entry["offset"] : entry["offset"] + entry["size"]]
-        if len(part) != entry["size"] or zlib.crc32(part) != entry["crc32"]:
+        padding, end = view[end : entry["offset"]], entry["offset"] + entry["size"]
+        part = view[entry["offset"] : end]
+        if any(padding) or len(part) != entry["size"] or zlib.crc32(part) != entry["crc32"]:
             raise _damaged(path, f"{ARRAYS} at {name!r}")
         arrays[name] = np.frombuffer(part, _dtype(entry["dtype"])).reshape(entry["shape"])
     return Content(body, arrays)
@@ -162,17 +163,26 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any
 
 
 def _manifest(body: dict[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True)
-    checksum = f"{zlib.crc32(text.encode()):08x}-{uuid.uuid4().hex}"
-    return json.dumps({"format": _FORMAT, "checksum": checksum, "body": body}, indent=1)
+    unique = uuid.uuid4().hex
+    text = json.dumps(body, sort_keys=True) + unique
+    checksum = f"{zlib.crc32(text.encode()):08x}-{unique}"
+    return _rendered({"format": _FORMAT, "checksum": checksum, "body": body})
+
+
+def _rendered(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=1)
 
 
 def _parsed(manifest: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(manifest)
+        if manifest != _rendered(found).encode() or found["format"] != _FORMAT:
+            return None
         text = json.dumps(found["body"], sort_keys=True)
-        whole = found["checksum"].startswith(f"{zlib.crc32(text.encode()):08x}-")
-        return found["body"] if whole and found["format"] == _FORMAT else None
+        checksum, _, unique = found["checksum"].partition("-")
+        # In checkpoints of older versions it does not count the unique part.
+        wanted = {f"{zlib.crc32(one.encode()):08x}" for one in (text, text + unique)}
+        return found["body"] if checksum in wanted else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -33,6 +33,7 @@ SEAMS = {
         "model",
         "params",
     ],
+    (_compat.CallbackList, "on_train_begin"): ["self", "logs"],
     (keras.callbacks.ModelCheckpoint, _compat.SAVING): ["self", "epoch", "batch", "logs"],
     (keras.callbacks.BackupAndRestore, _compat.SAVING): ["self"],
     (keras.callbacks.BackupAndRestore, _compat.LOADING): ["self"],

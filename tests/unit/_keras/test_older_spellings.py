@@ -146,6 +146,25 @@ def test_weights_are_saved_and_loaded_by_a_prefix(tmp_path):
     two.load_weights(f"{tmp_path}/new/ckpt_1.weights.h5")
 
 
+@pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
+def test_weights_have_the_name_they_were_given(tmp_path, name):
+    one, two, three = small_model(), small_model(), small_model()
+    saved = keras.callbacks.ModelCheckpoint(f"{tmp_path}/{{epoch}}-{name}", save_weights_only=True)
+    one.fit(X, X[:, :1], verbose=0, callbacks=[saved])
+    one.save_weights(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"1-{name}", name]
+    two.load_weights(tmp_path / name)
+    three.load_weights(tmp_path / f"1-{name}")
+    np.testing.assert_array_equal(two(X), one(X))
+    np.testing.assert_array_equal(three(X), one(X))
+
+
+def test_weights_that_are_not_there_are_not_saved(tmp_path):
+    with pytest.raises(UsageError, match="unbuilt"):
+        keras.Sequential([keras.layers.Dense(1)], name="unbuilt").save_weights(tmp_path / "w.h5")
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_checkpoint_is_said_to_be_none():
     with pytest.raises(UsageError, match="`load_weights` takes the path of a checkpoint"):
         small_model().load_weights(None)

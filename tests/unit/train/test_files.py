@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
+import zlib
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +15,8 @@ import pytest
 from replicax._core import folder
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
+
+from killed_saves import is_whole_and_written_again, kill_while_saving
 
 ARRAYS = {
     "float": np.arange(6, dtype="float32").reshape(2, 3),
@@ -96,6 +98,31 @@ def test_one_wrong_byte_is_found(tmp_path, file):
         _files.unpacked(bytes(payload), "one")
 
 
+def test_every_flipped_bit_is_found(tmp_path):
+    write(tmp_path / "one", step=1, rate=1e-5)
+    for name in (_files.MANIFEST, _files.ARRAYS):
+        file = tmp_path / "one" / name
+        whole = file.read_bytes()
+        for bit in range(8 * len(whole)):
+            changed = bytearray(whole)
+            changed[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(changed)
+            with pytest.raises(CheckpointError, match=name):
+                _files.read(str(tmp_path / "one"))
+        file.write_bytes(whole)
+    assert _files.read(str(tmp_path / "one")).body == {"step": 1, "rate": 1e-5}
+
+
+def test_checkpoints_of_older_versions_are_whole(tmp_path):
+    write(tmp_path / "one", step=1)
+    file = tmp_path / "one" / _files.MANIFEST
+    found = json.loads(file.read_text())
+    text = json.dumps(found["body"], sort_keys=True)
+    found["checksum"] = f"{zlib.crc32(text.encode()):08x}-{'0' * 32}"
+    file.write_text(json.dumps(found, indent=1))
+    assert _files.read(str(tmp_path / "one")).body == {"step": 1}
+
+
 def test_a_short_file_is_no_checkpoint(tmp_path):
     write(tmp_path / "one")
     with open(tmp_path / "one" / _files.ARRAYS, "r+b") as file:
@@ -116,45 +143,14 @@ def test_what_fails_leaves_nothing(tmp_path, monkeypatch):
     assert _files.read(str(tmp_path / "ckpt-1")).body == {"step": 1}
 
 
-KILLED_WHILE_SAVING = """
-    import importlib.util, itertools, sys
-    import numpy as np
-
-    # The file alone: without JAX and Keras the program starts ten times as fast.
-    spec = importlib.util.spec_from_file_location("_files", sys.argv[3])
-    _files = sys.modules["_files"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(_files)
-    place, first = sys.argv[1], int(sys.argv[2])
-    for number in itertools.count(first):
-        arrays = {"value": np.full(200_000, number)}
-        # Of two kinds: under a new name, and in the place of the one before.
-        _files.write(f"{place}/ckpt-{number}", _files.Content({"number": number}, arrays))
-        _files.write(f"{place}/same", _files.Content({"number": number}, arrays))
-        _files.folder.remove(f"{place}/ckpt-{number - 1}")
-        print(number, flush=True)
-"""
-
-
 @pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_the_last_one_whole(tmp_path):
-    program, last, moments = textwrap.dedent(KILLED_WHILE_SAVING), 0, np.random.default_rng(0)
-    for _ in range(50):
-        command = [sys.executable, "-c", program, str(tmp_path), str(last + 1), _files.__file__]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            said = [process.stdout.readline() for _ in range(3)]
-            time.sleep(moments.uniform(0, 0.01))  # another moment of a save, each time
-            process.send_signal(signal.SIGKILL)
-            said += process.stdout.readlines()
-        finished = int(said[-1])
-        assert finished > last
-        there = [int(name[5:]) for name in os.listdir(tmp_path) if name.startswith("ckpt-")]
-        last = max(there)
-        assert last >= finished
-        for path in (f"ckpt-{last}", "same"):
-            content = _files.read(str(tmp_path / path))
-            assert content.body["number"] in (finished, finished + 1)
-            assert set(content.arrays["value"]) == {content.body["number"]}
-            _files.write(str(tmp_path / path), content)  # a later write finds nothing in its way
+    before = 0
+    for finished, last in kill_while_saving(tmp_path, 50):
+        assert last >= finished > before
+        before = last
+        for name in (f"ckpt-{last}", "same"):
+            assert is_whole_and_written_again(tmp_path / name, range(finished, finished + 2))
 
 
 def test_leftovers_of_killed_saves_are_removed(tmp_path):

@@ -1,0 +1,146 @@
+"""Files that the callbacks of `fit` will write, tried before the first step.
+
+Keras opens them after an epoch or later: a path that cannot be written would cost that training.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import string
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, final
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat, workers
+
+# The attribute with the folder, of Keras' callbacks; ours say it by `writes_below`.
+_FOLDERS = {"TensorBoard": "log_dir", "OrbaxCheckpoint": "directory"}
+
+
+class Destination(NamedTuple):
+    """A path that a callback will write.
+
+    Args:
+        path: Its name.
+        is_folder: Whether files will be written below it.
+        makes_folder: Whether the callback makes the folder of a file.
+    """
+
+    path: str
+    is_folder: bool = False
+    makes_folder: bool = True
+
+    def probe(self) -> None:
+        """Find out whether it can be written; what is there stays as it is.
+
+        Raises:
+            OSError: If it cannot.
+        """
+        path = os.path.realpath(self.path)
+        if self.is_folder:
+            _probe_folder(path)
+        elif os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        elif _is_there(path):
+            with open(path, "r+b"):
+                pass
+        elif self.makes_folder:
+            _probe_folder(os.path.dirname(path))
+        else:
+            os.stat(os.path.dirname(path))
+            _probe_folder(os.path.dirname(path))
+
+
+def _probe_folder(path: str) -> None:
+    while not _is_there(path):
+        path = os.path.dirname(path)
+    with tempfile.TemporaryFile(dir=path):
+        pass
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def install() -> None:
+    """Put the seam into Keras' list of callbacks; a second call changes nothing."""
+    _compat.wrap(_compat.CallbackList, "on_train_begin", _after_probing)
+
+
+def _after_probing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = workers.channel_of(_compat.model_of(self))
+        said = [
+            text
+            for callback in self.callbacks
+            if channel.is_chief or getattr(callback, "every_worker_writes", False)
+            for text in _complaints(callback)
+        ]
+        found = channel.exchange("files of callbacks", said)
+        for worker, texts in enumerate(found):
+            if texts:
+                where = f" on worker {worker}" if len(found) > 1 else ""
+                raise UsageError(
+                    f"Callbacks write files during `fit`. Received{where}: {texts[0]}. What was "
+                    "trained until then would be lost. Name a path that can be written."
+                )
+        return original(self, *args, **kwargs)
+
+    return on_train_begin
+
+
+def _complaints(callback: Any) -> Iterator[str]:
+    """Which paths of a callback cannot be written, and why."""
+    name = type(callback).__name__
+    try:
+        destinations = list(_destinations(callback))
+    except (ValueError, IndexError) as error:  # of a name with a field that is not closed
+        yield f"{name} with {callback.filepath!r}: {error}"
+        return
+    for destination in destinations:
+        try:
+            if not _compat.is_remote(destination.path):
+                destination.probe()
+        except (OSError, ValueError) as error:
+            yield f"{name} with {destination.path!r}: {getattr(error, 'strerror', error)}"
+
+
+def _destinations(callback: Any) -> Iterator[Destination]:
+    kinds = keras.callbacks
+    if _compat.saves_as_keras(callback, kinds.ModelCheckpoint):
+        yield Destination(_ANY_VALUE.format(callback.filepath))
+    elif _compat.saves_as_keras(callback, kinds.BackupAndRestore):
+        yield from map(Destination, _compat.backup_paths(callback))
+    elif isinstance(callback, kinds.CSVLogger):
+        yield Destination(callback.filename, makes_folder=False)
+    else:
+        of_keras = (a for k, a in _FOLDERS.items() if isinstance(callback, getattr(kinds, k, ())))
+        attribute = getattr(callback, "writes_below", None) or next(of_keras, None)
+        if attribute is not None:
+            yield Destination(os.fspath(getattr(callback, attribute)), is_folder=True)
+
+
+@final
+class _AnyValue(string.Formatter):
+    """Puts 0 for each named field, such as `{epoch:02d}` and `{val_loss:.2f}`."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        if field_name[:1].isdigit():  # Keras gives none of these
+            return super().get_field(field_name, args, kwargs)
+        return 0, field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return "0"
+
+
+_ANY_VALUE = _AnyValue()
