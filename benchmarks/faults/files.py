@@ -6,7 +6,6 @@ import logging
 import re
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -23,6 +22,7 @@ from helpers import LEAN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 _KILLS = 50
 _BITS = 10  # in each file

@@ -31,9 +31,7 @@ def fit(*callbacks, strategy=None, **options):
     steps = Steps()
     model = made(strategy, dense_net)
     try:
-        model.fit(
-            ROWS[:8], TARGETS[:8], **{"verbose": 0, **options}, callbacks=[steps, *callbacks]
-        )
+        model.fit(ROWS[:8], TARGETS[:8], **{"verbose": 0, **options}, callbacks=[steps, *callbacks])
     except UsageError as error:
         return steps.count, str(error)
     return steps.count, ""

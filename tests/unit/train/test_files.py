@@ -11,12 +11,11 @@ import zlib
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from killed_saves import is_whole_and_written_again, kill_while_saving
 
 from replicax._core import folder
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
-
-from killed_saves import is_whole_and_written_again, kill_while_saving
 
 ARRAYS = {
     "float": np.arange(6, dtype="float32").reshape(2, 3),
