@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Reason = Literal["failed", "died", "silent", "ended", "diverged", "apart", "timeout"]
 
 # A worker that has ended cannot come any more; this only lets those finish who do not need it.
+_BEATS_TO_TELL = 1.5  # each worker tells its latest steps once a beat
 _AFTER_AN_END = 5.0
 _AFTER_A_PREEMPTION = 30.0  # the others may be about to save, too
 
@@ -45,15 +46,23 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
     """
     found: list[tuple[Reason, list[int]]] = [
         ("died", [state.index for state in states if state.phase == "lost"]),
-        # After it, because collectives fail everywhere when a worker dies.
-        ("failed", [state.index for state in states if state.phase == "failed"]),
+        # Before failures: a collective that meets another one may fail on any worker.
+        ("diverged", _diverged(states)),
+        # After deaths, because collectives fail everywhere when a worker dies.
+        ("failed", _failed(states, limits)),
         ("silent", [s.index for s in states if s.is_here and s.quiet >= limits.silence]),
         ("ended", _ended_early(states, limits)),
-        ("diverged", _diverged(states)),
         ("apart", _circle(states, limits.deadlock)),
         ("timeout", _overdue(states, limits)),
     ]
     return next((Verdict(reason, tuple(who)) for reason, who in found if who), None)
+
+
+def _failed(states: Sequence[WorkerState], limits: Limits) -> list[int]:
+    """Workers with an exception, once the others have told which steps they took."""
+    failed = [state for state in states if state.phase == "failed"]
+    told = any(state.ended >= _BEATS_TO_TELL * limits.beat for state in failed)
+    return [state.index for state in failed] if told else []
 
 
 def _ended_early(states: Sequence[WorkerState], limits: Limits) -> list[int]:

@@ -36,7 +36,16 @@ def in_collective(index, step, seconds=LONG):
 CASES = {
     "all is well": ([worker(0), worker(1)], None),
     "a connection is gone": ([worker(0), worker(1, phase="lost")], ("died", (1,))),
-    "an exception": ([worker(0, phase="failed"), worker(1)], ("failed", (0,))),
+    "an exception": ([worker(0, phase="failed", ended=1.5), worker(1)], ("failed", (0,))),
+    "an exception just now": ([worker(0, phase="failed", ended=1.4), worker(1)], None),
+    # What failed is a collective, because 1 was in another one.
+    "an exception after other steps": (
+        [
+            worker(index, 5, history=((5, 51 if index == 1 else 50),), phase=phase, ended=ended)
+            for index, phase, ended in ((0, "failed", 1.5), (1, "here", 0.0), (2, "here", 0.0))
+        ],
+        ("diverged", (1,)),
+    ),
     # What failed is a collective, because the other one died.
     "the first cause": (
         [worker(0), worker(1, phase="lost"), worker(2, phase="failed")],
