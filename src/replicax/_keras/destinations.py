@@ -46,14 +46,14 @@ class Destination(NamedTuple):
             _probe_folder(path)
         elif os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        elif _is_there(path):
+        elif os.path.isfile(path):
             with open(path, "r+b"):
                 pass
-        elif self.makes_folder:
-            _probe_folder(os.path.dirname(path))
-        else:
-            os.stat(os.path.dirname(path))
-            _probe_folder(os.path.dirname(path))
+        elif not _is_there(self.path):  # pipes and devices are left alone
+            folder = os.path.dirname(path)
+            if not self.makes_folder:
+                os.stat(folder)
+            _probe_folder(folder)
 
 
 def _probe_folder(path: str) -> None:
@@ -112,7 +112,7 @@ def _complaints(callback: Any) -> Iterator[str]:
             if not _compat.is_remote(destination.path):
                 destination.probe()
         except (OSError, ValueError) as error:
-            yield f"{name} with {destination.path!r}: {getattr(error, 'strerror', error)}"
+            yield f"{name} with {destination.path!r}: {getattr(error, 'strerror', None) or error}"
 
 
 def _destinations(callback: Any) -> Iterator[Destination]:

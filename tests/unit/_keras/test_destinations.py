@@ -125,6 +125,17 @@ def test_what_is_there_stays_until_it_is_written(tmp_path):
     assert os.listdir(tmp_path) == ["best.keras"]
 
 
+def test_pipes_and_devices_are_left_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    reads, writes = os.pipe()
+    try:
+        for path in (tmp_path / "pipe.csv", "/dev/null", f"/proc/self/fd/{writes}"):
+            Destination(str(path), makes_folder=False).probe()
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="modes do not bind root")
 def test_a_folder_that_may_only_be_read_is_refused(tmp_path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
