@@ -15,7 +15,7 @@ from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
 from replicax._control._ticks import Ticks
 from replicax._control._wire import BROKEN, Wire, encode
-from replicax._net import Caller, Connection, Door, Secret
+from replicax._net import Caller, Connection, Door, Forged, Secret
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -120,6 +120,8 @@ class Hub:
                 self._ledger.beat(index, dict(header))
             case {"kind": "left"}:
                 self._end(index, "left", preempted=bool(header.get("preempted")))
+            case {"kind": "altered"}:
+                self._end(index, "altered")
             case {"kind": "failed", "error": error}:
                 self._end(index, "failed", error)
             case {"kind": "timeout", "seconds": seconds} if index == 0:
@@ -177,6 +179,9 @@ class Hub:
             while True:
                 header, payload = wire.receive()
                 self.take(index, header, payload)
+        except Forged:
+            self._end(index, "altered")
+            wire.drain()  # it still has to hear the verdict
         except BROKEN:
             pass
         finally:  # also if it says what cannot be understood

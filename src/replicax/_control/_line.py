@@ -193,9 +193,10 @@ class Line:
                 pass  # of a later version
 
     def lose_chief(self, reason: Reason) -> None:
-        """Note that nothing comes from the chief any more; after a farewell nothing has to."""
+        """Note that the chief is not heard any more; after a farewell it need not be."""
+        culprit = self.index if reason == "altered" else 0  # whose connection it is
         if not self._done.is_set():
-            self._give_up(worker_lost(Verdict(reason, (0,)), self._table, self._limits))
+            self._give_up(worker_lost(Verdict(reason, (culprit,)), self._table, self._limits))
 
     def _give_up(self, lost: WorkerLost) -> None:
         with self._lock:

@@ -20,6 +20,7 @@ _RULE = "A cluster goes on only with all of its workers."
 _WHY = f"What is left cannot finish a step, so every worker ends, with exit code {EXIT_CODE}."
 _WAITERS_SHOWN = 3
 _OBSERVED: dict[Reason, str] = {
+    "altered": "had a message altered on its connection with the chief",
     "failed": "failed with an unhandled exception",
     "died": "died: its connection closed without a farewell",
     "silent": "fell silent: nothing was heard of it for {silence:g} s",
@@ -33,6 +34,8 @@ _SAME = (
     "evaluate() on one worker only, or an `if` on the number of the worker."
 )
 _FIXES: dict[Reason, str] = {
+    "altered": "Something between the machines changes messages, or sends its own: look for a "
+    "proxy, a faulty network card, or somebody who should not be there; see docs/security.md.",
     "failed": "Mend that error.",
     "died": "Its own output may say why. If it has none, look in the log of its machine whether "
     "memory ran out or somebody killed it.",
@@ -116,7 +119,7 @@ def _who(culprits: Sequence[WorkerState]) -> str:
 
 
 def _of_culprit(state: WorkerState, reason: Reason) -> list[str]:
-    latest = ", when last heard of" if reason in ("died", "silent") else ""
+    latest = ", when last heard of" if reason in ("altered", "died", "silent") else ""
     about = f"  {named(state)} was {whereabouts(state)}{latest}."
     if state.error:
         return [f"{about} It said:", textwrap.indent(state.error, "      ")]

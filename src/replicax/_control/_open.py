@@ -17,9 +17,10 @@ from replicax._control._hub import HUB, Hub
 from replicax._control._line import Line
 from replicax._control._meeting import dial, hello
 from replicax._control._message import listed
-from replicax._control._wire import BROKEN, Wire, decode
+from replicax._control._wire import BROKEN, Wire, decode, encode
 from replicax._core.errors import ClusterError, WorkerLost
-from replicax._net import PATIENCE, Secret, interface_of
+from replicax._core.interrupts import uninterrupted
+from replicax._net import PATIENCE, Forged, Secret, interface_of
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -93,8 +94,12 @@ class _Here:
         return next(self._numbers)
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
-        """Tell the hub something. By way of JSON: the chief's values are like the others'."""
-        self._hub.take(0, decode(frame), payload)
+        """Tell the hub something. By way of JSON: the chief's values are like the others'.
+
+        No signal interrupts it: some would have the answer, and others not.
+        """
+        with uninterrupted:
+            self._hub.take(0, decode(frame), payload)
 
     def close(self) -> None:
         """End the hub, too."""
@@ -192,6 +197,9 @@ def _hear(line: Line, wire: Wire) -> None:
         while True:
             header, payload = wire.receive()
             line.take(header, payload)
+    except Forged:
+        wire.send(encode({"kind": "altered"}))  # this direction may be whole
+        line.lose_chief("altered")
     except BROKEN:
         line.lose_chief("died")
     wire.close()

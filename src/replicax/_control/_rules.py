@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from replicax._control._limits import Limits
     from replicax._control._states import WorkerState
 
-Reason = Literal["failed", "died", "silent", "ended", "diverged", "apart", "timeout"]
+Reason = Literal["altered", "failed", "died", "silent", "ended", "diverged", "apart", "timeout"]
 
 # A worker that has ended cannot come any more; this only lets those finish who do not need it.
 _BEATS_TO_TELL = 1.5  # each worker tells its latest steps once a beat
@@ -45,6 +45,7 @@ def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
         None if nobody is to blame.
     """
     found: list[tuple[Reason, list[int]]] = [
+        ("altered", [state.index for state in states if state.phase == "altered"]),
         ("died", [state.index for state in states if state.phase == "lost"]),
         # Before failures: a collective that meets another one may fail on any worker.
         ("diverged", _diverged(states)),

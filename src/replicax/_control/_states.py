@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
-Phase = Literal["here", "left", "failed", "lost"]
+Phase = Literal["here", "left", "failed", "lost", "altered"]
 
 
 @final
@@ -38,7 +38,8 @@ class WorkerState:
         host: The name of its machine.
         pid: Its process id.
         phase: Whether it is there: `left` ended as it should, `failed` by an exception that it
-            told of, `lost` without a word.
+            told of, `lost` without a word, `altered` with a message that
+            somebody else has changed.
         step: The number of its latest step.
         doing: What that step is.
         quiet: For how many seconds nothing was heard of it.

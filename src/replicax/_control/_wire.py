@@ -16,6 +16,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, final
 
+from replicax._core.interrupts import uninterrupted
 from replicax._net import TAG_SIZE
 
 if TYPE_CHECKING:
@@ -73,12 +74,14 @@ class Wire:
     def send(self, frame: bytes, payload: bytes = b"") -> None:
         """Send a frame, now or later. Those of one thread arrive in order.
 
+        No signal interrupts it: the next frame would not fit to what was sent of this one.
+
         Args:
             frame: A header that `encode` made.
             payload: The bytes behind it.
         """
         lengths, seal = _LENGTHS.pack(len(frame), len(payload)), self._session.outgoing
-        with self._changed:
+        with uninterrupted, self._changed:
             begin = b"".join((lengths, seal.tag(lengths), frame))
             end = seal.tag(frame, payload)
             sent = (begin, payload, end) if payload else (begin + end,)
@@ -111,6 +114,12 @@ class Wire:
         if not isinstance(header, dict):
             raise EOFError
         return Frame(cast("dict[str, Any]", header), payload)
+
+    def drain(self) -> None:
+        """Take what comes until the other end hangs up, and believe none of it."""
+        with suppress(*BROKEN):
+            while self._file.read1(_CHUNK):
+                pass
 
     def close(self) -> None:
         """End the connection; what waits is dropped."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from contextlib import suppress
 
 from replicax._core.errors import ClusterSpecError
 
+# The names that RFC 6761 and the usual `/etc/hosts` give to the loopback interface.
+_LOOPBACK = re.compile(r"(ip6-)?localhost[46]?(\.localdomain[46]?)?|.+\.localhost", re.IGNORECASE)
+
 
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine for sure, and nobody from outside can connect to it there."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host.lower() in ("localhost", "ip6-localhost")
+    if address := _numeric(host):
+        return address.is_loopback
+    return bool(_LOOPBACK.fullmatch(host.rstrip(".")))
+
+
+def _numeric(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address if the host is one, also in the short forms that systems take, such as 127.1."""
+    with suppress(OSError, ValueError):
+        found = socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        return ipaddress.ip_address(found[0][4][0])
+    return None
 
 
 def interface_of(host: str) -> str:
@@ -29,10 +41,9 @@ def interface_of(host: str) -> str:
     """
     check_host(host)
     if is_loopback(host):
-        with suppress(ValueError):
-            address = ipaddress.ip_address(host)  # not all tasks need have the same
+        if address := _numeric(host):  # not all tasks need have the same
             return str(getattr(address, "ipv4_mapped", None) or address)
-        return "127.0.0.1"
+        return "::1" if host.lower().startswith(("ip6-", "localhost6")) else "127.0.0.1"
     with suppress(OSError):
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
         family, *_, place = found[0]

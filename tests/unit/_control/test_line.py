@@ -592,3 +592,15 @@ def test_a_worker_of_another_run_is_not_let_in(cluster, monkeypatch):
     with pytest.raises(Refused):
         connected({**endpoint, "token": "00" * 32}, monkeypatch)
     assert [line.index for line in opening.result(30)] == [0, 1]
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_all_hear_whose_connection_alters_messages(cluster, end):
+    three = cluster(3)
+    lines = three.open()
+    wires = [lines[0]._link._hub._wires[1], lines[1]._link]
+    wires[end]._session.outgoing.begin()  # as if one was left out on the way
+    wires[end].send(encode({"kind": "table"}))
+    wait_until(lambda: all(three.lost))
+    assert [[each.workers for each in lost] for lost in three.lost] == [[(1,)]] * 3
+    assert all("worker 1 had a message altered" in str(lost[0]) for lost in three.lost)

@@ -10,7 +10,6 @@ import threading
 import pytest
 
 import replicax as rx
-from replicax._net import is_loopback
 from replicax._ps import secret
 from replicax._ps.secret import cluster_secret
 from replicax.cluster_resolver import ClusterSpec
@@ -128,21 +127,6 @@ def test_several_machines_need_it_in_the_environment(folder):
     ):
         cluster_secret(ELSEWHERE)
     assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("localhost", True),
-        ("127.0.0.2", True),
-        ("::1", True),
-        ("192.0.2.1", False),
-        ("0.0.0.0", False),
-        ("localhost.example", False),
-    ],
-)
-def test_what_is_this_machine_for_sure(host, loopback):
-    assert is_loopback(host) is loopback
 
 
 def test_the_host_of_ipv6_has_no_brackets():
