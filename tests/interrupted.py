@@ -23,7 +23,7 @@ import numpy as np
 
 import replicax as rx
 
-ROWS, BATCH, LONGEST = 64, 16, 0.25
+ROWS, BATCH = 64, 16
 STEPS = ROWS // BATCH
 STRATEGIES = {
     "default": lambda: rx.get_strategy(),
@@ -176,12 +176,16 @@ def main(name, kind, interrupts):
     expected = {begun: trained.first}
     rounds = 60
     trained.train(rounds, [Recorded(trained, expected)])
+    trained.begin_anew()
+    began = time.monotonic()
+    trained.train(rounds)
+    longest = min(0.8 * (time.monotonic() - began), 3.0)  # else few fall into the work
     draw, raised, at, wrong = random.Random(7), 0, set(), []
     for _ in range(interrupts):
         trained.begin_anew()
         is_over = threading.Event()
         try:
-            thread = interrupt_after(draw.uniform(0, LONGEST), is_over)
+            thread = interrupt_after(draw.uniform(0, longest), is_over)
             trained.train(rounds)
         except KeyboardInterrupt:
             raised += 1
