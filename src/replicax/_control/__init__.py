@@ -11,9 +11,9 @@ from replicax._control._current import set_current as set_current
 from replicax._control._limits import Limits as Limits
 from replicax._control._line import Line as Line
 from replicax._control._meeting import meet as meet
-from replicax._control._meeting import split as split
-from replicax._control._meeting import wait_until_open as wait_until_open
 from replicax._control._message import EXIT_CODE as EXIT_CODE
 from replicax._control._offers import Offer as Offer
 from replicax._control._open import open_channel as open_channel
+from replicax._control._reach import split as split
+from replicax._control._reach import wait_until_open as wait_until_open
 from replicax._control._ticks import Ticks as Ticks

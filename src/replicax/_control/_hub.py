@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._control._ledger import Ledger
 from replicax._control._meeting import is_double, number_of, process_of
-from replicax._control._message import worker_lost
+from replicax._control._message import listed, worker_lost
 from replicax._control._notices import Notices
 from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 HUB = "the hub of the workers"  # its place in the cluster
 _HEARING_SECONDS = 2.0
-_SECONDS_TO_CONNECT = 60.0  # all workers were there just before
+_BACK = 5.0  # seconds in which a worker whose connection broke comes again, if it lives
+_LOOK = 0.1
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
@@ -63,7 +65,7 @@ class Hub:
         self._heard: set[int] = set()  # who has confirmed a verdict
         self._open = threading.Condition(self._lock)  # the wires that are still open: who is there
         self._wake = threading.Event()
-        self._gone: set[int] = set()  # who connected and left before all were here
+        self._lost: dict[int, float] = {}  # since when workers are, unless they come again
         self._complete = False
         self._closing = self._over = False
 
@@ -73,21 +75,31 @@ class Hub:
         self._door.open()
         return sock.getsockname()[1]
 
-    def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> list[int]:
+    def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> str:
         """Let the chief take part, wait for the others, and begin to watch.
 
         Returns:
-            The workers that have not come; if there are any, nothing begins.
+            Who is missing, in words; if anybody is, nothing begins.
         """
-        with self._lock:
+        deadline = time.monotonic() + self._limits.connecting
+        with self._open:
             self._add(0, mouth, host=host, pid=pid)
-            seconds = min(self._limits.joining, _SECONDS_TO_CONNECT)
-            self._open.wait_for(lambda: self._complete or self._gone, seconds)
-            missing = {index for index in range(self._size) if index not in self._mouths}
-            if self._gone or missing:
-                return sorted(self._gone or missing)
+            while not (self._complete or self._lost_ones() or time.monotonic() > deadline):
+                self._open.wait(_LOOK)
+            if not self._complete:
+                self._closing = True
+                missing = [each for each in range(self._size) if each not in self._mouths]
+                told = _told(self._lost_ones(), missing)
+                for wire in self._wires.values():
+                    wire.send(encode({"kind": "missing", "told": told}))
+                return told
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
-        return []
+        return ""
+
+    def lose(self, index: int) -> None:
+        """Note that a worker has left the meeting, which it does when all are here."""
+        with self._open:
+            self._lost[index] = time.monotonic()
 
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker."""
@@ -148,9 +160,10 @@ class Hub:
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index, process = number_of(caller, self._size), process_of(caller)
         with self._lock:
-            before = self._processes.setdefault(index, process)
-        if before is not process:
-            raise is_double(index, before, process)
+            there = self._processes.get(index, process)
+            is_taken = index in self._wires and there != process  # else it tries again
+            if self._complete or is_taken:
+                raise is_double(index, there, process)
         return {}
 
     def _serve(self, connection: Connection) -> None:
@@ -159,9 +172,13 @@ class Hub:
         index, wire = caller.hello["index"], Wire(sock, session)
         wire.start()
         with self._open:
-            self._wires[index] = wire
-            host, pid = self._processes[index]
-            self._add(index, wire, host=host, pid=pid)
+            if not self._complete and not self._closing:
+                before, self._wires[index] = self._wires.get(index), wire
+                self._processes[index] = host, pid = process_of(caller)
+                self._lost.pop(index, None)
+                self._add(index, wire, host=host, pid=pid)
+                if before:
+                    before.hang_up()
         self._hear(index, wire)
 
     def _add(self, index: int, mouth: Mouth, *, host: str, pid: int) -> None:
@@ -185,14 +202,25 @@ class Hub:
         except BROKEN:
             pass
         finally:  # also if it says what cannot be understood
-            if not self._closing:
-                self._end(index, "lost")  # unless it left before
+            self._part(index, wire)
             wire.close()
-            with self._open:
-                self._wires.pop(index, None)
-                if not self._complete:
-                    self._gone.add(index)
-                self._open.notify_all()
+
+    def _part(self, index: int, wire: Wire) -> None:
+        """Do without a wire that has ended."""
+        with self._open:
+            if self._wires.get(index) is not wire:
+                return
+            if not self._complete:
+                del self._mouths[index]
+                self._lost.setdefault(index, time.monotonic() + _BACK)
+            elif not self._closing:
+                self._end(index, "lost")  # unless it left before
+            del self._wires[index]
+            self._open.notify_all()
+
+    def _lost_ones(self) -> list[int]:
+        now, lost = time.monotonic(), sorted(self._lost.items())
+        return [index for index, since in lost if since <= now and index not in self._wires]
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
         """Note that a worker has ended, and look at once what that means."""
@@ -247,3 +275,10 @@ class Hub:
         for index, mouth in self._mouths.items():
             if index != but:
                 mouth.send(frame, payload)
+
+
+def _told(lost: list[int], missing: list[int]) -> str:
+    """Who is missing, in words."""
+    if lost:
+        return f"{listed(lost)} met the others, and then died before all were connected"
+    return f"{listed(missing)} met the others, and then did not connect to the chief"

@@ -17,7 +17,7 @@ class Limits:
         silence: A worker that says nothing for so long is gone. One that is alive and is waited
             for so long is worth a notice.
         timeout: Nobody waits longer than this for a worker, whatever it does; None for no limit.
-        joining: How long all workers have to connect to the chief.
+        joining: How long all workers have to meet.
         ending: How long the chief, if one is lost, waits for the others to end before it ends.
     """
 
@@ -41,6 +41,11 @@ class Limits:
     def deadlock(self) -> float:
         """How long workers that wait for each other are waited for: all end within `silence`."""
         return self.silence * 2 / 3
+
+    @property
+    def connecting(self) -> float:
+        """How long workers have to connect to the chief's hub once they have met."""
+        return min(self.joining, 60.0)
 
     @property
     def beat(self) -> float:

@@ -9,12 +9,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._ending import print_notice
 from replicax._control._message import listed
+from replicax._control._reach import NOTICE, PATIENCE, reach, split, unreached
 from replicax._control._wire import BROKEN, Wire, encode
 from replicax._core.errors import ClusterError
 from replicax._net import (
@@ -22,52 +23,46 @@ from replicax._net import (
     Connection,
     Denied,
     Door,
+    Forged,
     check_host,
     interface_of,
-    introduce,
-    own,
     printable,
-    tune,
 )
 
 if TYPE_CHECKING:
     from replicax._net import Secret
 
 CHIEF = "the chief of {} workers"  # its place in the cluster
-_PAUSE = 0.1  # seconds between two tries to reach a chief that is not there yet
-_FIRST_PAUSE = 0.005
-_NOTICE = 30.0  # seconds after which somebody who waits says so
-_NAME_NOTICE = 5.0  # the same where the chief's name is not known
-_NAME_PATIENCE = 60.0  # seconds until the name must be known: that of a pod comes with the pod
-_PATIENCE = 10.0  # seconds to say who one is
-_GRACE = 5.0  # seconds that workers give the chief, so that it is the one who says who is missing
-_SIGN_OF_LIFE = 2.0  # seconds that a worker has to show that it lives when another takes its number
-_HANGING_UP = 1.0  # seconds that workers have to take the offer
-_TRIES = (
-    5  # of a connection that ends in the handshake: a crowd of strangers may have pushed it out
-)
+_SIGN_OF_LIFE = 2.0  # seconds that a worker has to show that it lives
+_HANGING_UP = 1.0  # seconds that workers have to leave once all is said
 
 
+@contextmanager
 def meet(
     address: str,
     index: int,
     size: int,
+    offer: Mapping[str, Any] | None,
     *,
     seconds: float,
-    offer: Mapping[str, Any] | None,
     secret: Secret | None = None,
-) -> dict[str, Any]:
+    on_leaving: Callable[[int], None] = lambda index: None,
+) -> Generator[dict[str, Any], None, None]:
     """Wait until all workers of a cluster are there; give them what the chief offers.
+
+    The connections stay until the context ends, and workers end theirs last: who has hung up in it
+    is lost.
 
     Args:
         address: `host:port` of the chief.
         index: The number of this worker; 0 is the chief.
         size: How many workers there are.
-        seconds: How long to wait.
         offer: What the chief tells all; the others' is ignored.
+        seconds: How long to wait.
         secret: What the cluster's processes know; None if it has none.
+        on_leaving: Called on the chief with each worker that leaves after that.
 
-    Returns:
+    Yields:
         The chief's offer.
 
     Raises:
@@ -78,15 +73,14 @@ def meet(
     check_host(host)
     deadline = time.monotonic() + seconds
     if index == 0:
-        _Hall(size, secret).gather(host, port, deadline, dict(offer or {}))
-        return dict(offer or {})
-    return _ask_chief((host, port), index, size, deadline, secret)
-
-
-def split(address: str) -> tuple[str, int]:
-    """The host, without the brackets of IPv6, and the port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+        with _Hall(size, secret, on_leaving).gathered(host, port, deadline, dict(offer or {})):
+            yield dict(offer or {})
+        return
+    wire, said = _ask_chief((host, port), index, size, deadline, secret)
+    try:
+        yield said
+    finally:
+        wire.close()
 
 
 def number_of(caller: Caller, size: int) -> int:
@@ -125,6 +119,16 @@ def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denie
     )
 
 
+def incomplete(told: str, index: int) -> ClusterError:
+    """The error where not all workers come."""
+    return ClusterError(
+        "All workers of a cluster must start. "
+        f"Received: {told}; this is {f'worker {index}' if index else 'the chief'}. Nobody can "
+        "begin without all. Look at what they print; if they say that they cannot reach the "
+        "chief, open the port between the machines."
+    )
+
+
 @final
 class _Guest:
     """A worker that waits at the chief."""
@@ -148,30 +152,44 @@ class _Guest:
                 self._has_answered.set()
         self.wire.close()
 
+    def ask(self) -> None:
+        """Ask for a sign of life."""
+        self._has_answered.clear()
+        if self.wire:
+            self.wire.send(encode({"kind": "ping"}))
+
+    def has_answered(self) -> bool:
+        """Whether it does: a host that lost its power does not say that it is gone."""
+        return self._has_answered.wait(_SIGN_OF_LIFE)
+
     def is_alive(self) -> bool:
-        """Whether it answers: a host that lost its power does not say that it is gone."""
+        """Ask it, as soon as it is connected."""
         if not self._is_connected.wait(_SIGN_OF_LIFE):
             return False
-        self._has_answered.clear()
-        assert self.wire
-        self.wire.send(encode({"kind": "ping"}))
-        return self._has_answered.wait(_SIGN_OF_LIFE)
+        self.ask()
+        return self.has_answered()
 
 
 @final
 class _Hall:
     """The chief's end: who has come so far. A worker that hangs up has not come."""
 
-    def __init__(self, size: int, secret: Secret | None) -> None:
+    def __init__(self, size: int, secret: Secret | None, on_leaving: Callable[[int], None]) -> None:
         self._size = size
+        self._on_leaving = on_leaving
         self._guests: dict[int, _Guest] = {}
+        self._lost: dict[int, _Guest] = {}
+        self._has_begun = False
         self._changed = threading.Condition()
         self._door = Door(
-            secret, CHIEF.format(size), self._serve, admit=self._admit, patience=_PATIENCE
+            secret, CHIEF.format(size), self._serve, admit=self._admit, patience=PATIENCE
         )
 
-    def gather(self, host: str, port: int, deadline: float, offer: dict[str, Any]) -> None:
-        """Wait until all are there, and tell them the offer."""
+    @contextmanager
+    def gathered(
+        self, host: str, port: int, deadline: float, offer: dict[str, Any]
+    ) -> Generator[None, None, None]:
+        """Wait until all are there, and tell them the offer; they may leave in the end."""
         try:
             self._door.listen(interface_of(host), port)
         except OSError as error:
@@ -184,7 +202,13 @@ class _Hall:
         try:
             self._door.open()
             self._wait(port, deadline)
-            self._tell({"kind": "offer", "offer": offer})
+            while silent := self._silent():
+                for index, guest in silent:
+                    self._forget(index, guest)
+                self._wait(port, deadline)
+            self._door.shut()
+            self._begin(offer)
+            yield
         finally:
             self._door.shut()
             with self._changed:  # whoever hangs up has read all
@@ -194,21 +218,43 @@ class _Hall:
     def _wait(self, port: int, deadline: float) -> None:
         began = time.monotonic()
         with self._changed:
-            if self._changed.wait_for(self._is_complete, min(_NOTICE, deadline - began)):
+            if self._changed.wait_for(self._is_complete, min(NOTICE, deadline - began)):
                 return
             if time.monotonic() < deadline:
                 missing = listed(self._missing())
                 print_notice(f"the chief still waits for {missing} at port {port}")
             if self._changed.wait_for(self._is_complete, deadline - time.monotonic()):
                 return
-            missing = self._missing()
-        self._tell({"kind": "missing", "workers": missing})
-        raise ClusterError(
-            "All workers of a cluster must start. "
-            f"Received: nothing from {listed(missing)} in {time.monotonic() - began:.0f} s at port "
-            f"{port}; this is the chief. Nobody can begin without all. Look at what they print; if "
-            "they say that they cannot reach this machine, open the port between the machines."
-        )
+            told = f"{self._told()} in {time.monotonic() - began:.0f} s at port {port}"
+            self._tell({"kind": "missing", "told": told})
+        raise incomplete(told, 0)
+
+    def _told(self) -> str:
+        """Which workers are missing, in words."""
+        missing = self._missing()
+        never = [index for index in missing if index not in self._lost]
+        lost = [
+            f"worker {index} (host {guest.process[0]}, pid {guest.process[1]}) came and was lost"
+            for index, guest in sorted(self._lost.items())
+            if index in missing
+        ]
+        return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
+
+    def _silent(self) -> list[tuple[int, _Guest]]:
+        """Those that do not answer any more, though their connections stand."""
+        with self._changed:
+            guests = list(self._guests.items())
+        for _, guest in guests:
+            guest.ask()
+        return [(index, guest) for index, guest in guests if not guest.has_answered()]
+
+    def _begin(self, offer: dict[str, Any]) -> None:
+        with self._changed:
+            self._has_begun = True
+            missing = self._missing()  # since they were asked
+            self._tell({"kind": "offer", "offer": offer})
+        for index in missing:
+            self._on_leaving(index)
 
     def _missing(self) -> list[int]:
         guests = self._guests.items()
@@ -219,10 +265,9 @@ class _Hall:
         return not self._missing()
 
     def _tell(self, header: dict[str, Any]) -> None:
-        with self._changed:
-            for guest in self._guests.values():
-                if guest.wire:
-                    guest.wire.send(encode(header))
+        for guest in self._guests.values():
+            if guest.wire:
+                guest.wire.send(encode(header))
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index = number_of(caller, self._size)
@@ -252,36 +297,43 @@ class _Hall:
 
     def _forget(self, index: int, guest: _Guest) -> None:
         with self._changed:
-            if self._guests.get(index) is guest:
-                del self._guests[index]
-                self._changed.notify_all()
+            if self._guests.get(index) is not guest:
+                return
+            del self._guests[index]
+            self._lost[index] = guest
+            self._changed.notify_all()
+        if guest.wire:
+            guest.wire.close()  # if it lives, it comes again
+        if self._has_begun:
+            self._on_leaving(index)
 
 
 def _ask_chief(
     address: tuple[str, int], index: int, size: int, deadline: float, secret: Secret | None
-) -> dict[str, Any]:
-    try:
-        wire = _reach(address, index, size, deadline, secret)
+) -> tuple[Wire, dict[str, Any]]:
+    """The chief's offer, and the connection; a chief that ends meanwhile may come again."""
+    began = time.monotonic()
+    while True:
+        wire = reach(
+            address,
+            secret,
+            index=index,
+            wanted=CHIEF.format(size),
+            hello=hello(index),
+            deadline=deadline,
+        )
         try:
             answer = _heard(wire)
-        finally:
+        except BROKEN as error:
             wire.close()
-    except BROKEN as error:
-        if isinstance(error, ClusterError):
-            raise
-        raise ClusterError(
-            "At the chief's address its workers meet. "
-            f"Received: {error!r} from {address[0]}:{address[1]}. Another program listens there, "
-            "the chief has ended, or the time is over. See what the chief prints, and whether its "
-            "address is right."
-        ) from error
-    if answer.get("kind") == "missing":
-        raise ClusterError(
-            "All workers of a cluster must start. "
-            f"Received: nothing from {listed(answer['workers'])}; this is worker {index}. Nobody "
-            "can begin without all. Look at what they print, and whether they reach the chief."
-        )
-    return answer["offer"]
+            if isinstance(error, Forged) or time.monotonic() >= deadline:
+                raise unreached(address, index, error, time.monotonic() - began) from error
+            print_notice(f"worker {index} has lost the chief, and waits for it to come again")
+            continue
+        if answer.get("kind") == "missing":
+            wire.close()
+            raise incomplete(answer["told"], index)
+        return wire, answer["offer"]
 
 
 def _heard(wire: Wire) -> dict[str, Any]:
@@ -289,104 +341,3 @@ def _heard(wire: Wire) -> dict[str, Any]:
     while (answer := wire.receive().header).get("kind") == "ping":
         wire.send(encode({"kind": "here"}))
     return answer
-
-
-def _reach(
-    address: tuple[str, int], index: int, size: int, deadline: float, secret: Secret | None
-) -> Wire:
-    """Be let in by a chief that may not have started yet."""
-    tries = 0
-    while True:
-        sock = _connect(address, index, deadline)
-        tries += 1
-        try:
-            return dial(
-                sock,
-                secret,
-                place=f"worker {index}",
-                wanted=CHIEF.format(size),
-                hello=hello(index),
-                peer=f"the chief at {address[0]}:{address[1]}",
-                deadline=min(deadline, time.monotonic() + _PATIENCE) + _GRACE,
-                seconds=max(_PAUSE, deadline - time.monotonic()) + _GRACE,
-            )
-        except (EOFError, ConnectionResetError, BrokenPipeError):
-            if tries == _TRIES:
-                raise
-            time.sleep(_PAUSE)
-
-
-def dial(sock: socket.socket, secret: Secret | None, *, seconds: float | None, **who: Any) -> Wire:
-    """Make a wire of a connection, once both ends know who is there.
-
-    Args:
-        sock: The connection; it is closed if this raises.
-        secret: What the cluster's processes know.
-        seconds: How long an answer may take; None for no limit.
-        **who: What `introduce` takes.
-    """
-    with ExitStack() as kept:
-        kept.enter_context(sock)
-        session, _ = introduce(tune(own(sock)), secret, **who)
-        sock.settimeout(seconds)
-        kept.pop_all()
-    return Wire(sock, session)
-
-
-def _connect(address: tuple[str, int], index: int, deadline: float) -> socket.socket:
-    began, told, named = time.monotonic(), False, time.monotonic()
-    where = f"{address[0]}:{address[1]}"
-    while True:
-        now = time.monotonic()
-        try:
-            return _connected(address, max(_PAUSE, min(10.0, deadline - now)))
-        except socket.gaierror as error:
-            if now >= min(deadline, named + _NAME_PATIENCE):
-                raise ClusterError(
-                    "The chief's address names a machine that its workers can find. "
-                    f"Received: {address[0]!r}, which no name service has known for "
-                    f"{now - named:.0f} s ({error.strerror}); this is worker {index}. Correct the "
-                    "name in the description of the cluster, or see whether that machine, or pod, "
-                    "has started."
-                ) from error
-            if now - began > _NAME_NOTICE and not told:
-                told = True
-                print_notice(f"worker {index} does not find the chief's host name {address[0]!r}")
-        except OSError as error:
-            named = now
-            if now >= deadline:
-                raise ClusterError(
-                    "Every worker has to reach the chief by TCP. "
-                    f"Received: {error} at {where} for {now - began:.0f} s. It may not run, its "
-                    "address may be wrong, or a firewall closes the port. Start it, and look "
-                    "whether this machine reaches that address."
-                ) from error
-            if now - began > _NOTICE and not told:
-                told = True
-                print_notice(f"worker {index} still cannot reach the chief at {where}")
-        _pause(now - began)
-
-
-def wait_until_open(address: str, seconds: float) -> None:
-    """Wait until somebody listens at `host:port`, or the time is over: then others say so."""
-    began = time.monotonic()
-    while (waited := time.monotonic() - began) < seconds:
-        with suppress(OSError):
-            _connected(split(address), seconds - waited).close()
-            return
-        _pause(waited)
-
-
-def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
-    with ExitStack() as kept:
-        sock = kept.enter_context(socket.create_connection(address, seconds))
-        # Where nobody listens on this machine, TCP may take that port as its own, and find itself.
-        if sock.getsockname() == sock.getpeername():
-            raise ConnectionRefusedError("nobody listens there")
-        kept.pop_all()
-    return sock
-
-
-def _pause(waited: float) -> None:
-    """Who was started together with us comes soon; who is late may be later."""
-    time.sleep(min(_PAUSE, _FIRST_PAUSE + waited / 10))

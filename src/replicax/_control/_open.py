@@ -9,21 +9,23 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
 from replicax._control._line import Line
-from replicax._control._meeting import dial, hello
-from replicax._control._message import listed
+from replicax._control._meeting import hello, incomplete
+from replicax._control._reach import reach, unreached
 from replicax._control._wire import BROKEN, Wire, decode, encode
-from replicax._core.errors import ClusterError, WorkerLost
 from replicax._core.interrupts import uninterrupted
-from replicax._net import PATIENCE, Forged, Secret, interface_of
+from replicax._net import Forged, Secret, interface_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from replicax._control._limits import Limits
+    from replicax._core.errors import WorkerLost
 
 Endpoint = dict[str, Any]
 
@@ -33,7 +35,7 @@ def open_channel(
     size: int,
     *,
     host: str,
-    announce: Callable[[Endpoint | None], Endpoint],
+    announce: Callable[..., AbstractContextManager[Endpoint]],
     limits: Limits,
     secret: Secret | None = None,
     port: int = 0,
@@ -48,6 +50,8 @@ def open_channel(
         host: Where the others reach the chief. Only the chief's counts.
         announce: Called once by every worker. It takes what the chief has to say, None from the
             others, and gives that to all: host, port, and a token that nobody else should see.
+            Workers leave its context when all are connected; if the chief hears that one does
+            before, it calls `on_leaving` with its number.
         limits: What the watchdog goes by.
         secret: What the cluster's processes know; None if it has none.
         port: Where the chief listens; 0 lets the system choose.
@@ -64,14 +68,15 @@ def open_channel(
         token = secrets.token_hex(32)
         hub = Hub(size, _of_run(secret, token), limits=limits, on_notice=on_notice)
         try:
-            announce({"host": host, "port": hub.listen(interface_of(host), port), "token": token})
-            return _join_here(hub, size, limits=limits, on_failure=on_failure)
+            own = {"host": host, "port": hub.listen(interface_of(host), port), "token": token}
+            with announce(own, on_leaving=hub.lose):
+                return _join_here(hub, size, limits=limits, on_failure=on_failure)
         except BaseException:
             hub.close()
             raise
-    endpoint = announce(None)
-    own = _of_run(secret, str(endpoint["token"]))
-    return _join(endpoint, own, index, size, limits=limits, on_failure=on_failure)
+    with announce(None) as endpoint:
+        own = _of_run(secret, str(endpoint["token"]))
+        return _join(endpoint, own, index, size, limits=limits, on_failure=on_failure)
 
 
 def _of_run(secret: Secret | None, token: str) -> Secret:
@@ -128,20 +133,14 @@ def _join_here(
         on_failure=on_failure,
         lateness=hub.lateness,
     )
-    missing = hub.join_chief(_Mouth(line), host=socket.gethostname(), pid=os.getpid())
-    if missing:
-        raise ClusterError(
-            "All workers of a cluster connect to the chief when they start. "
-            f"Received: no connection of {listed(missing)}, or one that has ended. Without all of "
-            "them nobody can begin. Look at what they print; if they say that they cannot reach "
-            "this machine, open the port between the machines."
-        )
+    if told := hub.join_chief(_Mouth(line), host=socket.gethostname(), pid=os.getpid()):
+        raise incomplete(told, 0)
     line.start()
     return line
 
 
 def _join(
-    endpoint: Mapping[str, Any],
+    endpoint: Endpoint,
     secret: Secret,
     index: int,
     size: int,
@@ -149,17 +148,7 @@ def _join(
     limits: Limits,
     on_failure: Callable[[WorkerLost], None],
 ) -> Line:
-    wire = _connect(endpoint, secret, index, limits)
-    try:
-        welcome, _ = wire.receive()
-    except BROKEN as error:
-        wire.close()
-        raise ClusterError(
-            "All workers of a cluster connect to the chief when they start. "
-            f"Received: {error!r} for worker {index} of {size} from {endpoint['host']}:"
-            f"{endpoint['port']}. The chief hangs up when not all workers come in time, and when "
-            "it ends. See what it prints."
-        ) from error
+    wire, welcome = _connect(endpoint, secret, index, limits)
     line = Line(index, size, link=wire, limits=limits, on_failure=on_failure)
     line.take(welcome)
     wire.start()
@@ -168,28 +157,33 @@ def _join(
     return line
 
 
-def _connect(endpoint: Mapping[str, Any], secret: Secret, index: int, limits: Limits) -> Wire:
-    address = (str(endpoint["host"]), int(endpoint["port"]))
-    try:
-        return dial(
-            socket.create_connection(address, limits.joining),
+def _connect(
+    endpoint: Endpoint, secret: Secret, index: int, limits: Limits
+) -> tuple[Wire, dict[str, Any]]:
+    """A connection to the hub, and what it says when all have one. If it breaks, another one."""
+    began, address = time.monotonic(), (str(endpoint["host"]), int(endpoint["port"]))
+    deadline = began + limits.connecting
+    while True:
+        wire = reach(
+            address,
             secret,
-            place=f"worker {index}",
+            index=index,
             wanted=HUB,
             hello=hello(index),
-            peer=f"the chief at {address[0]}:{address[1]}",
-            deadline=time.monotonic() + PATIENCE,
-            seconds=None,
+            deadline=deadline,
+            has_started=True,
         )
-    except BROKEN as error:
-        if isinstance(error, ClusterError):
-            raise
-        raise ClusterError(
-            "Every worker has to reach the chief by TCP. "
-            f"Received: {error!r} at {address[0]}:{address[1]}. Workers agree, and notice when one "
-            "is lost, by way of the chief. Let the cluster's address of the chief be one that the "
-            "others reach, and open this port."
-        ) from error
+        try:
+            welcome = wire.receive().header
+        except BROKEN as error:
+            wire.close()
+            if isinstance(error, Forged) or time.monotonic() >= deadline:
+                raise unreached(address, index, error, time.monotonic() - began) from error
+            continue
+        if welcome.get("kind") == "missing":
+            wire.close()
+            raise incomplete(welcome["told"], index)
+        return wire, welcome
 
 
 def _hear(line: Line, wire: Wire) -> None:

@@ -121,14 +121,18 @@ class Wire:
             while self._file.read1(_CHUNK):
                 pass
 
+    def hang_up(self) -> None:
+        """End the connection, which wakes who receives; that thread closes it."""
+        with suppress(OSError):  # the other end was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End the connection; what waits is dropped."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
-        with suppress(OSError):  # the other end was faster
-            self._sock.shutdown(socket.SHUT_RDWR)  # this also wakes the thread that receives
+        self.hang_up()
         self._file.close()
         self._sock.close()
 

@@ -5,9 +5,11 @@ Who is in the cluster is known already (`cluster_resolver`). JAX can join once, 
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +49,7 @@ from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 logger = logging.getLogger("replicax")
 
-Announce = Callable[[dict[str, Any] | None], dict[str, Any]]
+Announce = Callable[..., AbstractContextManager[dict[str, Any]]]
 
 _SECONDS_TO_JOIN = 300.0
 # All have said good-bye over the channel before.
@@ -221,14 +223,18 @@ def _at_address(process: JaxProcess, seconds: float | None, secret: Secret | Non
     """The chief's endpoint, told at the address that the cluster's description gives."""
     address, size, index = process
     limit = seconds or _SECONDS_TO_JOIN
-    return lambda offer: meet(address, index, size, seconds=limit, offer=offer, secret=secret)
+    return functools.partial(meet, address, index, size, seconds=limit, secret=secret)
 
 
-def _by_devices(endpoint: dict[str, Any] | None) -> dict[str, Any]:
+@contextmanager
+def _by_devices(
+    endpoint: dict[str, Any] | None, on_leaving: Callable[[int], None] | None = None
+) -> Generator[dict[str, Any], None, None]:
     """The chief's endpoint, by way of the devices, where JAX has taken the address already."""
+    del on_leaving  # there is no connection yet
     text = json.dumps(endpoint or {}).encode().ljust(_ENDPOINT_BYTES)
     sent = multihost_utils.broadcast_one_to_all(np.frombuffer(text, np.uint8))
-    return json.loads(np.asarray(sent).tobytes())
+    yield json.loads(np.asarray(sent).tobytes())
 
 
 def _check_same(process: JaxProcess) -> None:

@@ -9,15 +9,17 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
-from replicax._control import Limits, Ticks, _arrivals, _ledger, _open, open_channel
+from replicax._control import Limits, Ticks, _arrivals, _hub, _ledger, _open, open_channel
 from replicax._control._calls import Calls
 from replicax._control._lateness import Lateness
+from replicax._control._reach import reach
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
-from replicax._net import Refused
+from replicax._net import Refused, hang_up
 from replicax.launch._ports import free_ports
 
 from helpers import begun_threads, wait_until
@@ -30,10 +32,14 @@ class Announcement:
         self.endpoint = None
         self._made = threading.Event()
 
-    def __call__(self, endpoint):
+    @contextmanager
+    def __call__(self, endpoint, on_leaving=None):
         if endpoint is not None:
-            self.endpoint = endpoint
+            self.endpoint, self.tell_of_leaving = endpoint, on_leaving
             self._made.set()
+        yield self.wait()
+
+    def wait(self):
         assert self._made.wait(30)
         return self.endpoint
 
@@ -46,11 +52,16 @@ def answer(sock):
         return b""
 
 
-def connected(endpoint, monkeypatch):
-    """A wire to the hub of somebody who knows what worker 1 knows."""
-    monkeypatch.setattr(_open, "hello", lambda index: {"index": index, "host": "far", "pid": 7})
-    own = _open._of_run(None, endpoint["token"])
-    return _open._connect(endpoint, own, 1, Limits(joining=30.0))
+def connected(endpoint, index=1, **hello):
+    """A wire to the hub of somebody who knows what a worker knows."""
+    return reach(
+        (endpoint["host"], endpoint["port"]),
+        _open._of_run(None, endpoint["token"]),
+        index=index,
+        wanted=_hub.HUB,
+        hello={"index": index, "host": "far", "pid": 7, **hello},
+        deadline=time.monotonic() + 30,
+    )
 
 
 class Cluster:
@@ -470,11 +481,11 @@ def test_the_others_wait_longer_for_nothing_after_a_preemption(cluster):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_who_says_what_cannot_be_understood_is_lost(cluster, monkeypatch):
+def test_who_says_what_cannot_be_understood_is_lost(cluster):
     two = cluster()
     opening = two.submit(two.open, [0])
-    endpoint = two.announce(None)
-    wire = connected(endpoint, monkeypatch)
+    endpoint = two.announce.wait()
+    wire = connected(endpoint)
     assert wire.receive().header["kind"] == "welcome"
     opening.result(30)
     wire.send(encode({"kind": "beat", "step": "three"}))
@@ -519,7 +530,7 @@ def test_an_error_without_a_cause_elsewhere_is_not_explained(cluster):
 def test_who_does_not_know_the_token_is_not_let_in(cluster):
     two = cluster()
     opening = two.submit(two.open)
-    address = two.announce(None)["host"], two.announce(None)["port"]
+    address = two.announce.wait()["host"], two.announce.wait()["port"]
     for said in (
         encode({"token": "wrong", "index": 1, "size": 2}),
         b"\xff\xff\xff\xff" + b"x" * 9999,
@@ -550,18 +561,16 @@ def test_all_workers_have_to_come(cluster):
 def test_the_chief_has_to_be_reached(cluster):
     two = cluster()
     with free_ports(1) as (port,):
-        two.announce({"host": "127.0.0.1", "port": port, "token": ""})
-        with pytest.raises(
-            ClusterError, match="Workers agree, and notice when one is lost, by way"
-        ):
+        endpoint = {"host": "127.0.0.1", "port": port, "token": ""}
+        with two.announce(endpoint), pytest.raises(ClusterError, match=f"127.0.0.1:{port}"):
             two.open([1])
 
 
-def test_who_says_nothing_is_lost(cluster, monkeypatch):
+def test_who_says_nothing_is_lost(cluster):
     two = cluster(silence=1.0)
     opening = two.submit(two.open, [0])
-    endpoint = two.announce(None)
-    wire = connected(endpoint, monkeypatch)
+    endpoint = two.announce.wait()
+    wire = connected(endpoint)
     assert wire.receive().header["kind"] == "welcome"
     opening.result(30)
     wait_until(lambda: two.lost[0])
@@ -577,20 +586,74 @@ def test_an_endpoint_is_json(cluster):
     assert len(two.announce.endpoint["token"]) == 64
 
 
-def test_all_know_at_once_when_a_worker_dies_before_all_are_connected(cluster, monkeypatch):
+@pytest.fixture
+def come_to_hub(monkeypatch):
+    """The numbers of the workers that have connected to the hub."""
+    come, real = [], _hub.Hub._add
+
+    def add(self, index, *args, **more):
+        real(self, index, *args, **more)
+        come.append(index)
+
+    monkeypatch.setattr(_hub.Hub, "_add", add)
+    return come
+
+
+@pytest.mark.parametrize("connects", [True, False])
+def test_all_know_at_once_when_a_worker_dies_after_the_meeting(cluster, come_to_hub, connects):
+    four = cluster(4)
+    opening = [four.submit(four._open, index) for index in (0, 2)]
+    if connects:
+        connected(four.announce.wait()).close()
+    wait_until(lambda: len(come_to_hub) == 2 + connects)
+    began = time.monotonic()
+    four.announce.tell_of_leaving(1)
+    for each in opening:
+        with pytest.raises(ClusterError, match="worker 1 met the others, and then died"):
+            each.result(10)
+    assert time.monotonic() - began < 4
+
+
+def test_a_worker_that_does_not_come_back_is_lost(cluster, monkeypatch):
+    monkeypatch.setattr(_hub, "_BACK", 0.5)
     three = cluster(3)
     opening = three.submit(three.open, [0])
-    connected(three.announce(None), monkeypatch).close()
+    connected(three.announce.wait()).close()
     with pytest.raises(ClusterError, match="worker 1"):
         opening.result(10)
 
 
-def test_a_worker_of_another_run_is_not_let_in(cluster, monkeypatch):
+@pytest.mark.parametrize("how", ["before the answer", "after it", "while it is there"])
+def test_a_worker_whose_connection_breaks_while_all_join_connects_again(cluster, monkeypatch, how):
+    three = cluster(3)
+    real, broken = _hub.Hub._serve, []
+
+    def serve(self, connection):
+        if connection.caller.hello["index"] == 1 and not broken:
+            broken.append(connection)
+            if how == "before the answer":
+                return
+            if how == "after it":
+                hang_up(connection.sock)
+        real(self, connection)
+
+    monkeypatch.setattr(_hub.Hub, "_serve", serve)
+    opening = [three.submit(three._open, index) for index in (0, 1)]
+    wait_until(lambda: broken)
+    if how == "while it is there":
+        hang_up(broken[0].sock)
+    opening.append(three.submit(three._open, 2))
+    three.lines = [each.result(30) for each in opening]
+    assert three.all(lambda line: line.exchange("x", line.index)) == [[0, 1, 2]] * 3
+    assert three.lost == [[], [], []]
+
+
+def test_a_worker_of_another_run_is_not_let_in(cluster):
     two = cluster()
     opening = two.submit(two.open)
-    endpoint = two.announce(None)
+    endpoint = two.announce.wait()
     with pytest.raises(Refused):
-        connected({**endpoint, "token": "00" * 32}, monkeypatch)
+        connected({**endpoint, "token": "00" * 32})
     assert [line.index for line in opening.result(30)] == [0, 1]
 
 

@@ -21,20 +21,22 @@ SECONDS = 60  # for what takes one or two; the machine may be busy
 
 START = """
 import json, os, sys, time
+from contextlib import contextmanager
 from pathlib import Path
 from replicax._control import Limits, open_channel
 from replicax._core.progress import begin_step
 
 index, size, silence = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 
-def announce(endpoint):
+@contextmanager
+def announce(endpoint, on_leaving=None):
     path = Path("endpoint")
     if endpoint:
         Path("unfinished").write_text(json.dumps(endpoint))
         Path("unfinished").rename(path)
     while not path.exists():
         time.sleep(0.01)
-    return json.loads(path.read_text())
+    yield json.loads(path.read_text())
 
 def step():
     begin_step("train step", common=True)

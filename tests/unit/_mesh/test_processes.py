@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import jax
 import pytest
@@ -170,6 +171,23 @@ def test_all_say_which_worker_never_started(cluster):
         assert "ClusterError: All workers of a cluster must start." in said
         assert "Received: nothing from worker 2" in said
         assert whose in said
+
+
+def test_all_say_which_worker_died_right_after_the_meeting(cluster):
+    program = """
+    import os, signal
+    from replicax._control import _open
+    if index == 1:
+        _open._join = lambda *args, **more: os.kill(os.getpid(), signal.SIGKILL)
+    rx.MultiWorkerMirroredStrategy(resolver, options)
+    """
+    began = time.monotonic()
+    chief, killed, other = cluster(program, [0, 1, 2], 3)
+    assert time.monotonic() - began < 40
+    assert killed[0] == -signal.SIGKILL
+    for code, said in (chief, other):
+        assert code == 1
+        assert "ClusterError: All workers of a cluster must start. Received: worker 1 " in said
 
 
 def test_jax_must_not_be_used_before(cluster):

@@ -1,0 +1,153 @@
+"""Reaching the chief, who may not listen yet, or be behind somebody who hangs up until then."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any
+
+from replicax._control._ending import print_notice
+from replicax._control._wire import Wire
+from replicax._core.errors import ClusterError
+from replicax._net import introduce, own, tune
+
+if TYPE_CHECKING:
+    from replicax._net import Secret
+
+PATIENCE = 10.0  # seconds to say who one is
+_PAUSE = 0.1  # seconds between two tries
+_FIRST_PAUSE = 0.005
+NOTICE = 30.0  # seconds after which somebody who waits says so
+_NAME_NOTICE = 10.0  # the same where the chief's name is not known: a pod's comes with the pod
+_GRACE = 5.0  # seconds that workers give the chief, so that it is the one who says who is missing
+
+
+def split(address: str) -> tuple[str, int]:
+    """The host, without the brackets of IPv6, and the port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def reach(
+    address: tuple[str, int],
+    secret: Secret | None,
+    *,
+    index: int,
+    wanted: str,
+    hello: dict[str, Any],
+    deadline: float,
+    has_started: bool = False,
+) -> Wire:
+    """Try until the chief has let this worker in, or the time is over.
+
+    Args:
+        address: Where the chief listens.
+        secret: What the cluster's processes know; None if it has none.
+        index: The number of this worker.
+        wanted: The place that should be at the other end.
+        hello: What this worker says of itself.
+        deadline: Until when, by `time.monotonic`.
+        has_started: Whether the chief listened before, so that it is gone if nobody does.
+
+    Raises:
+        ClusterError: If that takes too long; or `Refused`, if one side does not believe the other.
+    """
+    began, is_told = time.monotonic(), False
+    while True:
+        now = time.monotonic()
+        try:
+            return dial(
+                _connected(address, max(_PAUSE, min(PATIENCE, deadline - now))),
+                secret,
+                place=f"worker {index}",
+                wanted=wanted,
+                hello=hello,
+                peer=f"the chief at {address[0]}:{address[1]}",
+                deadline=min(deadline, now + PATIENCE) + _GRACE,
+                seconds=max(_PAUSE, deadline - now) + _GRACE,
+            )
+        except ClusterError:
+            raise
+        except (OSError, EOFError) as error:
+            is_gone = has_started and isinstance(error, ConnectionRefusedError)
+            if is_gone or now >= deadline:
+                raise unreached(address, index, error, now - began) from error
+            patience = _NAME_NOTICE if isinstance(error, socket.gaierror) else NOTICE
+            if now - began > patience and not is_told:
+                is_told = True
+                print_notice(
+                    f"worker {index} still cannot reach the chief at {address[0]}:{address[1]}: "
+                    f"{_reason(error)}"
+                )
+        _pause(now - began)
+
+
+def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Wire:
+    """Make a wire of a connection, once both ends know who is there.
+
+    Args:
+        sock: The connection; it is closed if this raises.
+        secret: What the cluster's processes know.
+        seconds: How long an answer may take.
+        **who: What `introduce` takes.
+    """
+    with ExitStack() as kept:
+        kept.enter_context(sock)
+        session, _ = introduce(tune(own(sock)), secret, **who)
+        sock.settimeout(seconds)
+        kept.pop_all()
+    return Wire(sock, session)
+
+
+def unreached(
+    address: tuple[str, int], index: int, error: Exception, seconds: float
+) -> ClusterError:
+    """The error of a worker that the chief does not answer."""
+    if isinstance(error, socket.gaierror):
+        return ClusterError(
+            "The chief's address names a machine that its workers can find. "
+            f"Received: {address[0]!r}, which no name service has known for {seconds:.0f} s "
+            f"({error.strerror}); this is worker {index}. Correct the name in the description of "
+            "the cluster, or see whether that machine, or pod, has started."
+        )
+    return ClusterError(
+        "Every worker has to reach the chief by TCP. "
+        f"Received: {_reason(error)} at {address[0]}:{address[1]} for {seconds:.0f} s; this is "
+        f"worker {index}. The chief may not run, another program may have that address, or a "
+        "firewall closes the port. See what the chief prints, and look whether this machine "
+        "reaches that address."
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no name service knows its host's name"
+    if isinstance(error, EOFError):
+        return "a connection that ended without an answer"
+    return str(error) or "no answer in time"
+
+
+def wait_until_open(address: str, seconds: float) -> None:
+    """Wait until somebody listens at `host:port`, or the time is over: then others say so."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < seconds:
+        with suppress(OSError):
+            _connected(split(address), seconds - waited).close()
+            return
+        _pause(waited)
+
+
+def _connected(address: tuple[str, int], seconds: float) -> socket.socket:
+    with ExitStack() as kept:
+        sock = kept.enter_context(socket.create_connection(address, seconds))
+        # Where nobody listens on this machine, TCP may take that port as its own, and find itself.
+        if sock.getsockname() == sock.getpeername():
+            raise ConnectionRefusedError("nobody listens there")
+        kept.pop_all()
+    return sock
+
+
+def _pause(waited: float) -> None:
+    """Who was started together with us comes soon; who is late may be later."""
+    time.sleep(min(_PAUSE, _FIRST_PAUSE + waited / 10))
