@@ -91,4 +91,9 @@ def _part(how: Settlement, new: Any, old: Any, group: SyncGroup) -> Any:
         return new * group.share if group.share else jnp.zeros_like(new)
     if how is Settlement.FIRST:
         return jnp.where(group.replica_id() == 0, new, jnp.zeros_like(new))
-    return new - old if how is Settlement.SUM_OF_CHANGES else new
+    return change(new, old) if how is Settlement.SUM_OF_CHANGES else new
+
+
+def change(new: Any, old: Any) -> Any:
+    """What was added to a value; nothing where it stays, also at infinity."""
+    return jnp.where(new == old, jnp.zeros_like(new), new - old)

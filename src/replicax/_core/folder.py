@@ -62,11 +62,11 @@ class NewFolder:
         try:
             _sync_all(self.path)
             if replace or not self.target.exists():
-                self._take_place()
+                self._take_place(replace)
         finally:
             self.discard()
 
-    def _take_place(self) -> None:
+    def _take_place(self, replace: bool) -> None:
         aside = set_aside(self.target)
         if self.target.exists():
             _remove_tree(aside)
@@ -74,6 +74,8 @@ class NewFolder:
         try:
             os.rename(self.path, self.target)
         except OSError:
+            if not replace and self.target.exists():  # another process was faster
+                return
             with contextlib.suppress(OSError):
                 os.rename(aside, self.target)
             raise
@@ -176,7 +178,8 @@ def _last_change(folder: Path) -> float:
 
 
 def _absolute(target: str | os.PathLike[str]) -> Path:
-    return Path(os.path.abspath(target))
+    """The place itself, where `target` is a link to it."""
+    return Path(os.path.realpath(target))
 
 
 def _partial(target: Path) -> Path:

@@ -46,9 +46,12 @@ def private_folder(folder: Path, name: str) -> Path:
         (folder / name).mkdir(parents=True, exist_ok=True)
         return folder / name
     inside = Path(os.path.abspath(folder / name))
-    inside.parent.parent.mkdir(parents=True, exist_ok=True)
+    # `parents=True` would let the umask choose the mode of those above.
+    for above in reversed(inside.parents):
+        if not above.exists():
+            above.mkdir(exist_ok=True, mode=0o700)
+    inside.mkdir(exist_ok=True, mode=0o700)
     for one in (inside.parent, inside):
-        one.mkdir(exist_ok=True, mode=0o700)
         about = one.stat()
         if about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE:
             raise InsecureFolder(one)

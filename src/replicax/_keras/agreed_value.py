@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from replicax._core.aggregation import Settlement, settle
+from replicax._core.aggregation import Settlement, change, settle
 from replicax._core.context import current_frame
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
@@ -70,7 +70,7 @@ def assign_parts(variable: Any, whole: Any) -> Any:
         whole: Its value with the new part.
     """
     if variable.aggregation == "sum" and _compat.get_stateless_scope() is not None:
-        return variable.assign_add(whole - variable.read_value())  # what stays counts once
+        return variable.assign_add(change(whole, variable.read_value()))  # what stays counts once
     return variable.assign(whole)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 import jax
 import jax.numpy as jnp
 
+from replicax._core.aggregation import change
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.capture import TraceAgain
@@ -209,7 +210,7 @@ class Recorder:
             if added and added.is_sum and added.total is not None and new is added.value:
                 found.append((variable, "add", jnp.broadcast_to(added.total, shape)))
             elif (added and added.is_sum and added.total is None) or _accumulates(variable):
-                found.append((variable, "add", new - old))
+                found.append((variable, "add", change(new, old)))
             elif id(variable) in pushed:
                 raise _both(variable)
             else:

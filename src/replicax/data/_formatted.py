@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from replicax._core.errors import UsageError
 from replicax.data._element import as_element
 
 # Formats that give arrays, or what the owner's own transform makes; the others give lists, data
@@ -110,9 +111,17 @@ def _typed(source: Any, rows: dict[str, Any]) -> dict[str, Any]:
     """Values as arrays; those of numbers in the types of the features: NumPy's format widens."""
     types = _types(source)
     arrays = {name: as_element(value) for name, value in rows.items()}
-    return {name: _as_type(array, types.get(name)) for name, array in arrays.items()}
+    return {name: _as_type(name, array, types.get(name)) for name, array in arrays.items()}
 
 
-def _as_type(array: Any, kind: np.dtype | None) -> Any:
+def _as_type(name: str, array: Any, kind: np.dtype | None) -> Any:
     is_number = getattr(getattr(array, "dtype", None), "kind", None) in ("i", "u", "f")
-    return array.astype(kind, copy=False) if is_number and kind is not None else array
+    if not is_number or kind is None:
+        return array
+    if kind.kind in "iu" and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise UsageError(
+            f"A column of integers needs a value in every row. Received: column {name!r}, which "
+            "is empty (null) in some rows. Fill them with `map`, drop those rows with `filter`, or "
+            "leave the column out with `select_columns`."
+        )
+    return array.astype(kind, copy=False)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from replicax._control import Channel
 
+_OWN = frozenset({"_objects", "_tracked", "_count", "_writer", "_channel", "_restored"})
+
 
 @final
 class Checkpoint:
@@ -96,7 +98,7 @@ class Checkpoint:
             return objects[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
+        if name in _OWN:
             super().__setattr__(name, value)
         else:
             self._track(name, value)
@@ -107,7 +109,7 @@ class Checkpoint:
 
     def _track(self, name: str, value: Any) -> None:
         """Add an object, and give it what was restored for it before it came."""
-        if name.startswith("_") or hasattr(type(self), name):
+        if name in _OWN or hasattr(type(self), name):
             raise UsageError(
                 f"{name!r} is a name of the checkpoint itself. Give the object another one."
             )

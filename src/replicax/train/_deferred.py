@@ -100,11 +100,19 @@ def _is_optional(part: Part) -> bool:
     return isinstance(part, LeftOvers) or part.optional
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class _FollowedList(UserList[Any]):
     """A list of a checkpoint that says when something was added."""
 
-    def __init__(self, data: list[Any], call: Callable[[], object]) -> None:
-        self.data, self._call = data, call
+    def __init__(self, data: list[Any], call: Callable[[], object] | None = None) -> None:
+        if call is None:  # a slice, copy or sum, which is no part of the checkpoint
+            super().__init__(data)
+        else:
+            self.data = data
+        self._call = call or _nothing
 
     def __setitem__(self, index: Any, item: Any) -> None:
         super().__setitem__(index, item)
@@ -130,12 +138,22 @@ class _FollowedList(UserList[Any]):
 class _FollowedDict(UserDict[Any, Any]):
     """A dict of a checkpoint that says when something was added."""
 
-    def __init__(self, data: dict[Any, Any], call: Callable[[], object]) -> None:
-        self.data, self._call = data, call
+    def __init__(
+        self, data: dict[Any, Any] | None = None, call: Callable[[], object] | None = None
+    ) -> None:
+        self._call = _nothing
+        if call is None:  # a copy or union, which is no part of the checkpoint
+            super().__init__(data)
+        else:
+            self.data, self._call = {} if data is None else data, call
 
     def __setitem__(self, key: Any, item: Any) -> None:
         super().__setitem__(key, item)
         self._call()
+
+    def __ior__(self, other: Any) -> _FollowedDict:
+        self.update(other)
+        return self
 
 
 def followed(value: Any, call: Callable[[], object]) -> Any:

@@ -58,7 +58,7 @@ class LeftOvers:
 
     Args:
         name: Its name in the checkpoint.
-        owner: That of one optimizer.
+        owner: What one optimizer keeps.
     """
 
     name: str
@@ -111,7 +111,18 @@ def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Par
         if isinstance(part.owner, _compat.BaseOptimizer):
             inner = getattr(part.owner, "inner_optimizer", part.owner)  # of one that scales losses
             parts.append(LeftOvers(f"{part.name}.left_over", left_over_by(inner)))
+    _check_names([part.name for part in parts])
     return parts
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse a name that comes twice: one value would be lost."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(
+            "Each object of a checkpoint has a name of its own; that of an object in a dict or "
+            f"list is its keys with '/' between. Received: {twice[0]!r} for several objects. "
+            "Rename the key of one: 1 and '1' are the same name, as are 'a/b' and 'b' in 'a'."
+        )
 
 
 def outer_name(model: str) -> str:

@@ -22,6 +22,16 @@ def test_a_folder_that_others_can_write_to_is_not_used(place, tmp_path):
     assert refused.value.path == made.parent / place
 
 
+def test_folders_that_it_makes_are_closed_whatever_the_umask(tmp_path):
+    before = os.umask(0o002)
+    try:
+        made = private_folder(tmp_path / "home" / ".cache" / "replicax", "inside")
+    finally:
+        os.umask(before)
+    above = [made, *made.parents[:3]]
+    assert [path.stat().st_mode & 0o777 for path in above] == [0o700] * 4
+
+
 def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
     with pytest.raises(InsecureFolder):

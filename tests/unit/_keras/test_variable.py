@@ -266,6 +266,13 @@ def test_parts_of_a_sum_are_added_once_per_replica(mirrored):
     assert v.numpy().tolist() == [4.0, 5.0]
 
 
+def test_what_is_not_written_of_a_sum_stays_as_it_is(mirrored):
+    with mirrored.scope():
+        v = rx.Variable([1.0, np.inf, -np.inf, 1e-30], aggregation="sum")
+    mirrored.run(lambda: v[0].assign(1e30))
+    assert v.numpy().tolist() == [np.float32(2e30), np.inf, -np.inf, np.float32(1e-30)]
+
+
 def test_a_branch_gives_the_value_of_its_replica(mirrored):
     with mirrored.scope():
         v = rx.Variable(1.0, aggregation="sum")

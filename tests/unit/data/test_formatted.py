@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from formatted_rows import some_rows
 
+from replicax._core.errors import UsageError
 from replicax._input.source import as_dataset
 from replicax.data import Dataset
 
@@ -69,3 +70,12 @@ def test_a_stream_keeps_its_own_format():
             return iter([{"n": np.arange(2)}])
 
     assert [row["n"].tolist() for row in as_dataset(Stream())] == [[0, 1]]
+
+
+@pytest.mark.parametrize("read", [by_number, one_by_one])
+def test_integers_that_are_missing_are_refused(read):
+    rows = some_rows()
+    rows.columns["n"][1] = np.nan  # as NumPy's format gives a null
+    with pytest.raises(UsageError, match="'n'"):
+        read(rows)
+    assert read(rows.with_format(columns=["t"]))["t"].shape == (3,)

@@ -273,3 +273,50 @@ def test_parts_of_a_data_set_are_shared_out_again(tmp_path, monkeypatch):
     alone = Iterator()
     rx.train.Checkpoint(i=alone).read(tmp_path / "x")
     assert alone.given == [{"workers": 2}, {"workers": 2}]
+
+
+def test_a_checkpoint_is_written_to_where_a_link_leads(tmp_path):
+    (tmp_path / "latest").symlink_to(tmp_path / "run" / "ckpt")
+    total = keras.Variable(1.0)
+    checkpoint = rx.train.Checkpoint(total=total)
+    for value in (2.0, 3.0):
+        total.assign(value)
+        checkpoint.write(tmp_path / "latest")
+    total.assign(0.0)
+    checkpoint.restore(tmp_path / "run" / "ckpt")
+    assert float(total) == 3.0
+    assert (tmp_path / "latest").is_symlink()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["ckpt"]
+
+
+def test_an_attribute_is_saved_whatever_its_name_begins_with(tmp_path):
+    checkpoint = rx.train.Checkpoint()
+    checkpoint._hidden = total = keras.Variable(1.0)
+    path = checkpoint.write(tmp_path / "here")
+    total.assign(5.0)
+    checkpoint.restore(path)
+    assert float(checkpoint._hidden) == 1.0
+    with pytest.raises(UsageError, match="_writer"):
+        rx.train.Checkpoint(_writer=total)
+
+
+@pytest.mark.parametrize(
+    "of", [lambda a, b: {1: a, "1": b}, lambda a, b: {"a/b": a, "a": {"b": b}}]
+)
+def test_two_objects_have_two_names(tmp_path, of):
+    objects = of(keras.Variable(1.0), keras.Variable(2.0))
+    with pytest.raises(UsageError, match="1'|b'"):
+        rx.train.Checkpoint(objects=objects).write(tmp_path / "here")
+
+
+def test_lists_and_dicts_stay_what_they_are_while_values_wait(tmp_path):
+    one, two, three = (keras.Variable(float(number)) for number in (1, 2, 3))
+    whole = rx.train.Checkpoint(row=[one, two], named={"x": one, "y": three})
+    path = whole.write(tmp_path / "here")
+    fresh = rx.train.Checkpoint(row=[one], named={"x": one})
+    fresh.restore(path)
+    assert fresh.row[:1] == [one] and fresh.row.copy() == [one] and fresh.row + [two] == [one, two]
+    assert fresh.named.copy() == {"x": one} and fresh.named | {"z": two} == {"x": one, "z": two}
+    three.assign(0.0)
+    fresh.named |= {"y": three}
+    assert float(three) == 3.0
