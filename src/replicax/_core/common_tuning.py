@@ -1,7 +1,7 @@
-"""What of the tuning for CPUs all workers have: an optimization is no part of a program's identity.
+"""The parts of the CPU tuning that every worker has.
 
-Workers whose programs are made otherwise would round otherwise, so all go without what one lacks:
-a kernel whose compiler is missing, or a part that is switched off. None is refused for it.
+Workers whose programs are compiled differently would round differently. So if one worker lacks a
+part, because a compiler is missing or the part is switched off, all of them go without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a user overrides and nobody calls is refused: Keras 2 called it, Keras 3 does not.
+"""Refuse classes that override a method which Keras 2 calls and Keras 3 does not.
 
-A class of Keras 2 would train by the method it inherits, without a word. `older_spellings.py` asks
-when a class is made; `compile` and an optimizer's `apply` ask for classes that were made before.
+Such a class would silently train by the method it inherits. `older_spellings.py` checks when a
+class is made; `compile` and an optimizer's `apply` check classes that were made before.
 """
 
 from __future__ import annotations

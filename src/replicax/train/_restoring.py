@@ -1,4 +1,4 @@
-"""What a checkpoint holds, against the objects of now: what goes where, and what waits."""
+"""Match the values of a checkpoint with the objects of a program."""
 
 from __future__ import annotations
 
