@@ -44,10 +44,18 @@ def write(path: str, content: Content) -> None:
 
     Raises:
         UsageError: If something else is there, which would be lost.
+        CheckpointError: If the disk is full, or the folder cannot be written to.
     """
-    with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
-        entries = _write_arrays(place / ARRAYS, content.arrays)
-        (place / MANIFEST).write_text(_manifest({**content.body, "arrays": entries}))
+    try:
+        with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
+            entries = _write_arrays(place / ARRAYS, content.arrays)
+            (place / MANIFEST).write_text(_manifest({**content.body, "arrays": entries}))
+    except OSError as error:
+        raise CheckpointError(
+            f"A checkpoint needs a disk that takes it. Received: {error.strerror} at {path!r}. "
+            "Nothing was written there, and what was there is whole. Make room, or name another "
+            "folder."
+        ) from error
 
 
 def read(path: str) -> Content:

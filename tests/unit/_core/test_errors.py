@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,8 @@ def test_errors_of_kind_are_type_errors(name):
 def test_the_tree_in_the_docstring_is_complete():
     drawn = set(re.findall(r"\b[A-Z][A-Za-z]+\b", errors.__doc__)) - {"Every"}
     assert {kind.__name__ for kind in ALL} <= drawn
+
+
+def test_the_page_about_errors_is_complete():
+    page = Path(__file__).parents[3].joinpath("docs", "errors.md").read_text()
+    assert {kind.__name__ for kind in ALL} <= set(re.findall(r"\b[A-Z][A-Za-z]+\b", page))
