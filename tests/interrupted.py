@@ -179,7 +179,7 @@ def main(name, kind, interrupts):
     trained.begin_anew()
     began = time.monotonic()
     trained.train(rounds)
-    longest = min(0.8 * (time.monotonic() - began), 3.0)  # else few fall into the work
+    longest = min(0.5 * (time.monotonic() - began), 3.0)  # else few fall into the work
     draw, raised, at, wrong = random.Random(7), 0, set(), []
     for _ in range(interrupts):
         trained.begin_anew()
