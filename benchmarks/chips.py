@@ -12,11 +12,11 @@ import argparse
 import math
 from dataclasses import dataclass
 
-from replicax._plan._chips import TPUS
-from replicax._plan._collectives import Collective
-from replicax._plan._render_scaling import to_text
-from replicax._plan._result import Row
-from replicax._plan._scaling import scale
+from replicax._tools.plan._chips import TPUS
+from replicax._tools.plan._collectives import Collective
+from replicax._tools.plan._render_scaling import to_text
+from replicax._tools.plan._result import Row
+from replicax._tools.plan._scaling import scale
 
 COUNTS = (1, 4, 16, 64, 256, 512, 1024, 4096)
 

@@ -602,7 +602,7 @@ def table(curve: str, points: list[Point]) -> str:
 
 def fitted(points: list[Point]) -> str:
     """α and β of each kind of link, and how far the model is from sizes it has not seen."""
-    from replicax._plan._alpha_beta import cost, fit
+    from replicax._tools.plan._alpha_beta import cost, fit
 
     held_out = ", ".join(f"{size // KB} KB" for size in HELD_OUT)
     lines = [

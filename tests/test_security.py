@@ -32,7 +32,7 @@ LISTENERS = {
 
 # They connect to a Unix socket, ask what kind one is, or look for a free port.
 DO_NOT_LISTEN = {
-    "_doctor/_facts.py",
+    "_tools/doctor/_facts.py",
     "_net/door.py",
     "_ps/task_server.py",
     "_ps/wire/_link.py",

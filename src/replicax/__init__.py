@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from replicax._keras.variable import Variable as Variable
     from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
     from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
-    from replicax._plan._planning import plan as plan
-    from replicax._plan._result import Plan as Plan
     from replicax._ps.task_server import Server as Server
-    from replicax._verify._result import Verification as Verification
-    from replicax._verify._verifying import verify as verify
+    from replicax._tools.plan._planning import plan as plan
+    from replicax._tools.plan._result import Plan as Plan
+    from replicax._tools.verify._result import Verification as Verification
+    from replicax._tools.verify._verifying import verify as verify
     from replicax.strategies import CentralStorageStrategy as CentralStorageStrategy
     from replicax.strategies import MirroredStrategy as MirroredStrategy
     from replicax.strategies import ModelParallelStrategy as ModelParallelStrategy
@@ -104,11 +104,11 @@ _HOMES = {
     "replicax._keras.module": ["Module"],
     "replicax._keras.variable": ["Variable"],
     "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
-    "replicax._plan._planning": ["plan"],
-    "replicax._plan._result": ["Plan"],
+    "replicax._tools.plan._planning": ["plan"],
+    "replicax._tools.plan._result": ["Plan"],
     "replicax._ps.task_server": ["Server"],
-    "replicax._verify._result": ["Verification"],
-    "replicax._verify._verifying": ["verify"],
+    "replicax._tools.verify._result": ["Verification"],
+    "replicax._tools.verify._verifying": ["verify"],
     "replicax.strategies": [
         "CentralStorageStrategy",
         "MirroredStrategy",

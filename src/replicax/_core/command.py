@@ -1,4 +1,4 @@
-"""How the child process of a command, `python -m replicax._NAME OPTIONS`, is called and ends.
+"""How the child process of a command, `python -m replicax._tools.NAME OPTIONS`, is called and ends.
 
 `replicax NAME` starts it after checking what was asked; OPTIONS is one JSON object.
 """
@@ -22,7 +22,7 @@ def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence
         arguments: Those of the process: the options, as JSON.
     """
     if len(arguments) != 1:
-        usage = f"usage: python -m replicax._{name} OPTIONS; see replicax {name} --help\n"
+        usage = f"usage: python -m replicax._tools.{name} OPTIONS; see replicax {name} --help\n"
         sys.stderr.write(usage)
         return 2
     try:

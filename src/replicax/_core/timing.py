@@ -1,6 +1,6 @@
 """What the time of a step goes into: the engine tells whoever measures; by default nobody does.
 
-What is measured, and how, is in `_profile`.
+What is measured, and how, is in `_tools.profile`.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ import keras
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._profile import _render
-from replicax._profile._recorder import Plan, Recorder
-from replicax._profile._summary import summarized
-from replicax._profile._talk import talk_timed
+from replicax._tools.profile import _render
+from replicax._tools.profile._recorder import Plan, Recorder
+from replicax._tools.profile._summary import summarized
+from replicax._tools.profile._talk import talk_timed
 
 if TYPE_CHECKING:
-    from replicax._profile._result import Profile
+    from replicax._tools.profile._result import Profile
 
 
 class Profiler(keras.callbacks.Callback):

@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "run":
         return _run(request, typed)
     if command == "migrate":
-        child = [sys.executable, "-m", "replicax._migrate", json.dumps(request)]
+        child = [sys.executable, "-m", "replicax._tools.migrate", json.dumps(request)]
         return run_child(child, migrate_environment(os.environ))
-    child = [sys.executable, "-m", "replicax.report", command, json.dumps(request)]
+    child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
     return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
 
 

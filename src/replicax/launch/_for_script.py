@@ -48,4 +48,4 @@ def child_for_script(
     else:
         options = doctor_request(request, arguments)
         environment = profile_environment(environ, None, cores=cores)
-    return [sys.executable, "-m", f"replicax._{command}", json.dumps(options)], environment
+    return [sys.executable, "-m", f"replicax._tools.{command}", json.dumps(options)], environment

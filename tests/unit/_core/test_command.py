@@ -15,7 +15,7 @@ def test_the_options_are_those_of_the_command_line():
 @pytest.mark.parametrize("arguments", [[], ["{}", "{}"]])
 def test_there_is_one_argument(arguments, capsys):
     assert answer("plan", lambda options: 0, arguments) == 2
-    usage = "usage: python -m replicax._plan OPTIONS; see replicax plan --help\n"
+    usage = "usage: python -m replicax._tools.plan OPTIONS; see replicax plan --help\n"
     assert capsys.readouterr().err == usage
 
 

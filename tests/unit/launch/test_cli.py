@@ -42,7 +42,7 @@ def run_python(code):
 def test_compare_starts_the_report_with_all_options_as_json(started):
     _cli.main(["compare", "--model", "mlp", "--strategies", "default, mirrored", "--replicas=4"])
     arguments, _ = started[0]
-    assert arguments[:-1] == [sys.executable, "-m", "replicax.report", "compare"]
+    assert arguments[:-1] == [sys.executable, "-m", "replicax._tools.compare", "compare"]
     assert json.loads(arguments[-1]) == {
         "dataset": "digits",
         "data_dir": None,
@@ -79,7 +79,8 @@ def test_the_exit_code_of_the_child_is_passed_on(started):
 
 
 def test_defaults_and_choices_are_those_of_the_report():
-    from replicax.report import Settings, _data, _models, _settings
+    from replicax._tools.compare import _data, _models, _settings
+    from replicax.report import Settings
 
     options = vars(_cli.build_parser().parse_args(["compare"]))
     del options["command"], options["output"], options["open"]
@@ -181,7 +182,7 @@ def test_parsing_loads_no_library():
         "import sys\n"
         "from replicax.launch import _cli\n"
         "_cli.build_parser().parse_args(['compare'])\n"
-        "print(sorted({'jax', 'keras', 'numpy', 'rich', 'replicax.report'} & set(sys.modules)))"
+        "print(sorted({'jax', 'keras', 'numpy', 'rich', 'replicax._tools'} & set(sys.modules)))"
     )
     assert run_python(code) == "[]\n"
 

@@ -16,7 +16,7 @@ def started(monkeypatch):
     calls = []
 
     def catch(arguments, environment):
-        assert arguments[1:3] == ["-m", "replicax._plan"]
+        assert arguments[1:3] == ["-m", "replicax._tools.plan"]
         calls.append((json.loads(arguments[3]), environment))
         return 3
 

@@ -27,7 +27,7 @@ def test_a_profile(started):
     typed = "profile train.py --replicas 12 --steps 7 --warm-up 2 --json p.json -- --lr 1"
     assert _cli.main(typed.split()) == 3
     ((module, options, environment),) = started
-    assert module == "replicax._profile"
+    assert module == "replicax._tools.profile"
     assert options == {
         "script": "train.py",
         "args": ["--lr", "1"],
@@ -59,7 +59,8 @@ def test_the_doctor(started, monkeypatch):
     _cli.main(["doctor"])
     _cli.main(["doctor", "train.py", "--replicas", "4,1,2,2", "--", "a"])
     (module, options, environment), (_, scaled, _) = started
-    assert (module, options["script"], options["replicas"]) == ("replicax._doctor", None, None)
+    assert module == "replicax._tools.doctor"
+    assert (options["script"], options["replicas"]) == (None, None)
     assert environment["KERAS_BACKEND"] == "torch"  # it says what is wrong with that
     assert (scaled["script"], scaled["replicas"], scaled["args"]) == ("train.py", [1, 2, 4], ["a"])
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from replicax._verify import _strategies
+from replicax._tools.verify import _strategies
 from replicax.launch import _cli
 from replicax.launch._verify_arguments import STRATEGIES
 
@@ -18,7 +18,7 @@ def test_a_child_with_virtual_devices_verifies(monkeypatch):
     typed += ["--", "--steps", "9"]
     assert _cli.main(typed) == 1
     ((arguments, environment),) = started
-    assert arguments[1:3] == ["-m", "replicax._verify"]
+    assert arguments[1:3] == ["-m", "replicax._tools.verify"]
     options = json.loads(arguments[3])
     assert options["target"] == "train.py"
     assert options["args"] == ["--steps", "9"]

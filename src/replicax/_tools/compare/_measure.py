@@ -1,0 +1,231 @@
+"""One strategy in training: first to see what comes out, then in timed rounds to see how fast."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import keras
+import numpy as np
+
+from replicax._tools.compare import _models
+from replicax._tools.compare._comparison import Epoch
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Sequence
+
+    import replicax as rx
+    from replicax._tools.compare._comparison import Place
+    from replicax._tools.compare._data import Dataset
+    from replicax._tools.compare._progress import Listener
+    from replicax._tools.compare._settings import Settings
+    from replicax._tools.compare._strategies import Way
+
+QUIET: Any = 0  # Keras declares `verbose` as text
+
+_ROUND_SECONDS = 1.0  # of one device: long against the clock and against what happens around us
+_LONGEST_ROUND_SECONDS = 3.0
+_MOST_EPOCHS_PER_ROUND = 50
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """What was measured while a strategy trained; it can be sent from one process to another."""
+
+    name: str
+    places: tuple[Place, ...]
+    weights: tuple[np.ndarray, ...]
+    epochs: tuple[Epoch, ...]
+    first_step_seconds: float
+    step_seconds: float
+
+
+@final
+@dataclass(frozen=True)
+class Trial:
+    """A strategy after its training; the model is trained on in the timed rounds."""
+
+    strategy: rx.Strategy
+    model: keras.Model
+    training: Training
+
+
+@final
+@dataclass(frozen=True)
+class Round:
+    """What one timed round trains on: the first `rows` examples, `epochs` times."""
+
+    rows: int
+    epochs: int
+
+    @property
+    def examples(self) -> int:
+        """How many examples a round trains on."""
+        return self.rows * self.epochs
+
+
+def exact_products() -> contextlib.AbstractContextManager[Any]:
+    """Products of matrices in float32 on every device.
+
+    An accelerator's faster default would hide in its own rounding what the strategies differ by.
+    """
+    return jax.default_matmul_precision("highest")
+
+
+def new_model(settings: Settings, data: Dataset) -> keras.Model:
+    """The model of a comparison, untrained, in the current scope."""
+    keras.utils.set_random_seed(settings.seed)
+    model = _models.build(
+        str(settings.model), data.train_inputs.shape[1:], classes=data.classes, words=data.words
+    )
+    model.compile(
+        optimizer=_models.optimizer(str(settings.model)),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    return model
+
+
+def train(
+    way: Way,
+    *,
+    settings: Settings,
+    data: Dataset,
+    initial: Sequence[np.ndarray],
+    listener: Listener,
+    ends: contextlib.ExitStack,
+) -> Trial:
+    """Make the strategy; train the model from the weights `initial` on all batches in order.
+
+    What the strategy has started, such as parameter servers, ends with `ends`.
+    """
+    watch = _Watch(listener)
+    strategy = way.make()
+    ends.callback(getattr(strategy, "close", lambda: None))
+    with strategy.scope():
+        model = new_model(settings, data)
+    model.set_weights(initial)
+    history: Any = model.fit(
+        data.train_inputs,
+        data.train_classes,
+        validation_data=(data.test_inputs, data.test_classes),
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[watch],
+    )
+    training = Training(
+        name=way.name,
+        places=way.find_places(strategy, model, settings.batch_size),
+        weights=tuple(np.array(weight) for weight in model.get_weights()),
+        epochs=_epochs(history.history, watch.epoch_seconds),
+        first_step_seconds=watch.first_step_seconds,
+        step_seconds=watch.step_seconds,
+    )
+    return Trial(strategy, model, training)
+
+
+def plan_round(
+    trainings: Sequence[Training], *, settings: Settings, rows: int, baseline: str
+) -> Round:
+    """Choose a round that takes one device about a second and nobody much longer.
+
+    Whole epochs where several fit; of a larger data set, as many whole batches as fit.
+    """
+    one_device = next(t.step_seconds for t in trainings if t.name == baseline)
+    slowest = max(training.step_seconds for training in trainings)
+    steps = min(_ROUND_SECONDS / one_device, _LONGEST_ROUND_SECONDS / slowest)
+    steps_per_epoch = -(-rows // settings.batch_size)
+    if steps >= steps_per_epoch:
+        return Round(rows, min(_MOST_EPOCHS_PER_ROUND, round(steps / steps_per_epoch)))
+    return Round(min(rows, settings.batch_size * max(1, int(steps))), 1)
+
+
+def time_round(trial: Trial, round_: Round, *, settings: Settings, data: Dataset) -> float:
+    """Train for one round; return its seconds, without what `fit` does before and after."""
+    stopwatch = _Stopwatch()
+    trial.model.fit(
+        data.train_inputs[: round_.rows],
+        data.train_classes[: round_.rows],
+        batch_size=settings.batch_size,
+        epochs=round_.epochs,
+        shuffle=False,
+        verbose=QUIET,
+        callbacks=[stopwatch],
+    )
+    return stopwatch.ended - stopwatch.began
+
+
+def _epochs(history: dict[str, list[float]], seconds: Sequence[float]) -> tuple[Epoch, ...]:
+    keys = ("loss", "accuracy", "val_loss", "val_accuracy")
+    columns = [[float(value) for value in history[key]] for key in keys]
+    return tuple(Epoch(*values) for values in zip(*columns, seconds, strict=True))
+
+
+@final
+class _Watch(keras.callbacks.Callback):
+    """Times the first step, the steps of the last epoch, and each epoch, and tells the listener.
+
+    Epochs are timed from the creation of the watch, less what the tests took.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()
+        self._listener = listener
+        self._created = time.perf_counter()
+        self._test_began = 0.0
+        self.first_step_seconds = 0.0
+        self.epoch_seconds: list[float] = []
+        self._steps_began = 0.0
+        self._steps = 0
+        self.step_seconds = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._steps_began, self._steps = self._passed(), 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        float(logs["loss"])  # waits until the step is done
+        self._steps += 1
+        if not self.first_step_seconds:
+            self.first_step_seconds = self._passed()
+            self._steps_began, self._steps = self.first_step_seconds, 0  # that one was compiled
+        self._listener.advance()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._test_began = time.perf_counter()
+        self.epoch_seconds.append(self._passed())
+        # The end of an epoch is that of all its steps, also where these are not waited for.
+        self.step_seconds = (self.epoch_seconds[-1] - self._steps_began) / max(1, self._steps)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._created += time.perf_counter() - self._test_began
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        assert self.params is not None
+        self._listener.report(
+            f"epoch {epoch + 1}/{self.params['epochs']}, loss {logs['loss']:.4f}, "
+            f"test accuracy {logs['val_accuracy']:.1%}"
+        )
+
+    def _passed(self) -> float:
+        return time.perf_counter() - self._created
+
+
+@final
+class _Stopwatch(keras.callbacks.Callback):
+    """Runs from the beginning of the first epoch to the end of the last."""
+
+    began = ended = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 0:
+            self.began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        float(logs["loss"])  # waits until the last step is done
+        self.ended = time.perf_counter()

@@ -1,0 +1,219 @@
+"""The plots of the page: SVG by matplotlib, in the colours of the page, dark or light.
+
+Colours are drawn as the marks of `_INKS`, which become variables of the page's style sheet.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from replicax._tools.compare._comparison import WEIGHT_LIMIT
+from replicax._tools.compare._render import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+
+    from replicax._tools.compare._comparison import Comparison, Measurement
+
+_WIDTH = 5.4  # inches, of which 72 points each; the page makes plots as wide as it has room
+_INK, _MUTED, _GRID = "#0000f1", "#0000f2", "#0000f3"
+_STRATEGIES = tuple(f"#0000e{number}" for number in range(6))
+_INKS = {
+    _INK: "var(--ink)",
+    _MUTED: "var(--muted)",
+    _GRID: "var(--grid)",
+    **{mark: f"var(--s{number})" for number, mark in enumerate(_STRATEGIES)},
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "replicax",  # the same data give the same file
+    "font.size": 11,
+    "text.color": _INK,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _GRID,
+}
+# Equal curves lie on top of each other: wide ones below, thin ones above.
+_WIDTHS = (11.0, 7.0, 3.8, 1.4)
+_OF_WORKERS = {"linewidth": 1.8, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 4}
+_SMALLEST, _LARGEST = 1e-9, 1.0  # of differences, as they are drawn
+
+
+def accuracy_by_epoch(comparison: Comparison) -> str:
+    """Accuracy on the test data after each epoch."""
+    figure, axes = _figure()
+    for position, measurement in enumerate(comparison.measurements):
+        epochs = range(1, len(measurement.epochs) + 1)
+        axes.plot(epochs, _accuracies(measurement), **_curve(position))
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _percent(axes)
+    return _svg(figure, "epochs", "Accuracy on test data after each epoch, one curve per strategy")
+
+
+def accuracy_by_seconds(comparison: Comparison) -> str:
+    """Accuracy on the test data against the time that training took; a mark at the first step."""
+    figure, axes = _figure()
+    for position, measurement in enumerate(comparison.measurements):
+        seconds = [epoch.seconds for epoch in measurement.epochs]
+        curve = _curve(position) | {"linewidth": 2.0, "marker": "o", "markersize": 4}
+        axes.plot(seconds, _accuracies(measurement), **curve)
+        axes.plot(
+            [measurement.first_step_seconds],
+            [0.0],
+            color=curve["color"],
+            marker="^",
+            markersize=9,
+            clip_on=False,
+            transform=axes.get_xaxis_transform(),
+        )
+    axes.set_xlabel("seconds of training")
+    axes.set_xlim(left=0)
+    _percent(axes)
+    return _svg(figure, "seconds", "Accuracy on test data against seconds, one curve per strategy")
+
+
+def throughput(comparison: Comparison) -> str:
+    """Every timed round as a point, and their median as a line."""
+    figure, axes = _rows(comparison.measurements)
+    for row, measurement in enumerate(comparison.measurements):
+        speeds = [comparison.examples_per_round / s for s in measurement.round_seconds]
+        colour = _STRATEGIES[row % len(_STRATEGIES)]
+        median = comparison.examples_per_second(measurement.strategy).median
+        axes.plot(speeds, [row] * len(speeds), "o", color=colour, markersize=8, alpha=0.55)
+        axes.vlines(median, row - 0.32, row + 0.32, color=colour, linewidth=3)
+        axes.annotate(
+            f"{median:,.0f}",
+            (median, row - 0.36),
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color=_INK,
+        )
+    axes.set_xlim(left=0)
+    axes.set_xlabel("training examples per second")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    return _svg(figure, "speed", "Examples per second in each timed round, with the median")
+
+
+def efficiency(comparison: Comparison) -> str:
+    """How much of the ideal speed mirrored training keeps with more replicas."""
+    figure, axes = _figure()
+    ratios = comparison.speed_by_replicas()
+    ideal = {n: 1 if comparison.machine.shares_cores else n for n in ratios}
+    middles = [ratio.median / ideal[n] for n, ratio in ratios.items()]
+    spread = [
+        [(ratio.median - ratio.low) / ideal[n] for n, ratio in ratios.items()],
+        [(ratio.high - ratio.median) / ideal[n] for n, ratio in ratios.items()],
+    ]
+    axes.axhline(1, color=_MUTED, linestyle="--", linewidth=1.2)
+    axes.annotate("ideal", (1, 1), (0, 5), textcoords="offset points", color=_MUTED, fontsize=10)
+    axes.errorbar(list(ratios), middles, yerr=spread, color=_STRATEGIES[2], marker="o", capsize=5)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(list(ratios), [str(n) for n in ratios])
+    axes.set_xlabel("replicas")
+    _percent(axes, "of the ideal speed")
+    axes.set_ylim(0, 1.08 * max(1, *(m + high for m, high in zip(middles, spread[1], strict=True))))
+    return _svg(figure, "scaling", "Part of the ideal speed that is kept, against replicas")
+
+
+def differences(comparison: Comparison) -> str:
+    """The largest difference of weights of each strategy, beside the limit."""
+    figure, axes = _rows(comparison.synchronous)
+    for row, measurement in enumerate(comparison.synchronous):
+        found = measurement.weight_difference or 0.0
+        drawn = _LARGEST if math.isnan(found) else min(max(found, _SMALLEST), _LARGEST)
+        colour = _STRATEGIES[comparison.measurements.index(measurement) % len(_STRATEGIES)]
+        axes.plot([drawn], [row], "o", color=colour, markersize=10, clip_on=False)
+        axes.annotate(
+            f"{found:.1e}" if found else "0: every bit is equal",
+            (drawn, row),
+            (9, 0) if drawn < WEIGHT_LIMIT else (-9, 0),
+            textcoords="offset points",
+            va="center",
+            ha="left" if drawn < WEIGHT_LIMIT else "right",
+            fontsize=10,
+            color=_INK,
+        )
+    axes.axvline(WEIGHT_LIMIT, color=_INK, linestyle="--", linewidth=1.3)
+    axes.annotate(
+        "limit", (WEIGHT_LIMIT, -0.5), (4, -3), textcoords="offset points", va="top", color=_INK
+    )
+    axes.set_xscale("log")
+    axes.set_xlim(_SMALLEST, _LARGEST)
+    axes.set_xticks([10.0**k for k in range(-9, 1, 3)])
+    axes.set_xlabel("largest relative difference of weights")
+    return _svg(figure, "differences", "Largest difference of weights from those of one device")
+
+
+def _figure(height: float = 3.5) -> tuple[Figure, Axes]:
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        return figure, figure.subplots()
+
+
+def _rows(measurements: Sequence[Measurement]) -> tuple[Figure, Axes]:
+    """Axes with a row for each strategy, the first on top."""
+    figure, axes = _figure(0.8 + 0.62 * len(measurements))
+    labels = [f"{m.strategy}\n{counted(m.replicas, 'replica')}" for m in measurements]
+    axes.set_yticks(range(len(measurements)), labels)
+    axes.set_ylim(len(measurements) - 0.5, -0.75)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    return figure, axes
+
+
+def _accuracies(measurement: Measurement) -> list[float]:
+    return [epoch.test_accuracy for epoch in measurement.epochs]
+
+
+def _curve(position: int) -> dict[str, Any]:
+    is_local = position < len(_WIDTHS)
+    style = {"linewidth": _WIDTHS[position]} if is_local else _OF_WORKERS
+    return {"color": _STRATEGIES[position % len(_STRATEGIES)], **style}
+
+
+def _percent(axes: Axes, label: str = "accuracy on test data") -> None:
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def _svg(figure: Figure, name: str, title: str) -> str:
+    """A figure as an element of HTML: no size of its own, no address, ids that are its own."""
+    FigureCanvasSVG(figure)
+    stream = io.StringIO()
+    with mpl.rc_context(_STYLE):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r' (?:width|height)="[0-9.]+pt"| xmlns(?::xlink)?="[^"]*"', "", text)
+    text = re.sub(r' id="', f' id="{name}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\1#{name}-", text)
+    for mark, ink in _INKS.items():
+        text = text.replace(mark, ink)
+    begin = f'<svg role="img" aria-labelledby="{name}-title"'
+    return text.replace("<svg", begin, 1).replace(
+        ">", f'><title id="{name}-title">{escape(title)}</title>', 1
+    )

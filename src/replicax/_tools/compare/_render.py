@@ -1,0 +1,220 @@
+"""A comparison as text, Markdown and JSON: pure functions of the data. Plots are in `_plots.py`."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from replicax._tools.compare import _table
+from replicax._tools.compare._comparison import WEIGHT_LIMIT, Comparison, Interval
+from replicax._tools.compare._machine import name_range
+from replicax._tools.compare._settings import BASELINE, MULTI_WORKER
+
+if TYPE_CHECKING:
+    from replicax._tools.compare._comparison import Measurement
+    from replicax._tools.compare._machine import Machine
+
+HEADERS = (
+    "strategy",
+    "variables\nlive on",
+    "replicas",
+    "test\nloss",
+    "test\naccuracy",
+    "weight\ndifference",
+    "first\nstep (s)",
+    "examples\n/ s",
+    "times one\ndevice",
+)
+WORDS = 2  # the first columns hold words
+
+
+def to_text(comparison: Comparison) -> str:
+    """The table with its caption, for a terminal."""
+    table = _table.aligned(HEADERS, rows(comparison), left=WORDS)
+    return "\n\n".join(
+        [title(comparison), table, "\n".join(map(_table.wrapped, caption(comparison)))]
+    )
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """The report with both plots, which must lie beside it."""
+    parts = [
+        "# Strategies compared",
+        f"{title(comparison)}. {verdict(comparison)}",
+        _table.markdown(HEADERS, rows(comparison), left=WORDS),
+        "\n".join(f"- {line}" for line in caption(comparison)),
+        "![Accuracy after each epoch under each strategy](accuracy.png)",
+        "![Examples per second under each strategy](throughput.png)",
+        "## Where and with what",
+        _table.markdown(("", ""), machine_rows(comparison.machine), left=2),
+        "Every raw number is in [compare.json](compare.json).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def to_json(comparison: Comparison) -> str:
+    """All measurements, each raw timing included, with what follows from them under `summary`."""
+    data = asdict(comparison) | {
+        "baseline": BASELINE,
+        "weight_limit": WEIGHT_LIMIT,
+        "summary": {
+            m.strategy: {
+                "examples_per_second": asdict(comparison.examples_per_second(m.strategy)),
+                "speed_ratio": asdict(comparison.speed_ratio(m.strategy)),
+            }
+            for m in comparison.measurements
+        },
+    }
+    return json.dumps(_standard(data), indent=2, allow_nan=False) + "\n"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Whether every strategy ended with the weights of one device, or with its accuracy."""
+    if not comparison.deviating:
+        those = "synchronous strategy" if comparison.asynchronous else "strategy"
+        largest = comparison.largest_difference
+        same = (
+            f"Every {those} ended with the weights of one device "
+            f"(largest relative difference {largest:.1e}, limit {WEIGHT_LIMIT:.0e})."
+        )
+        return " ".join([same, *asynchrony(comparison)])
+    worst = "; ".join(
+        f"{m.strategy} differs by {m.weight_difference:.1e} in {m.differing_weight}"
+        for m in comparison.deviating
+    )
+    return (
+        "Every strategy must end with the weights of one device. "
+        f"Received: {worst}; the limit is {WEIGHT_LIMIT:.0e}. "
+        "All had the same initial weights and batches, so only rounding may differ. "
+        "Over a long training rounding grows: try fewer epochs. If the difference stays, this is "
+        "a bug of Replicax; please report it with compare.json."
+    )
+
+
+def asynchrony(comparison: Comparison) -> list[str]:
+    """For each asynchronous strategy, a sentence on how it is compared."""
+    reference = comparison.measurement(BASELINE).epochs[-1].test_accuracy
+    return [
+        f"{m.strategy} is asynchronous: no two of its runs are equal, so it is compared by its "
+        f"accuracy, {m.epochs[-1].test_accuracy:.2%} on test data; one device has {reference:.2%}."
+        for m in comparison.asynchronous
+    ]
+
+
+def machine_rows(machine: Machine) -> list[tuple[str, str]]:
+    """What a machine is and runs, as a table of two columns."""
+    kinds = ", ".join(dict.fromkeys(device.kind for device in machine.devices))
+    devices = f"{name_range(device.name for device in machine.devices)} ({kinds})"
+    return [
+        ("system", machine.system),
+        ("processor", machine.processor),
+        ("cores", str(machine.cores)),
+        ("memory", gibibytes(machine.memory_bytes)),
+        ("devices", devices),
+        *machine.versions.items(),
+        *machine.variables.items(),
+    ]
+
+
+def gibibytes(count: int | None) -> str:
+    """A number of bytes in GiB."""
+    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
+
+
+def kibibytes(count: int) -> str:
+    """A number of bytes in KiB, or in MiB from 1 MiB on."""
+    return f"{count / 2**10:,.1f} KiB" if count < 2**20 else f"{count / 2**20:,.1f} MiB"
+
+
+def placement(devices: tuple[str, ...]) -> str:
+    """Where variables live, in a few words."""
+    return name_range(devices) + (" each" if len(devices) > 1 else "")
+
+
+def title(comparison: Comparison) -> str:
+    """What was trained, on one line."""
+    settings = comparison.settings
+    return (
+        f"{settings.model} ({comparison.parameters:,} parameters) on {settings.dataset}: "
+        f"{comparison.train_examples} examples, {counted(settings.epochs, 'epoch')}, "
+        f"batches of {settings.batch_size}, seed {settings.seed}, float32"
+    )
+
+
+def rows(comparison: Comparison) -> list[list[str]]:
+    """The cells of the table, one row for each strategy."""
+    return [_row(comparison, measurement) for measurement in comparison.measurements]
+
+
+def _row(comparison: Comparison, measurement: Measurement) -> list[str]:
+    last = measurement.epochs[-1]
+    ratio = comparison.speed_ratio(measurement.strategy)
+    return [
+        measurement.strategy,
+        placement(measurement.variable_devices),
+        str(measurement.replicas),
+        f"{last.test_loss:.4f}",
+        f"{last.test_accuracy:.2%}",
+        difference(measurement),
+        f"{measurement.first_step_seconds:.1f}",
+        f"{comparison.examples_per_second(measurement.strategy).median:,.0f}",
+        with_spread(ratio) if measurement.strategy != BASELINE else "1",
+    ]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things, such as `1 round` and `2 rounds`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def difference(measurement: Measurement) -> str:
+    """The difference of weights; a plain 0 where every bit is equal."""
+    if measurement.weight_difference is None:
+        return "by accuracy"
+    return f"{measurement.weight_difference:.1e}" if measurement.weight_difference else "0"
+
+
+def with_spread(ratio: Interval) -> str:
+    """A ratio with its lowest and highest value."""
+    return f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def caption(comparison: Comparison) -> list[str]:
+    """What the columns of the table mean."""
+    repeats = comparison.settings.repeats
+    examples = f"{comparison.examples_per_round:,}"
+    lines = {
+        "weight difference": "max |w - w1| / max |w1| of the array of weights w where it is "
+        f"largest, w1 being the same array after training with {BASELINE}",
+        "first step": "seconds from creating the strategy, with building and compiling",
+        "examples / s": f"median of {counted(repeats, 'timed round')} of {examples} examples each, "
+        "in which the strategies take turns",
+        "times one device": f"median (lowest to highest) ratio to {BASELINE} in the same round",
+    }
+    if MULTI_WORKER in comparison.settings.strategies:
+        lines[MULTI_WORKER] = "timed after the others, not in turn: its processes are its own"
+    if comparison.on_cpu_alone:
+        lines[", ".join(comparison.on_cpu_alone)] = beside_accelerators(comparison)
+    return [f"{name}: {meaning}" for name, meaning in lines.items()]
+
+
+def beside_accelerators(comparison: Comparison) -> str:
+    """What to know of the strategies that computed on the CPU, where the others did not."""
+    kinds = dict.fromkeys(device.platform.upper() for device in comparison.machine.devices)
+    return (
+        f"computed on the CPU, the others on {' and '.join(kinds)}, which several processes cannot "
+        "share: neither speed nor weights can be compared with theirs"
+    )
+
+
+def _standard(value: Any) -> Any:
+    """Replace what JSON has no word for: NaN and infinities become strings."""
+    if isinstance(value, dict):
+        return {key: _standard(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_standard(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,179 @@
+"""Lets a script train on several numbers of replicas, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.env import cores, environment_for_child
+from replicax._core.errors import UsageError
+from replicax._tools.doctor._advice import Finding, advice, findings
+from replicax._tools.doctor._scaling import STRONG, WEAK, Point, points, wanted_rows
+from replicax._tools.profile._result import Profile
+from replicax.launch._child import run_child
+from replicax.launch._profile_arguments import profile_environment
+
+if TYPE_CHECKING:
+    from replicax._tools.compare._progress import Listener
+
+# Of what a script has printed when it failed.
+_LINES = 15
+
+
+@final
+@dataclass(frozen=True)
+class Examination:
+    """How a script trains on several numbers of replicas.
+
+    Args:
+        script: The script.
+        profiles: Of the script as it is, from the fewest replicas to the most.
+        workers: Of each worker of a cluster of this machine, if that was asked for.
+        scaling: How it scales, `STRONG` and `WEAK`; one that cannot be measured is missing.
+        findings: All that takes time on the most replicas, the largest first.
+        advice: The one thing to do first.
+    """
+
+    script: str
+    profiles: tuple[Profile, ...]
+    workers: tuple[Profile, ...]
+    scaling: Mapping[str, tuple[Point, ...]]
+    findings: tuple[Finding, ...]
+    advice: Finding
+
+
+@final
+@dataclass(frozen=True)
+class Script:
+    """What is run, and for how long.
+
+    Args:
+        path: The script.
+        args: Its arguments.
+        warm_up: How many steps come before those that are measured.
+        steps: How many are measured.
+    """
+
+    path: str
+    args: Sequence[str]
+    warm_up: int
+    steps: int
+
+    def profile(self, replicas: int, scale: float = 1.0) -> Profile:
+        """Its profile on so many replicas.
+
+        Args:
+            replicas: How many.
+            scale: Each batch gets so many times its rows.
+
+        Raises:
+            UsageError: If it fails.
+        """
+        (found,) = self._run([sys.executable], replicas, replicas=replicas, scale=scale)
+        return found
+
+    def of_workers(self, count: int) -> tuple[Profile, ...]:
+        """Those of all workers of a cluster, each a process of this machine with one device.
+
+        Raises:
+            UsageError: If one fails.
+        """
+        run = ["replicax.launch", "run", "--workers", str(count), "--devices-per-worker", "1"]
+        return self._run([sys.executable, "-m", *run], count, of_workers=True)
+
+    def _run(self, start: Sequence[str], devices: int, **how: Any) -> tuple[Profile, ...]:
+        """Start a process, or several, that profile; what they found, in the order of workers."""
+        with tempfile.TemporaryDirectory() as folder:
+            log, found = Path(folder, "log"), Path(folder, "profile.json")
+            options = {
+                "script": self.path,
+                "args": list(self.args),
+                "replicas": None,
+                "of_workers": False,
+                "scale": 1.0,
+                "warm_up": self.warm_up,
+                "steps": self.steps,
+                "traced": 5,
+                "output": str(Path(folder, "trace")),
+                "json": str(found),
+                "markdown": None,
+                "log": str(log),
+            }
+            child = [*start, "-m", "replicax._tools.profile", json.dumps(options | how)]
+            own = environment_for_child({})
+            code = run_child(child, profile_environment(own, devices, cores=cores()))
+            if code:
+                printed = log.read_text(errors="replace") if log.exists() else ""
+                raise failed(self.path, devices, code, printed)
+            texts = [file.read_text(encoding="utf-8") for file in _by_worker(found)]
+        # The traces are gone.
+        return tuple(replace(Profile.of_data(json.loads(text)), trace=None) for text in texts)
+
+
+def _by_worker(file: Path) -> list[Path]:
+    """A file, or those of workers, whose numbers stand behind its name."""
+    return sorted(file.parent.glob(f"{file.name}*"), key=lambda one: (len(one.name), one.name))
+
+
+def examine(
+    script: Script, replicas: Sequence[int], listener: Listener, *, workers: int | None = None
+) -> Examination:
+    """Let a script train on each number of replicas, as it is and with batches of other sizes.
+
+    Args:
+        script: What is run.
+        replicas: The numbers, from the fewest to the most.
+        listener: Hears how far it is.
+        workers: On how many workers it trains, too; None for none.
+    """
+    listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
+    profiles: list[Profile] = []
+    of_kind: dict[str, list[Profile]] = {STRONG: [], WEAK: []}
+    for number in replicas:
+        plain = _heard(listener, script.profile(number))
+        profiles.append(plain)
+        for kind, found in of_kind.items():
+            rows = wanted_rows(kind, profiles[0], number)
+            if rows is None or plain.rows is None:
+                continue
+            other = plain.rows != rows
+            found.append(
+                _heard(listener, script.profile(number, rows / plain.rows)) if other else plain
+            )
+    cluster: tuple[Profile, ...] = ()
+    if workers:
+        cluster = script.of_workers(workers)
+        listener.advance()
+    causes = findings(profiles[-1], cluster)
+    first = advice(causes, profiles[-1])
+    listener.end(first.cause)
+    return Examination(
+        script.path,
+        tuple(profiles),
+        cluster,
+        {kind: points(kind, found) for kind, found in of_kind.items() if len(found) > 1},
+        tuple(causes),
+        first,
+    )
+
+
+def failed(path: str, replicas: int, code: int, printed: str) -> UsageError:
+    """The error for a script that failed."""
+    tail = "\n".join(printed.splitlines()[-_LINES:])
+    return UsageError(
+        "A script that is examined trains on each number of replicas. "
+        f"Received: exit code {code} from {path!r} on {replicas} replica(s). Its last lines "
+        f"follow. Run `replicax profile {path} --replicas {replicas}` to see all.\n{tail}"
+    )
+
+
+def _heard(listener: Listener, profile: Profile) -> Profile:
+    listener.advance()
+    rows = "" if profile.rows is None else f", {profile.rows} rows"
+    listener.report(f"{profile.replicas} replica(s){rows}: {1e3 * profile.seconds:.3g} ms a step")
+    return profile

@@ -1,0 +1,111 @@
+"""What the doctor found as text and JSON: pure functions of the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from replicax._tools.compare import _table
+from replicax._tools.doctor._checks import OK, Check
+from replicax._tools.doctor._scaling import STRONG, WEAK
+from replicax._tools.profile import _render as profile_render
+from replicax._tools.profile._result import PARTS, WAITING
+
+if TYPE_CHECKING:
+    from replicax._tools.doctor._examination import Examination
+    from replicax._tools.doctor._scaling import Point
+    from replicax._tools.profile._result import Profile
+
+_CHECKS = ("", "check", "found")
+_SCALING = ("replicas", "rows", "ms for\na step", "efficiency", "time is lost in")
+_WORKERS = ("worker", "ms for\na step", "its own\npart (ms)", "most of it")
+_KINDS = {
+    STRONG: "strong scaling: the batch of all replicas together stays as it is",
+    WEAK: "weak scaling: the batch of each replica stays as it is",
+}
+# Parts of a step that take less than this more are not named.
+_LOSS = 0.05
+
+
+def checks_to_text(checks: Sequence[Check], *, only_faults: bool = False) -> str:
+    """A line for each check, and below it the commands that mend what is not right."""
+    faults = [check for check in checks if check.level != OK]
+    shown = faults if only_faults else checks
+    if not shown:
+        return f"installation: {len(checks)} checks, nothing is wrong"
+    table = _table.aligned(_CHECKS, [[one.level, one.name, one.found] for one in shown], left=3)
+    mended = [f"{one.name}: {one.fix}" for one in faults if one.fix]
+    return "\n\n".join(
+        [f"installation\n{table}", *(["to mend it\n" + "\n".join(mended)] * bool(mended))]
+    )
+
+
+def examination_to_text(found: Examination, cores: int, platform: str) -> str:
+    """How a script scales, and what to do first."""
+    parts = [f"{_KINDS[kind]}\n{_scaling(points)}" for kind, points in found.scaling.items()]
+    last = found.profiles[-1]
+    if found.workers:
+        rows = [_worker(number, one) for number, one in enumerate(found.workers)]
+        parts.append(f"workers\n{_table.aligned(_WORKERS, rows)}")
+    others = [f"{one.cause} ({one.share:.0%}): {one.number}" for one in found.findings[1:]]
+    lines = list(map(_table.wrapped, [*others, *_notes(found, cores, platform)]))
+    first = _table.wrapped(f"{found.advice.cause}: {found.advice.number} {found.advice.advice}")
+    return "\n\n".join([profile_render.to_text(last), *parts, *lines, f"first of all\n{first}"])
+
+
+def to_json(checks: Sequence[Check], found: Examination | None) -> str:
+    """Every number."""
+    data: dict[str, Any] = {"checks": [asdict(check) for check in checks]}
+    if found is not None:
+        data["examination"] = {
+            **asdict(found),
+            "workers": [profile_render.as_data(one) for one in found.workers],
+            "profiles": [profile_render.as_data(one) for one in found.profiles],
+        }
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def _scaling(points: Sequence[Point]) -> str:
+    rows = [
+        [
+            str(point.replicas),
+            "-" if point.rows is None else str(point.rows),
+            f"{1e3 * point.seconds:.3g}",
+            f"{point.efficiency:.0%}",
+            losses(point),
+        ]
+        for point in points
+    ]
+    return _table.aligned(_SCALING, rows)
+
+
+def _worker(number: int, profile: Profile) -> list[str]:
+    own = {part: profile.parts[part] for part in PARTS if part not in WAITING}
+    most = max(own, key=lambda part: own[part])
+    return [
+        str(number),
+        f"{1e3 * profile.seconds:.3g}",
+        f"{1e3 * profile.own:.3g}",
+        f"{PARTS[most]} {1e3 * own[most]:.3g} ms",
+    ]
+
+
+def losses(point: Point) -> str:
+    """The parts of a step that take longer than they would ideally, the longest first."""
+    large = sorted(point.lost.items(), key=lambda item: -item[1])
+    named = [
+        f"{PARTS[part]} {1e3 * seconds:.3g} ms"
+        for part, seconds in large
+        if seconds > _LOSS * point.seconds
+    ]
+    return ", ".join(named) or "-"
+
+
+def _notes(found: Examination, cores: int, platform: str) -> list[str]:
+    most = found.profiles[-1].replicas
+    if platform != "cpu" or most == 1:
+        return []
+    shared = f"{most} virtual devices share {cores} cores of the CPU, and get no faster than these"
+    return [f"{shared}: efficiency here says little of real devices"]

@@ -1,0 +1,62 @@
+"""How a program scales: efficiency, and which parts of a step it is lost in. Arithmetic only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from replicax._tools.profile._result import Profile
+
+STRONG, WEAK = "strong", "weak"
+
+
+@final
+@dataclass(frozen=True)
+class Point:
+    """A number of replicas, beside the smallest one.
+
+    Args:
+        replicas: How many.
+        rows: The rows of a batch, on all of them together.
+        seconds: How long a step takes.
+        efficiency: How long it would take if all replicas did as well as the fewest, as a part of
+            that.
+        lost: How many seconds of a step each part takes more than it would then.
+    """
+
+    replicas: int
+    rows: int | None
+    seconds: float
+    efficiency: float
+    lost: dict[str, float]
+
+
+def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:
+    """Compare profiles with the first of them.
+
+    Args:
+        kind: `STRONG`: the batch stays as it is, and the ideal step is shorter. `WEAK`: each
+            replica's part of it does, and the ideal step takes as long.
+        profiles: From the fewest replicas to the most.
+    """
+    return tuple(_point(kind, profiles[0], one) for one in profiles)
+
+
+def _point(kind: str, first: Profile, now: Profile) -> Point:
+    factor = first.replicas / now.replicas if kind == STRONG else 1.0
+    return Point(
+        now.replicas,
+        now.rows,
+        now.seconds,
+        first.seconds * factor / now.seconds,
+        {part: now.parts[part] - first.parts[part] * factor for part in now.parts},
+    )
+
+
+def wanted_rows(kind: str, first: Profile, replicas: int) -> int | None:
+    """How many rows a batch has to have on so many replicas; None if it cannot be seen."""
+    if first.rows is None:
+        return None
+    return first.rows if kind == STRONG else first.rows * replicas // first.replicas

@@ -1,0 +1,68 @@
+"""`python -m replicax._tools.migrate OPTIONS`, started by `replicax migrate`, which checks them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from replicax._core.command import answer
+from replicax._core.errors import UsageError
+
+
+def main(arguments: list[str]) -> int:
+    """Migrate; return the exit code."""
+    return answer("migrate", _migrate, arguments)
+
+
+def _migrate(options: dict[str, Any]) -> int:
+    try:
+        import libcst as libcst
+    except ImportError:
+        raise UsageError(
+            "Programs are rewritten by LibCST. Received: no package libcst. It keeps their "
+            "formatting. Run `pip install 'replicax[migrate]'`."
+        ) from None
+    from rich.console import Console
+
+    from replicax._tools.migrate import _programs, _report
+    from replicax._tools.migrate._findings import look
+
+    found, unread = [], []
+    for path, named in _programs.find(options["paths"]):
+        try:
+            program = _programs.load(path)
+            found.append((program, look(program)))
+        except UsageError as error:
+            if named:
+                raise
+            unread.append(str(path))
+            print(f"replicax migrate: not read: {error}", file=sys.stderr)
+    findings = [one for _, one in found]
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
+    _report.print_names(console, findings)
+    changed = [(program, one) for program, one in found if one.changed]
+    if options["diff"] or options["write"]:
+        for program, one in changed:
+            print(*_report.differences(program, one), sep="\n")
+    if options["write"]:
+        for program, one in changed:
+            _programs.write(program.path, program.rebuild(one.after), backup=options["backup"])
+    console.print(_report.summary(findings, unread))
+    console.print(_rewriting(len(changed), written=options["write"]))
+    if options["json"]:
+        text = json.dumps(_report.as_json(findings, unread), indent=1)
+        Path(options["json"]).write_text(text + "\n", encoding="utf-8")
+    return int(bool(unread) or not all(one.runs for one in findings))
+
+
+def _rewriting(changed: int, *, written: bool) -> str:
+    files = f"{changed} file" + ("" if changed == 1 else "s")
+    if written or not changed:
+        return f"{files} rewritten."
+    return f"{files} to rewrite: --diff shows how, --write does it."
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,207 @@
+"""Scripts and notebooks as pieces of Python, and back, with all that is not Python kept."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import tokenize
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from replicax._core.errors import UsageError
+from replicax._tools.migrate._cells import Cover, hidden, shown
+
+_SKIPPED = {"__pycache__", "site-packages", "node_modules", "build", "dist", "venv", "env"}
+
+
+@final
+@dataclass(frozen=True)
+class Piece:
+    """Python source in a file.
+
+    Args:
+        original: The whole source, as it is in the file.
+        cell: The number of the notebook's cell, from 1; None in a script.
+        cover: The cell with its magics hidden.
+    """
+
+    original: str
+    cell: int | None = None
+    cover: Cover | None = None
+
+    @property
+    def text(self) -> str:
+        """Its Python."""
+        return self.cover.python if self.cover else self.original
+
+    @property
+    def offset(self) -> int:
+        """How many lines of the cell are above the Python."""
+        return self.cover.offset if self.cover else 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a program of its own, as the body of `%%writefile` is."""
+        return self.cover is not None and self.cover.alone
+
+    def source(self, text: str) -> str:
+        """The whole source again, from its Python."""
+        return shown(self.cover, text) if self.cover else text
+
+
+@final
+@dataclass(frozen=True)
+class Program:
+    """A script or notebook.
+
+    Args:
+        path: The file.
+        pieces: Its Python.
+        rebuild: The file's bytes, from the sources of the pieces.
+    """
+
+    path: Path
+    pieces: tuple[Piece, ...]
+    rebuild: Callable[[list[str]], bytes]
+
+
+def find(paths: list[str]) -> Iterator[tuple[Path, bool]]:
+    """The scripts and notebooks that paths name or hold, and whether each was named.
+
+    Raises:
+        UsageError: If a path is neither.
+    """
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            yield from (
+                (file, False) for file in sorted(path.rglob("*")) if _is_program(file, path)
+            )
+        elif path.is_file() and path.suffix in (".py", ".ipynb"):
+            yield path, True
+        else:
+            raise UsageError(
+                "What is migrated is a script, a notebook or a folder of them. Received: "
+                f"{name!r}. There is no such .py or .ipynb file. Check the spelling."
+            )
+
+
+def _is_program(file: Path, folder: Path) -> bool:
+    above = file.relative_to(folder).parts[:-1]
+    skipped = any(part.startswith(".") or part in _SKIPPED for part in above)
+    return file.suffix in (".py", ".ipynb") and file.is_file() and not skipped
+
+
+def load(path: Path) -> Program:
+    """Read a program.
+
+    Raises:
+        UsageError: If it cannot be read as one.
+    """
+    with refused(path):
+        data = path.read_bytes()
+        return _notebook(path, data) if path.suffix == ".ipynb" else _script(path, data)
+
+
+@contextlib.contextmanager
+def refused(path: Path) -> Generator[None, None, None]:
+    """Name the program where it cannot be read.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: In the place of what the parsers of Python, JSON and text raise.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except (RecursionError, MemoryError) as error:  # Python's parser raises both for depth
+        raise UsageError(
+            "A program is nested as deeply as Python's parser allows. Received: "
+            f"{str(path)!r}: {type(error).__name__}. An expression has too many terms, attributes "
+            "or brackets, or a file is too large. Nothing was changed. Write it in several "
+            "statements, or put its data into a file of its own."
+        ) from error
+    except (OSError, SyntaxError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(
+            "A program can be read. Received: "
+            f"{str(path)!r}: {type(error).__name__}: {error}. Its text, or its notebook's JSON, "
+            "has no known form. Save it again as UTF-8."
+        ) from error
+
+
+def _script(path: Path, data: bytes) -> Program:
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return Program(
+        path, (Piece(data.decode(encoding)),), lambda sources: sources[0].encode(encoding)
+    )
+
+
+def _notebook(path: Path, data: bytes) -> Program:
+    text = data.decode("utf-8-sig")
+    notebook = json.loads(text)
+    cells = [
+        (number, cell)
+        for number, cell in enumerate(notebook["cells"], 1)
+        if cell["cell_type"] == "code"
+    ]
+    pieces, kept = [], []
+    for number, cell in cells:
+        source = "".join(cell["source"])
+        cover = hidden(source)
+        if cover is not None:
+            pieces.append(Piece(source, number, cover))
+            kept.append(cell)
+
+    def rebuild(sources: list[str]) -> bytes:
+        for cell, source in zip(kept, sources, strict=True):
+            was_list = isinstance(cell["source"], list)
+            cell["source"] = source.splitlines(keepends=True) if was_list else source
+        return _dumped(notebook, text).encode("utf-8-sig" if data[:1] == b"\xef" else "utf-8")
+
+    return Program(path, tuple(pieces), rebuild)
+
+
+def _dumped(notebook: Any, before: str) -> str:
+    """JSON in the layout of the file as it was: indent, escapes, the last line's end."""
+    indent = re.match(r"\{\r?\n( +|\t)", before)
+    separators = None if indent or ": " in before else (",", ":")
+    text = json.dumps(
+        notebook,
+        ensure_ascii=before.isascii(),
+        separators=separators,
+        indent=indent[1] if indent else None,
+    )
+    end = before[len(before.rstrip()) :]
+    text += end
+    return text.replace("\n", "\r\n") if "\r\n" in before else text
+
+
+def write(path: Path, data: bytes, *, backup: bool) -> None:
+    """Put a program in the place of the old one, in one go.
+
+    Args:
+        path: The file.
+        data: What it holds from now on.
+        backup: Keep the old one beside it, as `FILE.orig`.
+    """
+    if backup:
+        shutil.copy2(path, f"{path}.orig")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        shutil.copymode(path, name)
+        os.replace(name, path.resolve())
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,229 @@
+"""`rx.plan`: compile a training step for machines one does not have, and say what it needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from replicax._core.errors import UsageError
+from replicax._tools.compare._progress import Silent
+from replicax._tools.plan import _strategies
+from replicax._tools.plan._compiled import rows_of, with_rows
+from replicax._tools.plan._largest import Largest, largest
+from replicax._tools.plan._places import with_halves
+from replicax._tools.plan._reading import Reading, TooLarge, compile_and_read
+from replicax._tools.plan._result import Plan, Row
+from replicax._tools.plan._roofline import Estimate, estimate
+from replicax._tools.plan._scaling import scale as scale_rows
+from replicax._tools.plan._subject import Subject, subject
+from replicax._tools.plan._targets import Target, target
+from replicax._tools.plan._this_cpu import this_cpu
+from replicax._tools.plan._wire import wire_bytes_by_kind
+
+if TYPE_CHECKING:
+    from replicax._tools.compare._progress import Listener
+
+# Compilations for one search of the largest batch.
+TRIES = 6
+
+
+def plan(
+    model_or_step: Any,
+    batch: Any = None,
+    *,
+    topologies: Sequence[str] = ("v5e:2x4",),
+    strategies: Sequence[str] = ("mirrored",),
+    batch_size: int | None = None,
+    find_largest: bool = False,
+    scale: Sequence[int] = (),
+    fixed_batch: bool = False,
+    listener: Listener | None = None,
+) -> Plan:
+    """Compile a model's training step for other machines, and read what it needs there.
+
+    The step is the one that `fit` runs, compiled by the compiler of those machines; for TPUs that
+    is Google's, which needs no TPU. Nothing is run, and no values are used.
+
+    Args:
+        model_or_step: A compiled Keras model; or a step of a custom loop, a function for
+            `strategy.run`, which is traced outside every scope first.
+        batch: A batch as `fit` takes it, `(x, y)` or `(x, y, sample_weight)`: arrays or
+            `jax.ShapeDtypeStruct`s. By default what the model's inputs, outputs and loss suggest.
+            For a step the tuple of its arguments, for all replicas together.
+        topologies: Slices of TPUs in chips, such as `v5e:4x4` and `v4:2x2x2`, or devices of this
+            machine, such as `cpu:8`.
+        strategies: Names of strategies: `one_device`, `mirrored`, `zero1`, `zero3`,
+            `model_parallel:M`.
+        batch_size: The rows of the whole batch, if not those of `batch`.
+        find_largest: Whether to look for the largest batch that fits, with more compilations.
+        scale: Numbers of chips to which the largest topology of each kind is extrapolated, such
+            as `(1, 64, 4096)`. If it is alone of its kind, half of it is compiled as a check.
+        fixed_batch: Whether the whole batch stays as it is on them; else that of a chip does.
+        listener: Told how far it is.
+
+    Returns:
+        The plan: `print(plan.table())`, `plan.to_json()`, `plan.plot("plan.png")`.
+
+    Raises:
+        UsageError: If the model says nothing about its batches, a topology or a strategy is not
+            known, or the compiler for TPUs is not installed.
+
+    Example:
+        >>> import keras
+        >>> import replicax as rx
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model.compile("adam", "mse")
+        >>> found = rx.plan(model, topologies=["cpu:1"], batch_size=8)
+        >>> found.rows[0].memory.parameters  # 4 x 2 weights and 2 biases of 4 bytes
+        40
+    """
+    return plan_subject(
+        subject(model_or_step, batch),
+        topologies=topologies,
+        strategies=strategies,
+        batch_size=batch_size,
+        find_largest=find_largest,
+        scale=scale,
+        fixed_batch=fixed_batch,
+        listener=listener or Silent(),
+    )
+
+
+def plan_subject(
+    planned: Subject,
+    *,
+    topologies: Sequence[str],
+    strategies: Sequence[str],
+    batch_size: int | None,
+    find_largest: bool,
+    listener: Listener,
+    scale: Sequence[int] = (),
+    fixed_batch: bool = False,
+) -> Plan:
+    """`plan`, of whatever can be planned."""
+    if not topologies or not strategies:
+        raise UsageError(
+            "A plan is for at least one topology and one strategy. "
+            f"Received: {len(topologies)} topologies and {len(strategies)} strategies. "
+            'There would be nothing to plan. Pass for example topologies=["v5e:2x4"].'
+        )
+    rows = batch_size or rows_of(planned.batch)
+    pairs = [
+        (one, name, _strategies.strategy_for(name, one))
+        for one in map(target, with_halves(topologies) if scale else topologies)
+        for name in strategies
+    ]
+    steps = 1 + TRIES if find_largest else 1
+    made: list[Row] = []
+    for one, name, strategy in pairs:
+        listener.begin(f"{one.name} {name}", steps=steps)
+        planner = _Planner(planned, one, name, strategy, listener)
+        row = planner.row(rows, find_largest=find_largest)
+        listener.end(_verdict(row))
+        made.append(row)
+    scaling = scale_rows(made, scale, fixed_batch=fixed_batch) if scale else ()
+    return Plan(planned.name, planned.parameters, tuple(made), scaling)
+
+
+class _Planner:
+    """Plans one strategy on one topology."""
+
+    def __init__(
+        self, planned: Subject, one: Target, name: str, strategy: Any, listener: Listener
+    ) -> None:
+        self._planned = planned
+        self._target = one
+        self._name = name
+        self._strategy = strategy
+        self._listener = listener
+        topology = strategy.extended.distribution.topology
+        self._devices = len(topology.devices)
+        # One device alone has the whole CPU; so it is measured for as many as compute.
+        self._chip = this_cpu(self._devices) if topology.platform == "cpu" else one.chip
+
+    def row(self, rows: int, *, find_largest: bool) -> Row:
+        """Compile for a batch of so many rows, and perhaps for others."""
+        began = time.perf_counter()
+        read = self._read(rows)
+        seconds = time.perf_counter() - began
+        replicas = self._strategy.num_replicas_in_sync
+        capacity = _capacity(self._target, read)
+        found = read if isinstance(read, Reading) else None
+        wire = wire_bytes_by_kind(found.collectives) if found else {}
+        searched = find_largest and capacity is not None
+        return Row(
+            topology=self._target.name,
+            strategy=self._name,
+            devices=self._devices,
+            replicas=replicas,
+            batch=rows,
+            chip=self._chip,
+            capacity=capacity,
+            fits=_fits(read, capacity),
+            needed=read.needed if isinstance(read, TooLarge) else None,
+            memory=found.memory if found else None,
+            flops=found.flops if found else 0.0,
+            memory_traffic=found.memory_traffic if found else 0.0,
+            collectives=found.collectives if found else (),
+            wire=wire,
+            estimate=self._estimate(found),
+            largest=self._largest(rows, read, capacity) if searched and capacity else None,
+            compile_seconds=seconds,
+        )
+
+    def _read(self, rows: int) -> Reading | TooLarge:
+        self._listener.report(f"compiling for a batch of {rows}")
+        lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._strategy)
+        read = compile_and_read(lowered, self._devices)
+        self._listener.advance()
+        return read
+
+    def _largest(self, rows: int, first: Reading | TooLarge, capacity: int) -> Largest:
+        known = {rows: _needs(first, capacity)}
+
+        def needs(wanted: int) -> int | None:
+            if wanted not in known:
+                known[wanted] = _needs(self._read(wanted), capacity)
+            return known[wanted]
+
+        replicas = self._strategy.num_replicas_in_sync
+        return largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
+
+    def _estimate(self, read: Reading | None) -> Estimate | None:
+        chip = self._chip
+        if read is None or chip is None:
+            return None
+        return estimate(
+            chip,
+            self._target.axes,
+            flops=read.flops,
+            memory_traffic=read.memory_traffic,
+            collectives=read.collectives,
+            devices=self._devices,
+        )
+
+
+def _needs(read: Reading | TooLarge, capacity: int) -> int | None:
+    if isinstance(read, Reading):
+        return read.memory.total
+    return None if read.needed is None else max(read.needed, capacity + 1)
+
+
+def _fits(read: Reading | TooLarge, capacity: int | None) -> bool | None:
+    if isinstance(read, TooLarge):
+        return False
+    return None if capacity is None else read.memory.total <= capacity
+
+
+def _capacity(one: Target, read: Reading | TooLarge) -> int | None:
+    """What a program may use: the compiler knows better than the catalogue."""
+    if isinstance(read, TooLarge) and read.available is not None:
+        return read.available
+    return one.chip.memory_bytes if one.chip else None
+
+
+def _verdict(row: Row) -> str:
+    if row.fits is None:
+        return "compiled"
+    return "fits" if row.fits else "does not fit"

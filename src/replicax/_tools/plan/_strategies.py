@@ -1,0 +1,59 @@
+"""The strategies that a plan knows by name, on devices that need not be here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from replicax._core.errors import UsageError
+from replicax._core.topology import Topology
+from replicax._mesh.store import Placement, by_layout, replicated, zero
+from replicax._tools.plan._compiled import described_strategy
+
+if TYPE_CHECKING:
+    from replicax._tools.plan._targets import Target
+
+
+def _on(topology: Topology, placement: Placement | None = None) -> Any:
+    return described_strategy(topology, placement or replicated(topology))
+
+
+def _zero(target: Target, *, parameters: bool) -> Any:
+    topology = Topology.of(target.devices)
+    return _on(topology, zero(topology, parameters=parameters))
+
+
+_MAKERS: dict[str, Callable[[Target], Any]] = {
+    "one_device": lambda target: _on(Topology.of(target.devices[:1])),
+    "mirrored": lambda target: _on(Topology.of(target.devices)),
+    "zero1": lambda target: _zero(target, parameters=False),
+    "zero3": lambda target: _zero(target, parameters=True),
+}
+_MODEL_PARALLEL = re.compile(r"model_parallel:(\d+)")
+NAMES = (*_MAKERS, "model_parallel:2")
+
+
+def strategy_for(name: str, target: Target) -> Any:
+    """Make the strategy of that name for the devices of a target.
+
+    Args:
+        name: `one_device`, the first of the devices alone; `mirrored`; `zero1`, what the optimizer
+            keeps divided, as by `MirroredStrategy(shard_optimizer=True)`; `zero3`, all variables
+            divided; `model_parallel:M`, large variables divided over M devices each.
+        target: The devices.
+
+    Raises:
+        UsageError: If there is none of that name.
+    """
+    divided = _MODEL_PARALLEL.fullmatch(name)
+    if divided:
+        topology = Topology.of(target.devices, int(divided[1]))
+        return _on(topology, by_layout(topology, "auto"))
+    if name not in _MAKERS:
+        raise UsageError(
+            "A plan knows its strategies by name. "
+            f"Received: {name!r}. Known are {', '.join(NAMES)} (or another number). "
+            "Name one or several of these."
+        )
+    return _MAKERS[name](target)

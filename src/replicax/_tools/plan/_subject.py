@@ -1,0 +1,181 @@
+"""What can be planned: the training step of a Keras model, or a function for `strategy.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import jax
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.capture import capture
+from replicax._keras.hooks import install_hooks
+from replicax._tools.plan._compiled import (
+    Lowered,
+    build,
+    lower_replica_step,
+    lower_train_step,
+    shapes_of,
+)
+
+
+class Subject(Protocol):
+    """Something that can be lowered for a strategy and a batch."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def batch(self) -> Any:
+        """The shapes of the whole batch that it was given with."""
+        ...
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are learnt."""
+        ...
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        """Trace and lower the step for this batch."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class ModelStep:
+    """The step that `fit` runs."""
+
+    model: Any
+    batch: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.model.name)
+
+    @property
+    def parameters(self) -> int:
+        return _numbers_in(self.model.trainable_variables)
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        return lower_train_step(self.model, batch, strategy)
+
+
+@final
+@dataclass(frozen=True)
+class ReplicaStep:
+    """A function for `strategy.run`."""
+
+    function: Callable[..., Any]
+    batch: Any
+    parameters: int
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
+        """The function, traced once: what it makes of variables is made here, in no scope."""
+        leaves, tree = jax.tree.flatten(batch)
+        install_hooks()  # they tell what an optimizer keeps for which variable
+        captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
+        learnt = [variable for variable in captured.variables if variable.trainable]
+        return cls(function, batch, _numbers_in(learnt))
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def lower(self, batch: Any, strategy: Any) -> Lowered:
+        return lower_replica_step(self.function, batch, strategy)
+
+
+def _numbers_in(variables: Iterable[Any]) -> int:
+    return sum(int(np.prod(variable.shape)) for variable in variables)
+
+
+def subject(model: Any, batch: Any = None) -> Subject:
+    """Prepare a model, or a function for `strategy.run`, for being planned.
+
+    Args:
+        model: A compiled Keras model, or the function.
+        batch: A batch as `fit` takes it; by default one that the model's inputs and loss suggest.
+            Of a function the tuple of its arguments.
+
+    Raises:
+        UsageError: If the model is not compiled, or says nothing about its batches.
+    """
+    is_model = isinstance(model, _compat.Trainer)
+    if callable(model) and not is_model and isinstance(batch, tuple):
+        return ReplicaStep.of(model, shapes_of(batch))
+    if not is_model:
+        raise UsageError(
+            "A plan is made of a compiled Keras model, or of a function and the tuple of its "
+            f"arguments. Received: {type(model).__name__} and {type(batch).__name__}. A training "
+            "step is what is compiled. Pass the model, or on the command line a script that calls "
+            "`fit`."
+        )
+    shapes = shapes_of(batch) if batch is not None else suggested_batch(model)
+    build(model, shapes)
+    return ModelStep(model, shapes)
+
+
+def suggested_batch(model: Any, rows: int = 32) -> Any:
+    """The batch that a model's inputs, outputs and loss suggest.
+
+    Args:
+        model: A compiled Keras model, built by its inputs.
+        rows: How many rows it has.
+
+    Raises:
+        UsageError: If the inputs are not known, or have other open dimensions than the first.
+    """
+    inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    open_ended = [t for t in inputs or () if None in t.shape[1:]]
+    if not inputs or not outputs or open_ended:
+        found = f"inputs of shape {open_ended[0].shape}" if open_ended else "no declared inputs"
+        raise UsageError(
+            "A plan needs the shapes of a batch. "
+            f"Received: the model {model.name!r} with {found}, and no data. "
+            "A model that is built by its data does not tell. Pass a batch, name a script that "
+            "calls `fit`, or declare whole shapes with `keras.Input`."
+        )
+    x = [_rows(rows, tensor.shape[1:], tensor.dtype) for tensor in inputs]
+    losses = _losses(model)
+    y = [_target(rows, tensor, loss) for tensor, loss in zip(outputs, losses, strict=True)]
+    return (x[0] if len(x) == 1 else x, y[0] if len(y) == 1 else y)
+
+
+def _losses(model: Any) -> list[str]:
+    """The name of the loss of each output."""
+    loss = getattr(model, "loss", None)
+    if isinstance(loss, dict):
+        losses = [loss.get(name) for name in model.output_names]
+    elif isinstance(loss, list | tuple):
+        losses = list(loss)
+    else:
+        losses = [loss] * len(model.outputs)
+    return [_name(one) for one in losses]
+
+
+def _name(loss: Any) -> str:
+    if loss is None or isinstance(loss, str):
+        return loss or ""
+    return getattr(loss, "name", None) or getattr(loss, "__name__", "")
+
+
+def _target(rows: int, output: Any, loss: str) -> Any:
+    if loss.startswith("sparse_"):
+        return _rows(rows, output.shape[1:-1], "int32")
+    return _rows(rows, output.shape[1:], "float32")
+
+
+def _rows(rows: int, shape: Any, kind: Any) -> Any:
+    return jax.ShapeDtypeStruct(
+        (rows, *shape), jax.dtypes.canonicalize_dtype(np.dtype(_numpy_name(kind)))
+    )
+
+
+def _numpy_name(kind: Any) -> Any:
+    return jax.numpy.dtype(kind)

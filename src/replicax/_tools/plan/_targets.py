@@ -1,0 +1,127 @@
+"""What a plan is for: slices of TPUs that are only described, or the devices of this machine.
+
+The compiler for TPUs, libtpu, describes and compiles for any slice on a machine without a TPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import jax
+
+from replicax._core.env import only_compiling_for_tpus
+from replicax._core.errors import UsageError
+from replicax._tools.plan._chips import TPUS, Chip, gpu
+from replicax._tools.plan._quiet import quiet
+
+KNOWN = ", ".join([*(f"{name}:…" for name in TPUS), "cpu:8", "gpu:1"])
+_SPEC = re.compile(r"^([a-z0-9]+):(\d+(?:x\d+)*)$")
+# A host has up to 2 x 2 chips; in a smaller slice it has fewer.
+_HOST = (2, 2, 1)
+# Two cores of a chip as one device: what a TPU v4 is to JAX unless told otherwise.
+_CHIP_CONFIGS = {"v4": "megacore"}
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """Devices that a program is compiled for.
+
+    Args:
+        name: Such as `v5e:4x4` or `cpu:8`.
+        devices: The devices, described or real.
+        chip: What each of them can do; None if nobody says.
+        axes: The shape of a slice in chips; empty if the devices have no shape.
+    """
+
+    name: str
+    devices: tuple[Any, ...]
+    chip: Chip | None
+    axes: tuple[int, ...] = ()
+
+
+def target(name: str) -> Target:
+    """Find or describe the devices that a name means.
+
+    Args:
+        name: `v5e:4x4`, `v4:2x2x2` and so on for a slice of TPUs, in chips; `cpu:8` or `gpu:2` for
+            devices of this machine.
+
+    Returns:
+        The devices.
+
+    Raises:
+        UsageError: If the name means nothing here, or the compiler for TPUs is not installed.
+    """
+    found = _SPEC.match(name.strip().lower())
+    if found and found[1] in TPUS:
+        return _slice(name.strip().lower(), found[1], tuple(map(int, found[2].split("x"))))
+    if found and found[1] in ("cpu", "gpu") and found[2].isdigit():
+        return _local(found[1], int(found[2]))
+    raise UsageError(
+        "A topology is a kind of chip and a shape, or a number of devices of this machine. "
+        f"Received: {name!r}. Known are {KNOWN}. Write for example v5e:4x4, v4:2x2x2 or cpu:8."
+    )
+
+
+def _slice(name: str, kind: str, axes: tuple[int, ...]) -> Target:
+    padded = (*axes, 1, 1)[:3]
+    options: dict[str, Any] = {
+        "chips_per_host_bounds": tuple(map(min, padded, _HOST)),
+        **({"chip_config_name": _CHIP_CONFIGS[kind]} if kind in _CHIP_CONFIGS else {}),
+    }
+    from jax.experimental import topologies
+
+    try:
+        with only_compiling_for_tpus(), quiet():
+            described = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
+    except Exception as error:
+        raise _explained(name, error) from error
+    return Target(name, tuple(described.devices), TPUS[kind], axes)
+
+
+def _explained(name: str, error: Exception) -> UsageError:
+    if _is_without_libtpu(error):
+        return UsageError(
+            "Programs for TPUs are compiled by Google's compiler, libtpu. "
+            f"Received: {name!r}, and no libtpu here ({error}). "
+            'A TPU is not needed for it. Run `pip install "replicax[tpu]"`.'
+        )
+    return UsageError(
+        "A slice has a shape that its kind of chip can be wired in. "
+        f"Received: {name!r}, of which libtpu says: {error}. "
+        "Slices are built of whole hosts of 2x2 chips, or are parts of one host. Write for "
+        "example v5e:2x4, v5e:4x4, v4:2x2x2 or v5p:2x2x2."
+    )
+
+
+def _is_without_libtpu(error: Exception) -> bool:
+    return isinstance(error, ImportError) or "TPU support not installed" in str(error)
+
+
+def _local(platform: str, count: int) -> Target:
+    devices = _devices_of(platform)
+    if not 1 <= count <= len(devices):
+        raise UsageError(
+            "Programs for CPUs and GPUs are compiled for devices of this machine. "
+            f"Received: {platform}:{count}, and {len(devices)} such devices here. "
+            "The compiler asks the device what it can do. "
+            + (
+                f"Start Python with JAX_NUM_CPU_DEVICES={max(count, 1)}, or call "
+                f"`replicax.testing.virtual_devices({max(count, 1)})` first."
+                if platform == "cpu"
+                else "Plan on a machine with such GPUs, or for a TPU."
+            )
+        )
+    chip = gpu(devices[0].device_kind) if platform == "gpu" else None
+    return Target(f"{platform}:{count}", tuple(devices[:count]), chip)
+
+
+def _devices_of(platform: str) -> Sequence[Any]:
+    try:
+        return jax.local_devices(backend=platform)
+    except RuntimeError:
+        return ()

@@ -1,0 +1,233 @@
+"""Notes what the engine tells of steps and their parts, and starts and stops JAX's profiler.
+
+While it measures, each copy and each step is waited for: only so is it known how long it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+
+from replicax._core import progress, timing
+from replicax._core.timing import COMPILE, COMPUTE, COPY
+from replicax._core.topology import AXIS
+from replicax._core.tracing import is_traced
+from replicax._core.values import PerReplica, is_distributed
+from replicax._tools.profile._split import Moment, Span, Step
+from replicax._tools.script import NO_TRAINING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEP = "train"
+"""What a step is called in the trace."""
+
+_COMPILATION = "/jax/core/compile/"
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """How many steps are looked at.
+
+    Args:
+        warm_up: Those that are not measured: they compile.
+        steps: Those that are measured.
+        traced: Those that JAX's profiler sees, which takes time; so they come behind the others.
+    """
+
+    warm_up: int = 3
+    steps: int = 20
+    traced: int = 5
+
+    @property
+    def total(self) -> int:
+        """How many steps there are to be."""
+        return self.warm_up + self.steps + self.traced
+
+
+@final
+class ProgramUse:
+    """A program that steps have run, for arguments of one kind.
+
+    Args:
+        program: What `jax.jit` made.
+        args: The shapes of its arguments.
+        rows: The rows of its batch, if there is one.
+    """
+
+    def __init__(self, program: Any, args: Any, rows: int | None) -> None:
+        self.program, self.args, self.rows = program, args, rows
+        self.calls = 0
+
+
+@final
+class Recorder:
+    """Notes spans and steps.
+
+    Args:
+        plan: How many steps are looked at.
+        folder: Where the trace goes; None for no trace.
+        scale: Each batch gets so many times the rows that it has, on its way to the devices.
+        on_step: Called at the begin of each step, with its number from 0.
+
+    Attributes:
+        begun: How many training steps have begun.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path | None,
+        *,
+        scale: float = 1.0,
+        on_step: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        self.plan, self.folder = plan, folder
+        self.spans: list[Span] = []
+        self.steps: list[Step] = []
+        self.programs: dict[Any, ProgramUse] = {}
+        self.compiled: list[float] = []
+        self._scale, self._on_step = scale, on_step
+        self.begun = 0
+        self._open: tuple[str, int, Moment] | None = None
+        self._annotation: Any = None
+        self._is_tracing = self._is_over = False
+
+    @contextlib.contextmanager
+    def recording(self) -> Generator[None, None, None]:
+        """Note what happens in a `with` block."""
+        end = progress.listen(self._begin_step)
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        try:
+            with timing.measured_by(self):
+                yield
+        finally:
+            end()
+            jax.monitoring.unregister_event_duration_listener(self._heard)
+            self._open = None  # where this step ended is not known; all that was planned has
+            self._finish()
+
+    def timed(self, part: str, fn: Callable[..., Any], *args: Any) -> Any:
+        if part == COPY and self._scale != 1.0:
+            args = (*args[:-1], jax.tree.map(self._scaled, args[-1]))
+        if self._is_over or is_traced() or threading.current_thread() is not _MAIN:
+            return fn(*args)
+        if part == COMPUTE:
+            self._note_program(fn, args)
+        begin = _now()
+        try:
+            result = fn(*args)
+            if part in (COPY, COMPUTE):
+                jax.block_until_ready(result)
+            return result
+        finally:
+            self.spans.append(Span(part, begin, _now()))
+
+    def _begin_step(self, _: int) -> None:
+        if self._is_over or threading.current_thread() is not _MAIN:
+            return
+        self._close()
+        kind, number, plan = progress.latest(), self.begun, self.plan
+        if kind not in NO_TRAINING:
+            if number >= plan.total:
+                self._finish()
+                return
+            self.begun += 1
+            self._on_step(number)
+            if number == plan.warm_up + plan.steps and self.folder is not None:
+                self._start_trace(self.folder)
+        if self._is_tracing:
+            self._annotation = jax.profiler.StepTraceAnnotation(STEP, step_num=number)
+            self._annotation.__enter__()
+        self._open = kind, number, _now()
+
+    def _close(self) -> None:
+        if self._annotation is not None:
+            self._annotation.__exit__(None, None, None)
+            self._annotation = None
+        if self._open is not None:
+            kind, number, begin = self._open
+            self.steps.append(Step(kind, begin, _now(), number, self._is_tracing))
+            self._open = None
+
+    def _finish(self) -> None:
+        self._close()
+        self._is_over = True
+        if self._is_tracing:
+            self._is_tracing = False
+            jax.profiler.stop_trace()
+
+    def _start_trace(self, folder: Path) -> None:
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # an event for each call of Python takes too long
+        jax.profiler.start_trace(folder, profiler_options=options)
+        self._is_tracing = True
+
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if not event.startswith(_COMPILATION) or threading.current_thread() is not _MAIN:
+            return
+        end = _now()
+        begin = Moment(end.wall - duration_secs, end.cpu)
+        self.spans.append(Span(COMPILE, begin, end))
+        if event == _COMPILED:
+            self.compiled.append(end.wall)
+
+    def _note_program(self, program: Any, args: Any) -> None:
+        batch = args[-1]
+        kinds = tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(batch))
+        key = (id(program), kinds)
+        if key not in self.programs:
+            self.programs[key] = ProgramUse(program, jax.tree.map(_shape, args), rows_of(batch))
+        self.programs[key].calls += 1
+
+    def _scaled(self, leaf: Any) -> Any:
+        """The rows of an array over and over again, or the first of them."""
+        if np.ndim(leaf) == 0:
+            return leaf
+        rows = len(leaf)
+        return np.asarray(leaf)[np.arange(max(1, round(rows * self._scale))) % rows]
+
+
+def rows_of(batch: Any) -> int | None:
+    """How many rows the batches among a program's arguments have, on all replicas together."""
+    for leaf in jax.tree.leaves(batch, is_leaf=is_distributed):
+        if isinstance(leaf, PerReplica) and leaf.is_even:
+            replicas, *shape = leaf.stacked.shape
+            return replicas * shape[0] if shape else replicas
+        if isinstance(leaf, PerReplica):
+            return sum(part.shape[0] for part in leaf.parts or ())
+    if isinstance(batch, list) and all(isinstance(one, tuple | list | dict) for one in batch):
+        firsts = [next(iter(jax.tree.leaves(one)), None) for one in batch]  # of `fit`
+        return sum(leaf.shape[0] for leaf in firsts if leaf is not None and leaf.ndim)
+    arrays = [leaf for leaf in jax.tree.leaves(batch) if isinstance(leaf, jax.Array) and leaf.ndim]
+    # What a compiled function is given: the pieces of all replicas, one above the other.
+    stacked = [leaf for leaf in arrays if leaf.ndim > 1 and _is_split(leaf)]
+    if stacked:
+        return stacked[0].shape[0] * stacked[0].shape[1]
+    alone = all(len(leaf.sharding.device_set) == 1 for leaf in arrays)
+    return arrays[0].shape[0] if arrays and alone else None
+
+
+def _is_split(array: Any) -> bool:
+    return AXIS in tuple(getattr(array.sharding, "spec", ()))[:1]
+
+
+def _shape(leaf: Any) -> Any:
+    sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
+    return jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype, sharding=sharding)
+
+
+_MAIN = threading.main_thread()
+
+
+def _now() -> Moment:
+    return Moment(time.perf_counter(), time.thread_time())

@@ -1,0 +1,134 @@
+"""Spans of time → how long each part took: arithmetic only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from replicax._core.timing import COMPILE
+
+PYTHON, OTHER, CALLBACKS = "python", "other", "callbacks"
+
+
+class Moment(NamedTuple):
+    """A moment of the main thread, in seconds.
+
+    Args:
+        wall: The time.
+        cpu: How long the thread has computed so far.
+    """
+
+    wall: float
+    cpu: float
+
+
+@final
+@dataclass(frozen=True)
+class Span:
+    """A part of a step, from a moment to another one."""
+
+    part: str
+    begin: Moment
+    end: Moment
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """A step: from where it begins to where the next one does.
+
+    Args:
+        kind: What it is, such as `train step`.
+        begin: Where it begins.
+        end: Where it ends.
+        number: How many training steps there were before.
+        is_traced: Whether JAX's profiler was on.
+    """
+
+    kind: str
+    begin: Moment
+    end: Moment
+    number: int = 0
+    is_traced: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end.wall - self.begin.wall
+
+
+def split(step: Step, spans: Iterable[Span]) -> dict[str, float]:
+    """How many seconds of a step each part took; together they are the step.
+
+    A moment that several spans have belongs to the one that began last, which the others contain.
+    What no span has is `PYTHON` as far as the main thread computed, and `OTHER` as far as it did
+    not: there it waited for something that nobody has told of.
+
+    Args:
+        step: The step.
+        spans: Those of the main thread; they may reach beyond the step.
+    """
+    inside = sorted(
+        (span for span in spans if _overlap(span, step) > 0), key=lambda span: span.begin.wall
+    )
+    found: dict[str, float] = defaultdict(float)
+    outer: list[Span] = []
+    for number, span in enumerate(inside):
+        own = _overlap(span, step) - covered(
+            (one.begin.wall, min(one.end.wall, span.end.wall, step.end.wall))
+            for one in inside[number + 1 :]
+            if one.begin.wall < span.end.wall
+        )
+        found[span.part] += max(0.0, own)
+        if not outer or span.begin.wall >= outer[-1].end.wall:
+            outer.append(span)
+    rest = max(0.0, step.seconds - sum(found.values()))
+    computed = step.end.cpu - step.begin.cpu - sum(map(_cpu, outer))
+    found[PYTHON] = min(rest, max(0.0, computed))
+    found[OTHER] = rest - found[PYTHON]
+    return dict(found)
+
+
+def mean(steps: Sequence[Step], spans: Sequence[Span]) -> dict[str, float]:
+    """How many seconds of a step each part takes on the average."""
+    total: dict[str, float] = defaultdict(float)
+    for step in steps:
+        near = [one for one in spans if _overlap(one, step) > 0]
+        for part, seconds in split(step, near).items():
+            total[part] += seconds / len(steps)
+    return dict(total)
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of these intervals was going on.
+
+    Example:
+        >>> from replicax._tools.profile._split import covered
+        >>> covered([(0, 2), (1, 3), (5, 6)])
+        4
+    """
+    return sum(end - begin for begin, end in union(intervals))
+
+
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same moments as intervals that do not meet."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(intervals):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        elif end > begin:
+            found.append((begin, end))
+    return found
+
+
+def _overlap(span: Span, step: Step) -> float:
+    return min(span.end.wall, step.end.wall) - max(span.begin.wall, step.begin.wall)
+
+
+def _cpu(span: Span) -> float:
+    # JAX tells of a compilation when it is over: how long its thread computed is not known.
+    if span.part == COMPILE:
+        return max(span.end.cpu - span.begin.cpu, span.end.wall - span.begin.wall)
+    return span.end.cpu - span.begin.cpu

@@ -1,0 +1,228 @@
+"""`rx.verify`: a program on one device, and again under each strategy, compared step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._tools.compare._progress import Silent
+from replicax._tools.script import ended_after, under
+from replicax._tools.verify import _strategies
+from replicax._tools.verify._causes import NOT_DETERMINISTIC, cause_of, cause_of_chance
+from replicax._tools.verify._causes_of_data import BATCH_TOO_LARGE
+from replicax._tools.verify._compare import differences, rounding_of
+from replicax._tools.verify._evidence import Cause, Evidence
+from replicax._tools.verify._record import NORMS, Run
+from replicax._tools.verify._recorder import Recorder
+from replicax._tools.verify._result import Comparison, Verification
+
+if TYPE_CHECKING:
+    from replicax._tools.compare._progress import Listener
+
+_AGAIN = "one_device again"
+
+
+def verify(
+    build: Callable[[], Any],
+    batch: Any = None,
+    *,
+    strategies: Sequence[str] = _strategies.DEFAULT,
+    replicas: int | None = None,
+    steps: int = 4,
+    seed: int = 0,
+    repeat: bool = True,
+) -> Verification:
+    """Compare training under strategies with training on one device, step by step.
+
+    Compared are the rows of each step, loss and metrics, every gradient and weight, what optimizers
+    keep, statistics such as BatchNormalization's, random states, and the copies of each variable.
+
+    Args:
+        build: Makes and compiles a model. Without `batch`: a whole training program, which may make
+            a strategy of its own; the chosen one takes its place.
+        batch: A global batch, `(x, y)` or `(x, y, sample_weight)` of b rows each. The last step has
+            all but its last row, so that it is uneven.
+        strategies: Names: `mirrored`, `central_storage`, `zero1`, `zero3`, `model_parallel`.
+        replicas: How many devices to use; all by default.
+        steps: How many training steps to compare.
+        seed: Of Python's, NumPy's and Keras' random numbers.
+        repeat: Whether to run twice on one device, to see whether the program is deterministic.
+
+    Returns:
+        What was found: `is_equal`, `table()`, `to_json()`, `check()`.
+
+    Raises:
+        UsageError: If a strategy or devices are missing, `batch` is no tuple, or nothing trains.
+
+    Example:
+        >>> import keras, numpy as np
+        >>> import replicax as rx
+        >>> def build():
+        ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        ...     return model
+        >>> rx.verify(build, (np.ones((4, 2)), np.ones((4, 1))), replicas=2).is_equal
+        True
+    """
+    batches = [] if batch is None else _batches(batch, steps)
+
+    def program() -> None:
+        model = build()
+        for one in batches:
+            model.train_on_batch(*one)
+
+    name = getattr(build, "__name__", "a program")
+    return verify_program(
+        build if batch is None else program,
+        name,
+        strategies=strategies,
+        replicas=replicas,
+        steps=steps,
+        seed=seed,
+        repeat=repeat,
+    )
+
+
+def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
+    """One for each step; the last without its last row, so that it is uneven."""
+    if not isinstance(batch, tuple | list):
+        raise UsageError(
+            "A batch to verify with is a tuple, (x, y) or (x, y, sample_weight). Received: a "
+            f"{type(batch).__name__}. Its rows would be taken for x and y. Write (x,) for x alone."
+        )
+    whole = tuple(batch)
+    short: Any = keras.tree.map_structure(lambda a: None if a is None else a[:-1], whole)
+    return [whole] * (steps - 1) + [short]
+
+
+def verify_program(
+    program: Callable[[], Any],
+    name: str,
+    *,
+    strategies: Sequence[str],
+    replicas: int | None,
+    steps: int,
+    seed: int,
+    repeat: bool,
+    listener: Listener | None = None,
+) -> Verification:
+    """The same for a program, which trains whenever it is called.
+
+    Args:
+        program: The program.
+        name: What it is called.
+        strategies: Names of strategies.
+        replicas: How many devices to use; all by default.
+        steps: How many training steps to compare.
+        seed: Of all global random numbers.
+        repeat: Whether to run twice on one device.
+        listener: Hears how far it is.
+    """
+    if steps < 1:
+        raise UsageError(
+            "A verification compares at least one training step. "
+            f"Received: steps={steps}. Without steps nothing is seen. Leave it out, or ask for 4."
+        )
+    hears, devices = listener or Silent(), _strategies.devices(replicas)
+    chosen = {one: _strategies.make(one, devices) for one in strategies}  # all names first
+
+    def run(title: str, strategy: Any, told: int | None = None) -> Run:
+        hears.begin(title, steps=1)
+        return _run(program, title, strategy, steps, seed, told)
+
+    reference = run("one_device", _strategies.one_device(devices))
+    _check_trains(reference, name)
+    hears.end(f"{len(reference.steps)} steps")
+    rows: list[Comparison] = []
+    if repeat:
+        rows.append(_compared(reference, run(_AGAIN, _strategies.one_device(devices))))
+        hears.end(_verdict(rows[0]))
+    again = rows[0].cause if rows else None
+    chance = again if again is not None and again.name == NOT_DETERMINISTIC else None
+    told_of: dict[int, Run] = {}
+    for title, strategy in chosen.items():
+        other = run(title, strategy)
+        row, count = _compared(reference, other, chance), other.replicas
+        if row.cause is not None and row.cause.name == BATCH_TOO_LARGE:
+            if count not in told_of:
+                told = _strategies.one_device(devices)
+                told_of[count] = run("one_device, larger batch", told, count)
+            row = _larger(row, _compared(told_of[count], other))
+        hears.end(f"{title} {_verdict(row)}" if row.told else _verdict(row))
+        rows.append(row)
+    return Verification(name, tuple(rows))
+
+
+def _check_trains(run: Run, name: str) -> None:
+    if run.error is not None:
+        raise run.error
+    if not run.steps:
+        raise UsageError(
+            "A program to verify trains: by fit, train_on_batch, strategy.run or a compiled "
+            f"function. Received: {name}, which ended without a step of any of these. There is "
+            "nothing to compare. Let it train, or check its arguments."
+        )
+
+
+def _larger(row: Comparison, again: Comparison) -> Comparison:
+    """The comparison with one device that is told of as many replicas, if that helps.
+
+    Many programs have so many rows for each replica: `64 * strategy.num_replicas_in_sync`.
+    """
+    helps = again.cause is None or again.cause.name != BATCH_TOO_LARGE
+    return replace(again, told=again.replicas) if helps else row
+
+
+def _verdict(row: Comparison) -> str:
+    return f"differs: {row.cause.name}" if row.cause else "equal"
+
+
+def _run(
+    program: Callable[[], Any], title: str, strategy: Any, steps: int, seed: int, told: int | None
+) -> Run:
+    """Let a program train for some steps, and watch it."""
+    run = Run(title, strategy.num_replicas_in_sync)
+    recorder = Recorder(run)
+    with _same_start(seed), under(strategy, told=told), recorder.watching(), ended_after(steps):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):  # each run would print the same
+                program()
+        except (Exception, SystemExit) as error:
+            run.error = error
+    return run
+
+
+@contextlib.contextmanager
+def _same_start(seed: int) -> Generator[None, None, None]:
+    """Begin with the same random numbers, and undo what a program sets for all of Keras."""
+    policy, floats = keras.config.dtype_policy(), keras.config.floatx()
+    keras.utils.set_random_seed(seed)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+        keras.config.set_floatx(floats)
+
+
+def _compared(reference: Run, other: Run, chance: Cause | None = None) -> Comparison:
+    """Compare a run with that on one device; `chance` is why that is not always the same."""
+    found = differences(reference, other, rounding_of(reference))
+    cause = None
+    if found or other.error is not None:
+        evidence = Evidence(reference, other, found)
+        if other.error is not None:
+            cause = cause_of(evidence)
+        else:
+            cause = chance or (cause_of_chance if other.strategy == _AGAIN else cause_of)(evidence)
+    both = list(zip(reference.steps, other.steps, strict=False))
+    compared = sum(
+        len([one for one in mine.values.values() if one.kind != NORMS]) + len(mine.results)
+        for mine, _ in both
+    )
+    return Comparison(other.strategy, other.replicas, len(both), compared, tuple(found), cause)

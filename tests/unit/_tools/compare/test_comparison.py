@@ -1,0 +1,112 @@
+"""The arithmetic on measurements, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._tools.compare._comparison import Interval, ScalePoint, weight_difference
+from replicax._tools.compare._settings import Settings
+
+NAMES = ["a", "b"]
+
+
+def test_weight_difference_is_relative_to_the_largest_weight_of_its_array():
+    reference = [np.array([1.0, -4.0]), np.array([[0.5]])]
+    weights = [np.array([1.2, -4.0]), np.array([[0.51]])]
+    # a: 0.2 / 4 = 0.05; b: 0.01 / 0.5 = 0.02
+    difference, name = weight_difference(weights, reference, NAMES)
+    assert difference == pytest.approx(0.05)
+    assert name == "a"
+
+
+def test_weight_difference_of_equal_weights_is_zero():
+    weights = [np.array([1.0]), np.zeros(3)]
+    assert weight_difference(weights, weights, NAMES)[0] == 0
+
+
+def test_weight_difference_is_computed_in_float64():
+    reference = [np.array([1.0], np.float32), np.zeros(1, np.float32)]
+    weights = [np.array([1 + 2**-23], np.float32), np.zeros(1, np.float32)]
+    assert weight_difference(weights, reference, NAMES)[0] == 2.0**-23
+
+
+def test_weight_difference_from_zeros_is_infinite():
+    assert weight_difference([np.array([1e-9])], [np.zeros(1)], ["a"]) == (math.inf, "a")
+
+
+@pytest.mark.parametrize("broken", [np.array([np.nan, 1.0]), np.array([np.nan, 0.0])])
+@pytest.mark.parametrize("reference", [np.array([1.0, 1.0]), np.zeros(2)])
+def test_weight_difference_sees_nan_beside_any_other_difference(broken, reference):
+    weights = [broken, np.array([100.0])]
+    difference, name = weight_difference(weights, [reference, np.array([1.0])], NAMES)
+    assert math.isnan(difference)
+    assert name == "a"
+
+
+def test_weight_difference_of_an_infinite_reference_is_not_a_number():
+    infinite = np.array([np.inf])
+    assert math.isnan(weight_difference([infinite], [infinite], ["a"])[0])
+
+
+def test_weight_difference_takes_empty_arrays():
+    assert weight_difference([np.zeros(0)], [np.zeros(0)], ["a"]) == (0.0, "a")
+
+
+def test_interval_of_values():
+    assert Interval.of([3.0, 1.0, 8.0]) == Interval(3.0, 1.0, 8.0)
+
+
+def test_throughput_is_the_median_over_rounds(sample):
+    # 1000 examples in 2, 1 and 4 s: 500, 1000 and 250 per second
+    comparison = sample(one_device=(2.0, 1.0, 4.0), examples_per_round=1000)
+    assert comparison.examples_per_second("one_device") == Interval(500, 250, 1000)
+
+
+def test_speed_ratio_pairs_the_rounds(sample):
+    # 2/4, 1/1 and 4/2. The ratio of the medians would be 2/2 as well, but with no spread.
+    comparison = sample(one_device=(2.0, 1.0, 4.0), mirrored=(4.0, 1.0, 2.0))
+    assert comparison.speed_ratio("mirrored") == Interval(1.0, 0.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("difference", "deviates"),
+    [(0.0, False), (1e-4, False), (1.01e-4, True), (math.inf, True), (math.nan, True)],
+)
+def test_deviating_strategies(sample, difference, deviates):
+    comparison = sample(difference=difference)
+    assert [m.strategy for m in comparison.deviating] == ["mirrored"] * deviates
+
+
+def test_one_device_always_takes_part():
+    assert Settings(strategies=("mirrored",)).strategies == ("one_device", "mirrored")
+
+
+def test_settings_keep_the_order_of_strategies():
+    settings = Settings(strategies=["mirrored", "one_device"])  # type: ignore[arg-type]
+    assert settings.strategies == ("mirrored", "one_device")
+
+
+@pytest.mark.parametrize("name", ["replicas", "workers", "epochs", "repeats", "examples"])
+def test_settings_refuse_counts_below_one(name):
+    with pytest.raises(rx.errors.UsageError, match=f"`{name}` must be at least 1. Received: "):
+        Settings(**{name: 0})
+
+
+def test_speed_by_replicas_has_one_device_some_and_all(sample):
+    # one_device: 1 s twice; mirrored on four devices 2 s and 4 s: 0.5 and 0.25
+    comparison = replace(sample(), scaling=(ScalePoint(4, (2.0, 4.0)),))
+    assert comparison.speed_by_replicas() == {
+        1: Interval(1, 1, 1),
+        2: Interval(0.65, 0.5, 0.8),
+        4: Interval(0.375, 0.25, 0.5),
+    }
+
+
+def test_speed_by_replicas_needs_several(sample):
+    comparison = sample()
+    assert replace(comparison, measurements=comparison.measurements[:1]).speed_by_replicas() == {}

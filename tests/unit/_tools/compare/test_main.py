@@ -1,0 +1,112 @@
+"""`python -m replicax._tools.compare`: exit codes, and what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+
+import pytest
+
+import replicax as rx
+from replicax import report
+from replicax._tools.compare.__main__ import main
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path, capsys, sample):
+    """Run `compare` with a result, or an exception, in place of the work."""
+
+    def run(outcome, **options):
+        def stand_in(settings, listener):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        monkeypatch.setattr(report, "compare", stand_in)
+        code = main(["compare", json.dumps({"output": str(tmp_path / "out")} | options)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_equal_weights_are_success(run, sample, tmp_path):
+    code, out, err = run(sample())
+    assert (code, err) == (0, "")
+    assert "mirrored    CPU:0-1 each" in out
+    assert f"Written to {tmp_path / 'out'}: report.html, compare.md, compare.json" in out
+    assert out.endswith(
+        "Every strategy ended with the weights of one device (largest relative "
+        "difference 2.5e-06, limit 1e-04).\n"
+    )
+
+
+def test_different_weights_are_failure_after_all_is_written(run, sample, tmp_path):
+    code, out, err = run(sample(difference=0.5))
+    assert code == 1
+    assert "mirrored" in out
+    assert err.startswith(
+        "replicax compare: error: Every strategy must end with the weights of one device."
+    )
+    assert (tmp_path / "out" / "compare.md").exists()
+
+
+@pytest.mark.parametrize("outcome", [True, False, webbrowser.Error("none")])
+def test_the_page_is_opened_or_it_is_said_where_it_is(run, sample, tmp_path, monkeypatch, outcome):
+    def stand_in(address):
+        opened.append(address)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", stand_in)
+    code, _, err = run(sample(), open=True)
+    page = tmp_path / "out" / "report.html"
+    assert (code, opened) == (0, [page.as_uri()])
+    said = f"replicax compare: found no browser to open {page} in\n"
+    assert err == ("" if outcome is True else said)
+
+
+def test_a_wrong_argument_is_exit_code_2(run):
+    code, _, err = run(rx.errors.UsageError("No."))
+    assert (code, err) == (2, "replicax compare: error: No.\n")
+
+
+def test_another_failure_is_exit_code_1(run):
+    code, _, err = run(rx.errors.ReplicaxError("No net."))
+    assert (code, err) == (1, "replicax compare: error: No net.\n")
+
+
+def test_settings_are_checked(run, sample):
+    code, _, err = run(sample(), epochs=0)
+    assert code == 2
+    assert "`epochs` must be at least 1. Received: epochs=0." in err
+
+
+def test_the_folder_is_checked_before_the_work(run, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    code, _, err = run(AssertionError("worked first"))
+    assert code == 2
+    assert "The output must be a folder that can be made or is there." in err
+
+
+def test_devices_as_text(capsys):
+    assert main(["devices", '{"replicas": 2, "json": false}']) == 0
+    assert 'MirroredStrategy(["CPU:0", "CPU:1"])' in capsys.readouterr().out
+
+
+def test_devices_as_json(capsys):
+    assert main(["devices", '{"replicas": null, "json": true}']) == 0
+    assert len(json.loads(capsys.readouterr().out)["machine"]["devices"]) == 8
+
+
+@pytest.mark.parametrize("arguments", [[], ["compare"], ["train", "{}"]])
+def test_other_calls_are_told_the_usage(arguments, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "usage: python -m replicax._tools.compare {compare,devices} OPTIONS; see replicax --help\n"
+    )
+
+
+def test_the_public_names_are_there():
+    assert {"compare", "devices", "save", "Settings", "Comparison"} <= set(dir(report))

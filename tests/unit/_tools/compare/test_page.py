@@ -1,0 +1,296 @@
+"""The page: what it says, that it needs nothing beside it, and that a browser shows all of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from replicax._tools.compare import _page
+from replicax._tools.compare._comparison import Place, ScalePoint
+from replicax._tools.compare._settings import Settings
+
+SECTIONS = (
+    "table",
+    "accuracy",
+    "throughput",
+    "scaling",
+    "verification",
+    "placement",
+    "environment",
+    "again",
+)
+VOID = {"meta", "link", "br"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Page(HTMLParser):
+    """Reads a page: its tags with their attributes, its text, and what is not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.words, self.open, self.faults = [], [], [], []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if self.open.pop() != tag:
+            self.faults.append(tag)
+
+    def handle_data(self, data):
+        if not {"style", "title"} & set(self.open):
+            self.words.append(data)
+
+    def every(self, name):
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+def full(sample, **changes):
+    """A comparison of everything: also on fewer devices, and by servers."""
+    comparison = sample(**changes)
+    servers = replace(
+        comparison.measurement("mirrored"),
+        strategy="parameter_server",
+        places=(
+            Place("server 0", 12, 4 * 2**10, computes=False),
+            Place("worker 0", 0, 0, computes=True),
+            Place("worker 1", 0, 0, computes=True),
+        ),
+        weight_difference=None,
+    )
+    return replace(
+        comparison,
+        settings=Settings(strategies=("one_device", "mirrored", "parameter_server"), repeats=2),
+        measurements=(*comparison.measurements, servers),
+        scaling=(ScalePoint(4, (2.0, 2.0)),),
+    )
+
+
+@pytest.fixture(scope="module")
+def text(sample):
+    return _page.to_html(full(sample))
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_it_is_well_formed_and_names_its_language(page):
+    assert page.faults == page.open == []
+    assert page.every("html") == [{"lang": "en"}]
+
+
+def test_ids_are_there_once_and_links_lead_to_them(page):
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert sorted(ids) == sorted(set(ids))
+    links = [attributes["href"].removeprefix("#") for attributes in page.every("a")]
+    assert links == list(SECTIONS)
+    named = [
+        attributes["aria-labelledby"]
+        for _, attributes in page.tags
+        if "aria-labelledby" in attributes
+    ]
+    assert {*links, *named} <= set(ids)
+
+
+def test_nothing_is_loaded(text, page):
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", text)
+    assert not {"script", "img", "iframe", "object", "embed"} & {tag for tag, _ in page.tags}
+    addresses = [
+        a[name] for _, a in page.tags for name in ("src", "href", "xlink:href") if name in a
+    ]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+
+
+def test_plots_have_the_colours_of_the_page(text):
+    plots = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert all("var(--ink)" in plot for plot in plots)
+    assert not [plot for plot in plots if re.search(r"#[0-9a-f]{6}\b", plot)]
+
+
+def test_the_same_data_give_the_same_page(sample, text):
+    assert _page.to_html(full(sample)) == text
+
+
+def test_the_headline_is_what_people_look_for(sample):
+    assert _page.headline(sample()) == "Every strategy gives what one device gives."
+    assert _page.headline(full(sample)) == "Every synchronous strategy gives what one device gives."
+    wrong = _page.headline(sample(difference=0.5))
+    assert wrong == "1 of 2 strategies does not give what one device gives."
+
+
+def test_tiles_say_how_fast_each_is(page):
+    # one_device: 1 s for each round; mirrored: 2 and 1.25 s, ratios 0.5 and 0.8, median 0.65
+    assert (
+        "mirrored ✓ same weights 0.65× speed 0.50× to 0.80× 92.50% right on test data" in page.text
+    )
+    assert "parameter_server asynchronous 0.65× speed" in page.text
+
+
+def test_a_difference_is_seen_in_tile_and_table(sample):
+    text = Page(_page.to_html(sample(difference=0.5))).text
+    assert "✗ weights differ by 5.0e-01" in text
+    assert "mirrored ✗ differs dense/bias 5.0e-01" in text
+
+
+@pytest.mark.parametrize("difference", [float("nan"), float("inf"), 0.0])
+def test_every_difference_can_be_drawn(sample, difference):
+    drawn = "0: every bit is equal" if difference == 0 else str(difference)
+    assert drawn in Page(_page.to_html(sample(difference=difference))).text
+
+
+def test_efficiency_on_one_cpu_is_what_is_kept(page):
+    # 4 replicas: 1 s and 1 s of one device by 2 s and 2 s
+    assert "1 1 100% 2 0.65 (0.50-0.80) 65% 4 0.50 (0.50-0.50) 50%" in page.text
+
+
+def test_efficiency_of_accelerators_is_by_replica(sample):
+    comparison = sample(mirrored=(0.5, 0.625))
+    gpus = tuple(replace(device, platform="gpu") for device in comparison.machine.devices)
+    machine = replace(comparison.machine, devices=gpus)
+    text = Page(_page.to_html(replace(comparison, machine=machine))).text
+    assert "2 1.80 (1.60-2.00) 90%" in text  # twice one device would be all
+    assert "virtual" not in text
+    assert "made to look like several" not in text
+
+
+def test_workers_on_the_cpu_are_not_judged_by_an_accelerator(sample):
+    comparison = sample(difference=2e-3)
+    one, two = comparison.measurements
+    comparison = replace(comparison, measurements=(one, replace(two, strategy="multi_worker")))
+    assert len(comparison.deviating) == 1  # here the others compute on the CPU, too
+    gpus = tuple(replace(device, platform="gpu") for device in comparison.machine.devices)
+    comparison = replace(comparison, machine=replace(comparison.machine, devices=gpus))
+    assert comparison.deviating == ()
+    assert comparison.largest_difference == 0
+    text = Page(_page.to_html(comparison)).text
+    assert "multi_worker on the CPU: not judged" in text
+    assert text.count("computed on the CPU, the others on GPU") == 2  # by the table and the plot
+
+
+def test_places_are_drawn_as_they_were_found(page):
+    assert "rows 0–31 CPU:0 replica 0 10 variables, 3.0 KiB" in page.text
+    assert "rows 32–63 CPU:1 replica 1 10 variables, 3.0 KiB" in page.text
+    assert "a batch, when free worker 0 replica 0 keeps no variables" in page.text
+    assert "nobody waits server 0 12 variables, 4.0 KiB" in page.text
+
+
+def test_many_replicas_are_not_all_drawn(sample):
+    comparison = sample()
+    many = tuple(Place(f"CPU:{n}", 1, 4, computes=True, rows=(n, n + 1)) for n in range(12))
+    mirrored = replace(comparison.measurement("mirrored"), places=many, replicas=12)
+    measurements = (comparison.measurements[0], mirrored)
+    text = Page(_page.to_html(replace(comparison, measurements=measurements))).text
+    # seven, then 4 more in words, then the last
+    assert "CPU:6 replica 6 1 variable, 0.0 KiB and 4 replicas more rows 11–11 CPU:11" in text
+
+
+def test_the_command_asks_for_the_same_again(page, sample):
+    assert (
+        "replicax compare --dataset digits --model cnn --strategies "
+        "one_device,mirrored,parameter_server --replicas 2 --workers 2 --epochs 8 "
+        "--batch-size 64 --repeats 2 --seed 0" in page.text
+    )
+
+
+def test_headlines_are_said_to_be_made_up(sample):
+    comparison = replace(sample(), settings=Settings(dataset="headlines"))
+    assert "none is real news" in Page(_page.to_html(comparison)).text
+
+
+def test_what_comes_from_outside_is_escaped(sample):
+    comparison = sample()
+    machine = replace(comparison.machine, processor="<script>alert('x')</script>")
+    measurements = tuple(
+        replace(m, differing_weight="<b>&") if m.weight_difference else m
+        for m in comparison.measurements
+    )
+    text = _page.to_html(replace(comparison, machine=machine, measurements=measurements))
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "&lt;b&gt;&amp;" in text
+
+
+def test_tables_have_headers_and_plots_have_titles(page):
+    assert len(page.every("caption")) == len(page.every("table")) == 4
+    assert all("scope" in attributes for attributes in page.every("th"))
+    drawings = page.every("svg")
+    assert len(drawings) == 5
+    assert all(attributes["role"] == "img" for attributes in drawings)
+
+
+@pytest.fixture(scope="module")
+def browse():
+    """Show a page in a real browser, without a window and without a network."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is on the path")
+
+    def browse(page, profile, *options):
+        command = [
+            program,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",  # it is small in containers
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--hide-scrollbars",
+            "--virtual-time-budget=1000",
+            f"--user-data-dir={profile}",
+            *options,
+            page.as_uri(),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    return browse
+
+
+# Reports, as text of the page, what a person sees: heights of sections, and how wide it all is.
+LOOK = """<script>
+addEventListener("load", () => {
+  const sizes = [...document.querySelectorAll("section, svg, .device")].map(
+    (element) => Math.min(element.offsetHeight ?? 1e9, element.getBoundingClientRect().height));
+  document.documentElement.dataset.seen = [
+    Math.min(...sizes.filter(Number.isFinite)), sizes.length,
+    document.documentElement.scrollWidth, innerWidth,
+    performance.getEntriesByType("resource").length].join(" ");
+});
+</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("width", [1200, 500])
+def test_a_browser_shows_all_of_it(tmp_path, text, browse, width):
+    page, picture = tmp_path / "report.html", tmp_path / "page.png"
+    page.write_text(text.replace("</body>", f"{LOOK}</body>"), encoding="utf-8")
+    size = f"--window-size={width},4000"
+    ran = browse(page, tmp_path / "profile", size, "--enable-logging=stderr", "--dump-dom")
+    seen = re.search(r'data-seen="([^"]+)"', ran.stdout)
+    assert seen is not None, ran.stderr
+    smallest, count, wide, window, loaded = map(float, seen[1].split())
+    assert smallest > 10
+    assert count == len(SECTIONS) + 5 + 6  # sections, plots, devices
+    assert wide <= window  # nothing sticks out, on a phone either
+    assert loaded == 0
+    assert "CONSOLE" not in ran.stderr  # no complaint of the page, such as an error of a script
+    browse(page, tmp_path / "profile", size, f"--screenshot={picture}")
+    pixels = np.asarray(Image.open(picture).convert("L"))
+    assert pixels.shape[1] == width
+    # The plots and boxes reach down the page: every 400 rows there is something to see.
+    assert all(np.ptp(part) > 50 for part in np.array_split(pixels[:2800], 7))

@@ -1,0 +1,60 @@
+"""What is shown while a comparison runs."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from replicax._tools.compare import _progress
+
+
+def tell(listener):
+    listener.begin("mirrored", steps=2)
+    listener.report("compiling")
+    listener.advance()
+    listener.advance()
+    listener.end("test accuracy 98.9%")
+
+
+def test_lines_tell_each_event_but_not_each_step(capsys):
+    with _progress.Lines() as lines:
+        tell(lines)
+    assert capsys.readouterr().out == (
+        "mirrored: 2 steps\nmirrored: compiling\nmirrored: test accuracy 98.9%\n"
+    )
+
+
+def test_a_job_of_one_step_is_not_announced(capsys):
+    _progress.Lines().begin("prepare", steps=1)
+    assert capsys.readouterr().out == ""
+
+
+def test_silence(capsys):
+    tell(_progress.Silent())
+    assert capsys.readouterr().out == ""
+
+
+def test_bars_show_job_steps_and_result():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with _progress.Bars(console) as bars:
+        tell(bars)
+    last = console.file.getvalue().split("\r")[-1]
+    assert "✓ mirrored" in last
+    assert "2/2" in last
+    assert "test accuracy 98.9%" in last
+
+
+def test_the_end_fills_the_bar():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with _progress.Bars(console) as bars:
+        bars.begin("prepare", steps=3)
+        bars.end("done")
+    assert "3/3" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [(True, _progress.Bars), (False, _progress.Lines)])
+def test_bars_are_for_terminals(monkeypatch, terminal, kind):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    assert type(_progress.for_stdout()) is kind

@@ -1,0 +1,136 @@
+"""What a comparison looks like as text, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from replicax._tools.compare import _render
+
+
+def test_the_table_of_the_text(sample):
+    # one_device: 1000 examples in 1 s twice; mirrored in 2 and 1.25 s: 500 and 800 per second,
+    # median 650; ratios 0.5 and 0.8, median 0.65.
+    lines = _render.to_text(sample()).split("\n")
+    assert lines[0] == (
+        "cnn (12,345 parameters) on digits: 1437 examples, 2 epochs, batches of 64, seed 0, float32"
+    )
+    assert [re.split(" {2,}", line.strip()) for line in lines[2:7]] == [
+        ["variables", "test", "test", "weight", "first", "examples", "times one"],
+        ["strategy", "live on", "replicas", "loss", "accuracy", "difference", "step (s)", "/ s"]
+        + ["device"],
+        ["----------", "------------", "--------", "------", "--------", "----------", "--------"]
+        + ["--------", "----------------"],
+        ["one_device", "CPU:0", "1", "0.2500", "92.50%", "0", "1.5", "1,000", "1"],
+        ["mirrored", "CPU:0-1 each", "2", "0.2500", "92.50%", "2.5e-06", "2.5", "650"]
+        + ["0.65 (0.50-0.80)"],
+    ]
+
+
+def test_the_caption_defines_the_difference(sample):
+    text = " ".join(_render.to_text(sample()).split())
+    assert (
+        "weight difference: max |w - w1| / max |w1| of the array of weights w where it is" in text
+    )
+    assert "w1 being the same array after training with one_device" in text
+
+
+def test_the_caption_tells_how_time_was_taken(sample):
+    text = " ".join(_render.to_text(sample(examples_per_round=12000)).split())
+    assert "examples / s: median of 2 timed rounds of 12,000 examples each" in text
+
+
+def test_one_of_a_kind_is_in_the_singular(sample):
+    comparison = sample(one_device=(1.0,), mirrored=(1.0,))
+    settings = replace(comparison.settings, epochs=1, repeats=1)
+    text = _render.to_text(replace(comparison, settings=settings))
+    assert ", 1 epoch, " in text
+    assert "1 timed round of" in text
+
+
+def test_no_line_of_the_text_is_too_long(sample):
+    assert max(map(len, _render.to_text(sample()).split("\n"))) <= 110
+
+
+def test_markdown_has_table_caption_plots_and_machine(sample):
+    text = _render.to_markdown(sample())
+    assert text.startswith("# Strategies compared\n")
+    assert (
+        "| mirrored | CPU:0-1 each | 2 | 0.2500 | 92.50% | 2.5e-06 | 2.5 | 650 "
+        "| 0.65 (0.50-0.80) |" in text
+    )
+    assert "- weight difference: max |w - w1| / max |w1|" in text
+    assert "](accuracy.png)" in text
+    assert "](throughput.png)" in text
+    assert "| processor | Abacus 9000 |" in text
+    assert "| devices | CPU:0-1 (cpu) |" in text
+
+
+def test_json_has_every_raw_number(sample):
+    data = json.loads(_render.to_json(sample()))
+    mirrored = data["measurements"][1]
+    assert mirrored["round_seconds"] == [2.0, 1.25]
+    assert mirrored["epochs"][1]["test_accuracy"] == 0.925
+    assert mirrored["differing_weight"] == "dense/bias"
+    assert data["machine"]["versions"] == {"python": "3.11.7", "replicax": "0.1.0"}
+    assert data["settings"]["seed"] == 0
+    assert data["baseline"] == "one_device"
+    assert data["weight_limit"] == 1e-4
+
+
+def test_json_has_what_follows_from_the_raw_numbers(sample):
+    summary = json.loads(_render.to_json(sample()))["summary"]
+    assert summary["mirrored"] == {
+        "examples_per_second": {"median": 650.0, "low": 500.0, "high": 800.0},
+        "speed_ratio": {"median": 0.65, "low": 0.5, "high": 0.8},
+    }
+
+
+@pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (math.inf, "inf")])
+def test_json_says_what_is_no_number_in_words(sample, value, text):
+    data = json.loads(_render.to_json(sample(difference=value)), parse_constant=pytest.fail)
+    assert data["measurements"][1]["weight_difference"] == text
+
+
+def test_the_verdict_on_equal_weights(sample):
+    assert _render.verdict(sample()) == (
+        "Every strategy ended with the weights of one device "
+        "(largest relative difference 2.5e-06, limit 1e-04)."
+    )
+
+
+def test_the_verdict_on_different_weights(sample):
+    text = _render.verdict(sample(difference=0.0126))
+    assert text.startswith(
+        "Every strategy must end with the weights of one device. "
+        "Received: mirrored differs by 1.3e-02 in dense/bias; the limit is 1e-04. "
+    )
+
+
+def test_an_asynchronous_strategy_is_compared_by_accuracy(sample):
+    text = _render.verdict(sample(difference=None))
+    assert text.startswith("Every synchronous strategy ended with the weights of one device")
+    assert text.endswith(
+        "so it is compared by its accuracy, 92.50% on test data; one device has 92.50%."
+    )
+    assert "by accuracy" in _render.to_text(sample(difference=None))
+
+
+def test_the_verdict_on_weights_that_are_no_numbers(sample):
+    assert "mirrored differs by nan in dense/bias" in _render.verdict(sample(difference=math.nan))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(512, "0.5 KiB"), (2**20 - 1024, "1,023.0 KiB"), (3 * 2**19, "1.5 MiB")]
+)
+def test_kibibytes(count, text):
+    assert _render.kibibytes(count) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(None, "unknown"), (3 * 2**29, "1.5 GiB")])
+def test_gibibytes(count, text):
+    assert _render.gibibytes(count) == text

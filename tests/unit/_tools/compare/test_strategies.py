@@ -1,0 +1,74 @@
+"""What the strategies of the comparison would use, on the virtual devices of the tests."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import pytest
+
+import replicax as rx
+from replicax._tools.compare import _strategies
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "compute", "variables"),
+    [
+        ("default", 1, ("CPU:0",), ("CPU:0",)),
+        ("one_device", 1, ("CPU:0",), ("CPU:0",)),
+        ("mirrored", 3, ("CPU:0", "CPU:1", "CPU:2"), ("CPU:0", "CPU:1", "CPU:2")),
+        ("central_storage", 3, ("CPU:0", "CPU:1", "CPU:2"), ("CPU:0",)),
+    ],
+)
+def test_use_of_three_devices(name, replicas, compute, variables):
+    use = _strategies.strategy_use(name, jax.local_devices()[:3])
+    assert use.replicas == replicas
+    assert use.compute_devices == compute
+    assert use.variable_devices == variables
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("default", "get_strategy()"),
+        ("one_device", 'OneDeviceStrategy("CPU:0")'),
+        ("mirrored", 'MirroredStrategy(["CPU:0", "CPU:1"])'),
+        ("central_storage", 'CentralStorageStrategy(["CPU:0", "CPU:1"])'),
+    ],
+)
+def test_how_a_program_gets_it(name, call):
+    assert _strategies.call(name, jax.local_devices()[:2]) == call
+
+
+@pytest.mark.parametrize("name", ["mirrored", "central_storage"])
+def test_all_devices_need_not_be_named(name):
+    assert _strategies.call(name, jax.local_devices()).endswith("Strategy()")
+
+
+def test_the_expressions_are_true():
+    for name in _strategies.NAMES:
+        made = _strategies.make(name, jax.local_devices()[:2])
+        written = eval(_strategies.call(name, jax.local_devices()[:2]), vars(rx) | _names())
+        assert type(made) is type(written)
+
+
+def _names():
+    words = ["get_strategy", "OneDeviceStrategy", "MirroredStrategy", "CentralStorageStrategy"]
+    return {word: getattr(rx, word) for word in words}
+
+
+def test_without_their_packages_parameter_servers_are_refused_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(
+        rx.errors.UsageError, match="Parameter servers that are compared are started"
+    ):
+        _strategies.check("parameter_server", jax.local_devices())
+
+
+def test_an_unknown_strategy_is_refused():
+    with pytest.raises(
+        rx.errors.UsageError,
+        match="A strategy must be one of default, one_device, mirrored, central_storage. "
+        "Received: 'tpu'",
+    ):
+        _strategies.make("tpu", jax.local_devices())

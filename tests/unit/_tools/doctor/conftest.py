@@ -1,0 +1,72 @@
+"""Profiles and facts made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicax._tools.doctor._facts import PACKAGES, Facts
+from replicax._tools.profile._result import PARTS, Profile
+
+
+@pytest.fixture
+def made():
+    """A profile with these parts of a step, in seconds."""
+
+    def made(replicas=2, rows=64, **known):
+        own = {"devices": (), "compiled": 0, "compiled_in": 0}
+        own |= {name: known.pop(name) for name in tuple(known) if name in own}
+        parts = dict.fromkeys(PARTS, 0.0) | known
+        return Profile(
+            name="train.py",
+            kind="train step",
+            replicas=replicas,
+            rows=rows,
+            steps=10,
+            seconds=sum(parts.values()),
+            parts=parts,
+            is_traced=True,
+            warm_up_compiling=1.0,
+            program=None,
+            host_peak_bytes=2**30,
+            trace=None,
+            **own,
+        )
+
+    return made
+
+
+@pytest.fixture
+def found():
+    """What a machine without faults has, but for what is said."""
+
+    def found(**changes):
+        usual = {
+            "python": "3.12.1",
+            "versions": dict.fromkeys(PACKAGES, "1.5")
+            | {"jax": "0.10.2", "jaxlib": "0.10.2", "keras": "3.15.1", "ray": "2.60.0"},
+            "wanted": {
+                "python": ">=3.11",
+                "jax": "<0.11,>=0.10",
+                "keras": "<3.16,>=3.12",
+                "ray": ">=2.60",
+            },
+            "backend": None,
+            "platform": "gpu",
+            "devices": 2,
+            "jax_error": "",
+            "gpus": 2,
+            "has_gpu_plugin": True,
+            "chips": 0,
+            "cores": 8,
+            "threads": None,
+            "loopback_error": "",
+            "shared_bytes": 2**33,
+            "cache": "/cache",
+            "cache_error": "",
+            "onednn": False,
+            "has_compiler": True,
+        }
+        versions = usual["versions"] | changes.pop("versions", {})
+        return Facts(**usual | {"versions": versions} | changes)
+
+    return found

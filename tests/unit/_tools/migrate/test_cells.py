@@ -1,0 +1,53 @@
+"""What IPython adds to Python is hidden, and shown again."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from replicax._tools.migrate._cells import hidden, shown
+
+CELLS = [
+    "!pip install tensorflow\nimport os",
+    "%matplotlib inline\nx = 1\n",
+    "x = 1\n  \nif x:\n    !echo {x}\n    %cd /tmp",
+    "files = !ls\nfiles[0]",
+    "%time y = f(x)",
+    "x = %sql select 1",
+    "help?\nstr.split??\n?int",
+    "!one \\\n  two \\\n  three\nx = 2",
+    "%%time\nimport os",
+    "%%capture out\n!ls\nx = 1",
+    "%%writefile a/main.py\nimport os\n",
+    "width = (10\n  % 3\n  != 1)",
+    "print('%s'\n  %(3))",
+    "",
+]
+
+
+@pytest.mark.parametrize("source", CELLS)
+def test_a_cell_comes_back_as_it_was(source):
+    cover = hidden(source)
+    assert cover is not None
+    tree = ast.parse(cover.python)
+    assert shown(cover, cover.python) == source
+    assert len(cover.python.splitlines()) + cover.offset == len(source.splitlines())
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "pip"]
+
+
+@pytest.mark.parametrize("source", ["%%bash\nls", "%%html\n<b>", "%%writefile notes.txt\nhello"])
+def test_other_cells_are_left_alone(source):
+    assert hidden(source) is None
+
+
+def test_a_written_file_is_a_program_of_its_own():
+    cover = hidden("%%writefile main.py\nimport os\n")
+    assert cover is not None
+    assert (cover.alone, cover.offset, cover.python) == (True, 1, "import os\n")
+
+
+def test_the_backend_in_a_magic():
+    cover = hidden("%env KERAS_BACKEND=tensorflow\n%env OTHER=tensorflow\n")
+    assert cover is not None
+    assert shown(cover, cover.python) == "%env KERAS_BACKEND=jax\n%env OTHER=tensorflow\n"

@@ -1,0 +1,87 @@
+"""Imports are rewritten, and nothing else."""
+
+from __future__ import annotations
+
+import libcst
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicax._tools.migrate._imports import rewritten
+
+CASES = {
+    "import tensorflow as tf": "import replicax.tf as tf",
+    "import tensorflow": "import replicax.tf as tensorflow",
+    "import tensorflow.keras as K": "import replicax.tf.keras as K",
+    "import tensorflow.keras.layers": "import replicax.tf as tensorflow",
+    "import os, tensorflow as tf  # both": "import os, replicax.tf as tf  # both",
+    "import tensorflow.compat.v2 as tf": "import replicax.tf as tf",
+    "import tensorflow.compat.v1 as tf": "import replicax.tf.compat.v1 as tf",
+    "from tensorflow.compat import v1": "from replicax.tf.compat import v1",
+    "from tensorflow import keras": "from replicax.tf import keras",
+    "from tensorflow.compat.v2 import keras": "from replicax.tf import keras",
+    "from tensorflow.keras import layers  as L": "from replicax.tf.keras import layers  as L",
+    "from tensorflow.keras.layers import (\n    Dense,  # a\n)": (
+        "from replicax.tf.keras.layers import (\n    Dense,  # a\n)"
+    ),
+    "from tensorflow import *": "from replicax.tf import *",
+    "try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None": (
+        "try:\n    import replicax.tf as tf\nexcept ImportError:\n    tf = None"
+    ),
+    "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'": (
+        "import os\nos.environ['KERAS_BACKEND'] = 'jax'"
+    ),
+    'os.environ.setdefault("KERAS_BACKEND", "tensorflow")': (
+        'os.environ.setdefault("KERAS_BACKEND", "jax")'
+    ),
+    'keras.config.set_backend("tensorflow")': 'keras.config.set_backend("jax")',
+}
+KEPT = [
+    "import tensorflow.contrib.slim as slim",
+    "from tensorflow import python",
+    "from tensorflow.python.ops import math_ops",
+    "import tensorflow_datasets as tfds",
+    "from . import tensorflow",
+    "from .tensorflow import keras",
+    "import keras",
+    "import numpy as np\nx = 'tensorflow'",
+    "os.environ['OTHER'] = 'tensorflow'",
+    "import replicax.tf as tf",
+    "",
+]
+FIRST = "import replicax.tf  # before Keras: it chooses the JAX backend\n"
+
+
+@pytest.mark.parametrize("before", CASES)
+def test_rewritten(before):
+    assert rewritten(before) == CASES[before]
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_kept(text):
+    assert rewritten(text) is text
+
+
+def test_replicax_comes_before_keras():
+    rest = "# Above.\nimport os\n\n# Keras.\nimport keras\nfrom tensorflow import data\n"
+    wanted = f"# Above.\nimport os\n\n# Keras.\n{FIRST}import keras\nfrom replicax.tf import data\n"
+    assert rewritten(rest) == wanted
+    assert rewritten(wanted) == wanted
+    chosen = rest.replace("import os", "import os\nos.environ['KERAS_BACKEND'] = 'jax'")
+    assert FIRST not in rewritten(chosen)
+    assert FIRST not in rewritten(rest, chosen=True)
+    assert FIRST not in rewritten("import tensorflow as tf\nimport keras\n")
+
+
+_LINES = st.sampled_from([*CASES, *KEPT, "def f():\n\treturn 1", "x = (1,\n     2)  # c", "\n\n"])
+
+
+@given(st.lists(_LINES, max_size=8), st.sampled_from(["\n", "\r\n"]))
+def test_a_second_time_changes_nothing(lines, end):
+    text = "\n".join(lines).replace("\n", end)
+    once = rewritten(text)
+    assert rewritten(once) == once
+    libcst.parse_module(once)
+    assert ("\r\n" in once) == ("\r\n" in text)
+    if "tensorflow" not in text:
+        assert once == text

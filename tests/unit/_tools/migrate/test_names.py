@@ -1,0 +1,105 @@
+"""Which names a program uses, under any import, and what else is to be looked at."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from replicax._tools.migrate import _changes
+from replicax._tools.migrate._names import Names
+from replicax._tools.migrate._patterns import checks
+from replicax._tools.migrate._verdicts import CHANGED, MISSING, SAME, verdict
+from replicax.tf._absent import ABSENT
+
+
+def used(text):
+    return [(use.name, use.line) for use in Names().uses(ast.parse(dedent(text)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import tensorflow as tf\ntf.data.Dataset.range(3)", ["tf", "tf.data.Dataset.range"]),
+        ("import tensorflow\ntensorflow.cast(x)", ["tf", "tf.cast"]),
+        ("import tensorflow.keras as K\nK.Model", ["tf.keras", "tf.keras.Model"]),
+        ("import tensorflow.keras.layers\ntensorflow.abs", ["tf.keras.layers", "tf.abs"]),
+        ("from tensorflow import keras\nkeras.Model()", ["tf.keras", "tf.keras.Model"]),
+        ("from tensorflow.nn import relu as r\nr(1)", ["tf.nn.relu", "tf.nn.relu"]),
+        ("import tensorflow.compat.v1 as t\nt.Session()", ["tf.compat.v1", "tf.compat.v1.Session"]),
+        ("import tensorflow.compat.v2 as tf\ntf.abs", ["tf", "tf.abs"]),
+        ("import keras\nkeras.layers.Dense(1).call", ["keras", "keras.layers.Dense"]),
+        ("import tensorflow_hub as hub\nhub.load", ["tensorflow_hub", "tensorflow_hub.load"]),
+        ("import replicax.tf as tf\ntf.abs(1)", ["tf", "tf.abs"]),
+        ("import tensorflow as tf\nl = tf.keras.layers\nl.Dense(l)",
+         ["tf", "tf.keras.layers", "tf.keras.layers.Dense"]),
+        ("import numpy as np\nnp.abs(tf)\nfrom .tensorflow import x", []),
+        ("from tensorflow import *", ["tf"]),
+    ],
+)  # fmt: skip
+def test_names(text, names):
+    assert [name for name, _ in used(text)] == names
+
+
+def test_lines_and_names_of_pieces_above():
+    names = Names()
+    names.uses(ast.parse("import tensorflow as tf"))
+    found = names.uses(ast.parse("\n\ntf.abs(\n  tf.cast(1))"))
+    assert [(use.name, use.line) for use in found] == [("tf.abs", 3), ("tf.cast", 4)]
+
+
+def test_verdicts():
+    assert verdict("tf.distribute.ReduceOp.SUM").kind == SAME
+    changed = verdict("tf.train.Checkpoint.restore")
+    assert changed.kind == CHANGED
+    assert "checked at once" in changed.what
+    assert verdict("tf.distribute.Strategy.no_such_method").kind == MISSING
+    assert verdict("tf.lookup.StaticHashTable").what == ABSENT["tf.lookup"]
+    assert verdict("tensorflow_hub.KerasLayer").kind == MISSING
+    assert verdict("keras.layers.Dense").kind == SAME
+    assert verdict("keras.utils.np_utils").what == "Keras 3 does not have it."
+    assert verdict("tf.no_such_name").what.startswith("Look for it in")
+
+
+def test_the_lists_are_sorted():
+    assert list(_changes.CHANGES) == sorted(_changes.CHANGES)
+    assert list(ABSENT) == sorted(ABSENT)
+
+
+PROGRAM = """\
+import os, importlib
+import tensorflow as tf
+os.environ["TF_CONFIG"] = "{}"
+@tf.function
+def step(x, flag=None):
+    y = tf.abs(x)
+    if tf.reduce_sum(x) > 0:  # 7
+        pass
+    if flag is None or isinstance(x, int) or model.losses:
+        pass
+    while y > 1:  # 11
+        y -= 1
+    for _ in tf.range(3):  # 13
+        pass
+    return y.numpy()  # 15
+def plain(x):
+    if x > 0:
+        return x.numpy()
+    return x.shape.as_list()  # 19
+step.compile(jit_compile=False)  # 20
+v.value()  # 21
+importlib.import_module("tensorflow")  # 22
+"""
+
+
+def test_what_is_no_name():
+    tree = ast.parse(PROGRAM)
+    names = Names()
+    names.uses(tree)
+    found = checks(tree, names)
+    assert [check.line for check in found] == [3, 7, 11, 13, 15, 19, 20, 21, 22]
+    texts = {check.line: check.text for check in found}
+    assert "`tf.cond`" in texts[7]
+    assert "`tf.while_loop`" in texts[11]
+    assert "replicax run" in texts[3]

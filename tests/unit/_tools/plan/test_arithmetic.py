@@ -1,0 +1,174 @@
+"""The arithmetic of plans, against numbers by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from replicax._tools.plan._chips import GIB, TPUS, gpu, size
+from replicax._tools.plan._collectives import Collective
+from replicax._tools.plan._largest import Largest, largest
+from replicax._tools.plan._reading import too_large
+from replicax._tools.plan._roofline import estimate
+from replicax._tools.plan._wire import wire_bytes, wire_bytes_by_kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "sent"),
+    [
+        ("all-reduce", 8, 1400),  # 2 · 7/8 · 800
+        ("all-reduce", 2, 800),  # 2 · 1/2 · 800
+        ("all-gather", 8, 700),  # 7/8 · 800
+        ("all-gather", 4, 600),
+        ("reduce-scatter", 8, 5600),  # 800 is one of eight pieces, of which seven are sent
+        ("all-to-all", 8, 700),
+        ("collective-permute", 8, 800),
+        ("collective-broadcast", 8, 800),
+    ],
+)
+def test_bytes_on_the_wire(kind, group, sent):
+    assert wire_bytes(Collective(kind, 800, group)) == sent
+
+
+def test_reducing_and_gathering_take_as_much_as_reducing_for_all():
+    whole, pieces = 4096, 512
+    halves = Collective("reduce-scatter", pieces, 8), Collective("all-gather", whole, 8)
+    assert sum(map(wire_bytes, halves)) == wire_bytes(Collective("all-reduce", whole, 8))
+
+
+def test_bytes_by_kind_count_every_turn_of_a_loop():
+    found = [Collective("all-gather", 800, 8, times=3), Collective("all-gather", 80, 8)]
+    assert wire_bytes_by_kind(found) == {"all-gather": 3 * 700 + 70}
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "links"),
+    [
+        ("v5e", (2, 4), 2),  # two lines
+        ("v5e", (16, 16), 4),  # two rings, each in both directions
+        ("v5e", (4, 16), 3),
+        ("v5e", (1, 4), 1),
+        ("v4", (2, 2, 2), 3),
+        ("v4", (4, 4, 4), 6),
+        ("v4", (2, 4, 4), 3),  # no whole cubes, so no rings
+    ],
+)
+def test_links_that_a_slice_sends_along(kind, axes, links):
+    chip = TPUS[kind]
+    assert chip.bytes_per_second(axes) == links * chip.link_bytes_per_second
+
+
+def test_gpus_are_joined_by_a_switch():
+    chip = gpu("NVIDIA H100 80GB HBM3")
+    assert chip is not None
+    assert chip.bytes_per_second(()) == chip.link_bytes_per_second
+    assert gpu("GeForce 256") is None
+
+
+V5E = TPUS["v5e"]
+
+
+def test_roofline_adds_what_is_waited_for_to_the_longest():
+    found = estimate(
+        V5E,
+        (2, 4),
+        flops=197e12 * 0.010,  # 10 ms
+        memory_traffic=819e9 * 0.004,  # 4 ms
+        # 8/7 · 50 GB/s · 2 links · 3 ms: an all-gather sends 7/8 of it.
+        collectives=[
+            Collective("all-gather", round(8 / 7 * 100e9 * 0.003), 8),
+            Collective("all-gather", round(8 / 7 * 100e9 * 0.005), 8, overlapped=True),
+        ],
+        devices=8,
+    )
+    assert found.seconds == pytest.approx(0.013)
+    assert found.mfu == pytest.approx(10 / 13)
+    assert found.limited_by == "arithmetic"
+    assert (found.communication, found.overlapped) == pytest.approx((0.003, 0.005))
+
+
+def test_a_collective_of_some_devices_runs_along_one_axis():
+    one = Collective("collective-permute", round(50e9), 4)
+    found = estimate(V5E, (2, 4), flops=0, memory_traffic=1, collectives=[one], devices=8)
+    assert found.communication == pytest.approx(1.0)
+    assert found.limited_by == "communication"
+
+
+def test_memory_limits_where_there_is_little_to_compute():
+    found = estimate(V5E, (2, 4), flops=1e9, memory_traffic=819e9, collectives=[], devices=8)
+    assert (found.seconds, found.limited_by) == (pytest.approx(1.0), "memory")
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(12, "12 B"), (2048, "2.0 KiB"), (3 * 2**20, "3.0 MiB"), (1.5 * GIB, "1.5 GiB")],
+)
+def test_sizes_in_words(count, words):
+    assert size(count) == words
+
+
+def search(needs, start, capacity, tries=6):
+    tried = []
+
+    def counted(rows):
+        tried.append(rows)
+        return needs(rows)
+
+    return largest(counted, start, capacity=capacity, multiple=8, tries=tries), tried
+
+
+def test_on_a_line_the_largest_batch_takes_three_tries():
+    found, tried = search(lambda rows: 1000 + 100 * rows, 64, 1_000_000)
+    exact = (1_000_000 - 1000) // 100
+    assert found.is_known
+    assert exact * 15 / 16 <= found.fits <= exact
+    assert found.fits % 8 == 0
+    assert len(tried) <= 3
+
+
+def test_a_cache_that_hides_the_growth_at_first_is_seen_through():
+    found, _ = search(lambda rows: 5_000 + (0 if rows < 300 else 10 * rows), 32, 100_000)
+    assert found.is_known
+    assert 9500 * 15 / 16 <= found.fits <= 9500
+
+
+def test_bisection_where_the_compiler_only_says_too_much():
+    found, tried = search(lambda rows: 100 * rows if rows <= 1000 else None, 2000, 10**6, tries=20)
+    assert found == Largest(1000, found.too_large, is_known=True)
+    assert len(tried) == len(set(tried))
+
+
+def test_nothing_fits():
+    found, _ = search(lambda rows: 10**9, 64, 1000)
+    assert found == Largest(0, 8, is_known=True)
+
+
+def test_too_few_tries_are_admitted():
+    found, _ = search(lambda rows: rows * rows, 8, 10**9, tries=1)
+    assert found == Largest(8, None, is_known=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "needed", "available"),
+    [
+        (
+            (
+                "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+                "temporaries (180.19G) exceeds available HBM (15.75G)."
+            ),
+            round(180.19 * GIB),
+            round(15.75 * GIB),
+        ),
+        (
+            (
+                "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+                "space hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+            ),
+            round(20.5 * GIB),
+            round(15.75 * GIB),
+        ),
+        ("RESOURCE_EXHAUSTED: out of something", None, None),
+    ],
+)
+def test_what_the_compiler_says_of_a_program_that_is_too_large(said, needed, available):
+    found = too_large(said)
+    assert (found.needed, found.available) == (needed, available)

@@ -1,0 +1,99 @@
+"""`replicax plan`: what the child process does with its options."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import keras
+import pytest
+
+from replicax._tools.plan.__main__ import main
+
+from helpers import uninstall
+
+OPTIONS = {
+    "args": [],
+    "topologies": ["cpu:2"],
+    "strategies": ["mirrored"],
+    "batch": None,
+    "bisect": False,
+    "precision": None,
+    "json": None,
+    "plot": None,
+    "scale": [],
+    "fixed_batch": False,
+}
+
+
+@pytest.fixture
+def run(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(**options):
+        code = main([json.dumps(OPTIONS | options)])
+        return code, *capsys.readouterr()
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import keras\n"
+        "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)], name='tiny')\n"
+        "model.compile('sgd', 'mse')\n"
+    )
+    return str(path)
+
+
+def test_a_picture_needs_matplotlib(run, script, tmp_path, monkeypatch):
+    uninstall(monkeypatch, "matplotlib", "replicax._tools.plan._plots")
+    code, out, err = run(target=script, plot=str(tmp_path / "plan.png"))
+    assert (code, out) == (2, "")  # before anything was planned
+    assert "A plan is drawn by the package matplotlib. Received: " in err
+    assert "Run `pip install 'replicax[report]'`." in err
+
+
+def test_a_plan_is_printed_and_written(run, script, tmp_path):
+    files = {"json": str(tmp_path / "plan.json"), "plot": str(tmp_path / "plan.png")}
+    code, out, err = run(target=script, batch=12, **files)
+    assert (code, err) == (0, "")
+    assert "cpu:2 mirrored: compiling for a batch of 12" in out
+    assert "a training step of tiny (10 parameters)" in out
+    assert json.loads((tmp_path / "plan.json").read_text())["rows"][0]["batch"] == 12
+    assert (tmp_path / "plan.png").exists()
+
+
+def test_other_numbers_of_devices(run, script):
+    code, out, _ = run(target=script, topologies=["cpu:4"], batch=16, scale=[1, 4, 64])
+    assert code == 0
+    assert "cpu:2 mirrored: compiling for a batch of 16" in out  # half of it, to check
+    assert "mirrored on other numbers of chips, the batch of a chip as compiled for cpu:4" in out
+    assert "checked with the program compiled for cpu:2: all-reduce" in out
+
+
+def test_precision_is_that_of_the_layers(run, script):
+    code, out, _ = run(target=script, precision="bfloat16")
+    assert code == 0
+    assert "20 B" in out  # ten parameters of two bytes
+
+
+def test_errors_have_an_exit_code(run, script):
+    code, _, err = run(target=script, topologies=["v5e:nothing"])
+    assert code == 2
+    assert err.startswith("replicax plan: error: A topology is a kind of chip")
+
+
+def test_a_folder_that_is_not_there_is_found_first(run, script):
+    code, _, err = run(target="missing.py", json="/nowhere/plan.json")
+    assert code == 2
+    assert "A file is written into a folder that is there" in err
+
+
+def test_it_is_not_for_people(capsys):
+    assert main([]) == 2
+    assert "see replicax plan --help" in capsys.readouterr().err

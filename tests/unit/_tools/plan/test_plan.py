@@ -1,0 +1,329 @@
+"""Plans of small models, compiled for real: for TPUs that are not here, and for the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._tools.plan import _planning, _targets
+from replicax._tools.plan._compiled import bytes_per_device, lower_train_step, rows_of
+from replicax._tools.plan._reading import TooLarge
+from replicax._tools.plan._strategies import strategy_for
+
+ROWS = 64
+SHAPES = [(3, 3, 3, 32), (32,), (32,), (32,), (6 * 6 * 32, 64), (64,), (64, 10), (10,)]
+STATISTICS = [(32,), (32,)]
+
+
+def cnn():
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            keras.layers.Conv2D(32, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.Flatten(),
+            keras.layers.Dense(64, activation="relu"),
+            keras.layers.Dense(10),
+        ],
+        name="cnn",
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss)
+    return model
+
+
+def numbers(shapes):
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+@pytest.fixture(scope="module")
+def tpus():
+    """One plan for TPUs, which several tests look at."""
+    strategies = ("mirrored", "zero1", "zero3")
+    return rx.plan(cnn(), topologies=["v5e:2x4"], strategies=strategies, batch_size=ROWS)
+
+
+def by_strategy(plan):
+    return {row.strategy: row for row in plan.rows}
+
+
+def test_what_tpus_hold_is_what_numpy_counts(tpus):
+    row = by_strategy(tpus)["mirrored"]
+    assert tpus.parameters == numbers(SHAPES)
+    assert (row.devices, row.replicas, row.batch) == (8, 8, ROWS)
+    assert row.memory.parameters == 4 * numbers(SHAPES + STATISTICS)
+    # Two moments of each parameter; the step's number, the learning rate; the loss' sum and count.
+    assert row.memory.optimizer == 4 * (2 * numbers(SHAPES) + 2 + 2)
+    assert row.memory.batch == ROWS // 8 * (8 * 8 * 3 * 4 + 4)
+    assert row.fits is True
+    assert row.capacity == 15.75 * 2**30
+
+
+def test_zero_divides_what_it_promises(tpus):
+    rows = by_strategy(tpus)
+    large = numbers(shape for shape in SHAPES if np.prod(shape) >= 1024)
+    left = numbers(SHAPES) - large
+    assert rows["zero1"].memory.parameters == rows["mirrored"].memory.parameters
+    assert rows["zero1"].memory.optimizer == 4 * (2 * (large // 8 + left) + 2 + 2)
+    assert rows["zero3"].memory.optimizer == rows["zero1"].memory.optimizer
+    assert rows["zero3"].memory.parameters == 4 * (large // 8 + left + numbers(STATISTICS))
+
+
+def test_gradients_are_reduced_and_parameters_gathered(tpus):
+    rows = by_strategy(tpus)
+    assert set(rows["mirrored"].wire) == {"all-reduce"}
+    assert rows["mirrored"].wire["all-reduce"] >= 2 * 7 / 8 * 4 * numbers(SHAPES)
+    large = 4 * 6 * 6 * 32 * 64
+    assert rows["zero1"].wire["all-gather"] >= 7 / 8 * large
+    assert rows["zero3"].wire["all-gather"] >= 7 / 8 * large
+
+
+def test_flops_of_a_step_are_about_three_forward_passes(tpus):
+    forward = 2 * (6 * 6 * 32 * 27 + 6 * 6 * 32 * 64 + 64 * 10) * ROWS // 8
+    assert 2 * forward < by_strategy(tpus)["mirrored"].flops < 4 * forward
+
+
+def test_an_estimate_names_what_limits_it(tpus):
+    found = by_strategy(tpus)["mirrored"].estimate
+    assert found.limited_by in ("arithmetic", "memory", "communication")
+    assert 0 < found.mfu < 1
+    assert found.seconds >= max(found.arithmetic, found.memory)
+
+
+def test_as_text(tpus):
+    text = tpus.table()
+    assert text.startswith("Planned, not measured: a training step of cnn (75,")
+    assert "v5e:2x4: TPU v5e has 15.8 GiB" in text
+    assert "v5e:2x4 mirrored: all-reduce" in text
+    assert "estimates, not measurements" in text
+
+
+def test_as_json(tpus):
+    data = json.loads(tpus.to_json())
+    (mirrored, *_) = data["rows"]
+    memory = tpus.rows[0].memory
+    assert mirrored["memory"]["total"] == memory.total
+    assert mirrored["estimate"]["limited_by"] == tpus.rows[0].estimate.limited_by
+    assert mirrored["chip"]["name"] == "TPU v5e"
+
+
+def test_as_a_picture(tpus, tmp_path):
+    tpus.plot(tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plan_for_a_cpu_is_what_fit_holds_there():
+    planned = rx.plan(
+        cnn(), topologies=["cpu:4"], strategies=["mirrored", "zero1"], batch_size=ROWS
+    )
+    for row, options in zip(planned.rows, [{}, {"shard_optimizer": True}], strict=True):
+        strategy = rx.MirroredStrategy([f"CPU:{i}" for i in range(4)], **options)
+        with strategy.scope():
+            model = cnn()
+        model.fit(np.zeros((ROWS, 8, 8, 3)), np.zeros(ROWS), batch_size=ROWS, verbose=0)
+
+        def held(variables):
+            return sum(v.value.addressable_shards[0].data.nbytes for v in variables)
+
+        assert row.memory.parameters == held(model.variables)
+        counted = [*model.optimizer.variables, *model.metrics_variables]
+        assert row.memory.optimizer == held(counted)
+
+
+def test_a_cpu_is_measured():
+    found = rx.plan(cnn(), topologies=["cpu:2"], batch_size=ROWS)
+    (row,) = found.rows
+    assert (row.fits, row.capacity) == (None, None)  # its devices share the machine's memory
+    assert 1e7 < row.chip.flops_per_second < 1e14
+    assert row.estimate.arithmetic == row.flops / row.chip.flops_per_second
+    assert row.estimate.communication > 0
+    assert "a CPU: at the best that it did when the plan was made" in found.table()
+
+
+def test_of_an_unknown_chip_there_are_no_times(tpus):
+    unknown = [dataclasses.replace(row, chip=None, estimate=None) for row in tpus.rows]
+    text = dataclasses.replace(tpus, rows=tuple(unknown)).table()
+    assert "nobody says what such a device can do" in text
+
+
+def test_planning_leaves_the_model_to_its_strategy():
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = cnn()
+    before = [np.array(w) for w in model.get_weights()]
+    rx.plan(model, topologies=["cpu:8"], strategies=["mirrored"], batch_size=ROWS)
+    for now, then in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(now, then)
+    x, y = np.zeros((ROWS, 8, 8, 3)), np.zeros(ROWS)
+    assert np.isfinite(model.fit(x, y, verbose=0).history["loss"][0])
+    assert len(model.optimizer.variables[2].value.devices()) == 2
+
+
+def test_a_model_divided_over_devices():
+    (row,) = rx.plan(
+        cnn(), topologies=["cpu:8"], strategies=["model_parallel:4"], batch_size=ROWS
+    ).rows
+    assert (row.devices, row.replicas) == (8, 2)
+    large = 6 * 6 * 32 * 64  # the one kernel with 1024 numbers or more, divided by four
+    assert row.memory.parameters == 4 * (numbers(SHAPES + STATISTICS) - large * 3 // 4)
+    assert row.memory.batch == ROWS // 2 * (8 * 8 * 3 * 4 + 4)
+
+
+def test_what_does_not_fit_on_a_tpu():
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4096, "tanh")])
+    model.compile("sgd", "mse")
+    found = rx.plan(model, topologies=["v5e:2x4"], batch_size=2**23)
+    (row,) = found.rows
+    assert (row.fits, row.memory) == (False, None)
+    assert row.capacity == 15.75 * 2**30
+    # What the layer gives, and what it should have given: 4096 numbers for a million rows each.
+    assert row.needed >= 2**20 * 4096 * 4
+    assert "NO (15.8 GiB)" in found.table()
+
+
+class Small:
+    """A compiler that has a small memory, in place of the one for TPUs."""
+
+    def __init__(self, monkeypatch, limit):
+        self.batches = []
+        original = _planning.compile_and_read
+
+        def compile_and_read(lowered, devices):
+            self.batches.append(lowered.batch)
+            if lowered.batch > limit:
+                return TooLarge(None, None, "RESOURCE_EXHAUSTED")
+            return original(lowered, devices)
+
+        monkeypatch.setattr(_planning, "compile_and_read", compile_and_read)
+
+
+def test_what_does_not_fit_is_said_and_not_raised(monkeypatch):
+    Small(monkeypatch, limit=0)
+    found = rx.plan(cnn(), topologies=["v5e:2x2"], batch_size=ROWS)
+    (row,) = found.rows
+    assert (row.fits, row.memory, row.estimate) == (False, None, None)
+    assert "NO (15.8 GiB)" in found.table()
+    json.loads(found.to_json())
+
+
+def test_a_picture_of_what_does_not_fit(monkeypatch, tmp_path):
+    Small(monkeypatch, limit=0)
+    rx.plan(cnn(), topologies=["v5e:2x2"], batch_size=ROWS).plot(tmp_path / "plan.svg")
+    assert "does not fit" in (tmp_path / "plan.svg").read_text()
+
+
+def test_the_largest_batch_is_looked_for(monkeypatch):
+    per_row = 8 * 8 * 3 * 4 + 4
+    Small(monkeypatch, limit=100 * per_row)
+    (row,) = rx.plan(cnn(), topologies=["v5e:2x2"], batch_size=16, find_largest=True).rows
+    assert row.largest.fits <= 400  # 4 devices with up to 100 rows each
+    assert row.largest.fits >= 16
+
+
+def test_a_topology_that_nobody_knows():
+    with pytest.raises(rx.errors.UsageError, match=r"Received: 'v9:2x2'\. Known are v2:…, v3:…"):
+        rx.plan(cnn(), topologies=["v9:2x2"])
+
+
+def test_a_shape_that_cannot_be_wired():
+    with pytest.raises(rx.errors.UsageError, match="shape that its kind of chip can be wired in"):
+        _targets.target("v5e:3x3")
+
+
+def test_more_devices_than_there_are():
+    with pytest.raises(rx.errors.UsageError, match="Received: cpu:512, and 8 such devices here"):
+        _targets.target("cpu:512")
+    with pytest.raises(rx.errors.UsageError, match="for devices of this machine.*for a TPU"):
+        _targets.target("gpu:3")
+
+
+def test_without_the_compiler_for_tpus(monkeypatch):
+    from jax.experimental import topologies
+
+    def missing(**options):
+        raise RuntimeError("JAX TPU support not installed; cannot generate TPU topology.")
+
+    monkeypatch.setattr(topologies, "get_topology_desc", missing)
+    with pytest.raises(rx.errors.UsageError, match=r'pip install "replicax\[tpu\]"'):
+        _targets.target("v5e:2x4")
+
+
+def test_a_strategy_that_nobody_knows():
+    with pytest.raises(rx.errors.UsageError, match="A plan knows its strategies by name"):
+        rx.plan(cnn(), topologies=["cpu:2"], strategies=["parameter_server"])
+
+
+def test_nothing_to_plan():
+    with pytest.raises(rx.errors.UsageError, match="at least one topology and one strategy"):
+        rx.plan(cnn(), topologies=[])
+
+
+def test_chips_are_devices():
+    kinds = {"v2:2x2": 8, "v3:2x2": 8, "v4:2x2x1": 4, "v5p:2x2x1": 4, "v6e:1x1": 1, "v5e:4x4": 16}
+    assert {name: len(_targets.target(name).devices) for name in kinds} == kinds
+
+
+def test_uneven_batches_are_planned_as_fit_places_them():
+    batch = (np.zeros((13, 8, 8, 3), "float32"), np.zeros(13, "int32"))
+    lowered = lower_train_step(cnn(), batch, strategy_for("mirrored", _targets.target("cpu:4")))
+    assert lowered.batch == 13 * (8 * 8 * 3 * 4 + 4)  # the whole batch on each device
+
+
+def test_rows_of_a_batch():
+    assert rows_of((np.zeros((4, 2)), np.zeros(4))) == 4
+    with pytest.raises(
+        rx.errors.UsageError, match="All arrays of a batch to plan have as many rows"
+    ):
+        rows_of((np.zeros((4, 2)), np.zeros(3)))
+
+
+def test_bytes_of_what_is_split():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    arrays = [jax.ShapeDtypeStruct((8, 3), "bfloat16", sharding=split)]
+    assert bytes_per_device(arrays) == 2 * 3 * 2
+
+
+def steps():
+    """A model of 64 x 256 + 256 + 256 x 8 + 8 weights, and a step of a custom loop."""
+    layers = [keras.Input((64,)), keras.layers.Dense(256), keras.layers.Dense(8)]
+    model, optimizer = keras.Sequential(layers), keras.optimizers.Adam(1e-3)
+
+    def step(x, y):
+        def loss():
+            return keras.losses.MeanSquaredError()(y, model(x, training=True))
+
+        value, grads = rx.value_and_grad(loss, model)()
+        optimizer.apply(grads, model.trainable_variables)
+        return value
+
+    return model, step
+
+
+def test_a_step_of_a_custom_loop_can_be_planned():
+    model, step = steps()
+    batch = np.zeros((32, 64), "float32"), np.zeros((32, 8), "float32")
+    found = rx.plan(step, batch, topologies=["v5e:2x4"], strategies=["mirrored", "zero3"])
+    assert (found.name, found.parameters) == ("step", 64 * 256 + 256 + 256 * 8 + 8)
+    mirrored, zero3 = found.rows
+    numbers = 8  # of the optimizer: two counters, which are whole everywhere
+    assert mirrored.memory.parameters == 4 * found.parameters + numbers
+    assert mirrored.memory.optimizer == 2 * 4 * found.parameters
+    assert mirrored.memory.batch == 32 * (64 + 8) * 4 / 8
+    assert zero3.memory.parameters == 4 * (64 * 256 + 256 * 8) // 8 + 4 * (256 + 8) + numbers
+    assert {one.kind for one in mirrored.collectives} == {"all-reduce"}
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert np.isfinite(strategy.run(step, args=batch).values[0])  # it is as it was, and runs
+
+
+def test_the_replicas_divide_the_batch_of_a_step():
+    _, step = steps()
+    batch = np.zeros((30, 64), "float32"), np.zeros((30, 8), "float32")
+    with pytest.raises(rx.errors.UsageError, match="planned for a batch that the replicas divide"):
+        rx.plan(step, batch, topologies=["cpu:4"])
