@@ -14,6 +14,9 @@ KERAS_FOLDER = Path(sys.prefix) / "keras-lowest"
 LOWEST = "3.12.0"
 SECONDS = 1500  # for what takes two minutes; the machine may be busy, or slow
 
+ROOMS = [f"tests/unit/{room}" for room in ("_keras", "_function", "_tape", "_fit")]
+ROOMS += ["tests/unit/tf/test_flow.py", "tests/unit/tf/test_older_spellings.py"]
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(SECONDS + 30),
@@ -51,7 +54,7 @@ def test_the_folder_holds_the_lowest_supported_keras():
     "chosen",
     [
         # The others differ from mirrored replicas by their stores alone.
-        ["tests/unit/_keras", "-k", "not central_storage and not [one_device"],
+        [*ROOMS, "-k", "not central_storage and not [one_device"],
         ["tests/conformance/test_fit.py", "-k", "core and (mirrored or central_storage_4)"],
     ],
     ids=["capture", "fit"],

@@ -12,7 +12,8 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "replicax"
 
 STDLIB, PUBLIC = frozenset(sys.stdlib_module_names), "replicax"
 TOOLS = {f"_tools.{name}" for name in ("compare", "doctor", "plan", "profile", "script", "verify")}
-ENGINE = {"_core", "_control", "_keras", "data", "_input", "_mesh"}
+KERAS = {"_keras", "_function", "_tape", "_fit"}
+ENGINE = {"_core", "_control", *KERAS, "data", "_input", "_mesh"}
 # What a package or module may import of Replicax, lowest first. The longest prefix decides.
 LAYERS = {
     "_core.errors": set(),
@@ -35,7 +36,9 @@ LAYERS = {
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core", "_control", "cluster_resolver"},
     "_keras": {"_core", "_control"},
-    "_keras.older_saving": {"_core", "_keras", "data._spec"},  # `save_spec` gives specs
+    "_function": {"_core", "_control", "_keras"},
+    "_tape": {"_core", "_keras"},
+    "_fit": {"_core", "_control", "_keras"},
     "data": {
         "_core.errors",
         "_core.env",
@@ -57,12 +60,13 @@ LAYERS = {
         "_core",
         "_control",
         "_keras",
+        "_fit",
         "_tools.profile",
         "_tools.verify",
         "experimental",
         "train",
     },
-    "layers": {"_core", "_keras", "_ps", "data._host"},
+    "layers": {"_core", "_keras", "_function", "_ps", "data._host"},
     "experimental": {
         "strategies",
         "_core",
@@ -132,7 +136,7 @@ LIBRARIES = {
         "tf",
         "tpu",
     },
-    "keras": {"_keras", *TOOLS, "callbacks", "layers", "testing", "tf"},
+    "keras": {*KERAS, *TOOLS, "callbacks", "layers", "testing", "tf"},
     "libcst": {"_tools.migrate"},
     "keras.src": {"_keras._compat"},
     "jax._src": set(),

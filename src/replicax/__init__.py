@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from replicax._core.printing import print as print
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
+    from replicax._function.function import function as function
     from replicax._input.context import InputContext as InputContext
     from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
-    from replicax._keras.custom_gradient import custom_gradient as custom_gradient
     from replicax._keras.finite import assert_finite as assert_finite
-    from replicax._keras.function import function as function
     from replicax._keras.gradients import value_and_grad as value_and_grad
     from replicax._keras.module import Module as Module
-    from replicax._keras.tape import GradientTape as GradientTape
     from replicax._keras.variable import Variable as Variable
     from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
     from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
     from replicax._ps.task_server import Server as Server
+    from replicax._tape.custom_gradient import custom_gradient as custom_gradient
+    from replicax._tape.tape import GradientTape as GradientTape
     from replicax._tools.plan._planning import plan as plan
     from replicax._tools.plan._result import Plan as Plan
     from replicax._tools.verify._result import Verification as Verification
@@ -96,11 +96,11 @@ _HOMES = {
     "replicax._input.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
-    "replicax._keras.custom_gradient": ["custom_gradient"],
+    "replicax._tape.custom_gradient": ["custom_gradient"],
     "replicax._keras.finite": ["assert_finite"],
-    "replicax._keras.function": ["function"],
+    "replicax._function.function": ["function"],
     "replicax._keras.gradients": ["value_and_grad"],
-    "replicax._keras.tape": ["GradientTape"],
+    "replicax._tape.tape": ["GradientTape"],
     "replicax._keras.module": ["Module"],
     "replicax._keras.variable": ["Variable"],
     "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
@@ -150,7 +150,7 @@ prefer_jax_backend()
 quicken()
 # `fit` reads our data sets, also of a model that no strategy owns. A data set sees to it as soon
 # as there is one, if Keras is there; it must not import Keras, nor the package that knows it.
-seams.provide(lambda: importlib.import_module("replicax._keras.hooks").install_hooks())
+seams.provide(lambda: importlib.import_module("replicax._fit.hooks").install_hooks())
 
 
 def __getattr__(name: str) -> Any:

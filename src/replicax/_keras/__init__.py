@@ -1,1 +1,1 @@
-"""The only package that imports Keras; README.md tells why each seam exists."""
+"""The seams in Keras: each is made by `_compat.py`, and README.md gives its reason."""

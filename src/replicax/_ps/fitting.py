@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._keras.closure_steps import ClosureSteps
+from replicax._fit.closure_steps import ClosureSteps
 
 if TYPE_CHECKING:
     from replicax._ps.coordination import Coordination

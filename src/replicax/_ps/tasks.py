@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras.concrete import ConcreteFunction
-from replicax._keras.function import BoundFunction, StatefulFunction
+from replicax._function.concrete import ConcreteFunction
+from replicax._function.function import BoundFunction, StatefulFunction
 from replicax._keras.recording import Position, record
 from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature

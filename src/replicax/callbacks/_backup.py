@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._fit.epochs import EpochWatch
+from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat, workers
-from replicax._keras.epochs import EpochWatch
-from replicax._keras.hooks import install_hooks
 from replicax.experimental._notice import Notice, announce
 from replicax.experimental._termination import exit_for_restart
 from replicax.train import Checkpoint, CheckpointManager, Value

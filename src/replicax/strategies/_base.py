@@ -11,9 +11,9 @@ from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, Usa
 from replicax._core.options import InputOptions, RunOptions
 from replicax._core.progress import Step, tell
 from replicax._core.reduce import ReduceOp
+from replicax._fit.hooks import install_hooks
 from replicax._input.context import InputContext, ValueContext
 from replicax._keras.distribution import installed
-from replicax._keras.hooks import install_hooks
 from replicax.strategies._extended import StrategyExtended
 
 if TYPE_CHECKING:

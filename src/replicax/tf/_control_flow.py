@@ -1,6 +1,6 @@
 """`cond`, `while_loop`, `range`, `map_fn`: control flow on values of compiled code.
 
-Functions that translate TensorFlow's arguments; what they do is in `_keras/control_flow.py`.
+Functions that translate TensorFlow's arguments; what they do is in `tf/_flow/control_flow.py`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from replicax._core.errors import UsageError
-from replicax._keras import control_flow, loops
-from replicax._keras.ranges import number_range
-from replicax._keras.tensor_array import TensorArray as TensorArray
+from replicax.tf._flow import control_flow, loops
+from replicax.tf._flow.ranges import number_range
+from replicax.tf._flow.tensor_array import TensorArray as TensorArray
 
 __all__ = [
     "TensorArray",

@@ -11,14 +11,14 @@ from keras.initializers import RandomNormal as random_normal_initializer
 from keras.initializers import RandomUniform as random_uniform_initializer
 from keras.initializers import Zeros as zeros_initializer
 
-from replicax._core.unconnected import UnconnectedGradients
-from replicax._keras.custom_gradient import custom_gradient, recompute_grad
-from replicax._keras.function import function
+from replicax._function.function import function
 from replicax._keras.module import Module as Module
-from replicax._keras.tape import GradientTape
 from replicax._keras.variable import Variable as Variable
 from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
 from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
+from replicax._tape.custom_gradient import custom_gradient, recompute_grad
+from replicax._tape.tape import GradientTape
+from replicax._tape.unconnected import UnconnectedGradients
 
 __all__ = [
     "GradientTape",

@@ -1,4 +1,4 @@
-"""`tf.saved_model`: models for inference. The work is in `_keras/exporting.py`."""
+"""`tf.saved_model`: models for inference. The work is in `_function/exporting.py`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicax._core.errors import UsageError
-from replicax._keras.exporting import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
-from replicax._keras.exporting import save as save
-from replicax._keras.importing import contains_saved_model as contains_saved_model
-from replicax._keras.importing import load as load
+from replicax._function.exporting import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
+from replicax._function.exporting import save as save
+from replicax._function.importing import contains_saved_model as contains_saved_model
+from replicax._function.importing import load as load
 from replicax.tf._missing import missing_name
 
 __all__ = [

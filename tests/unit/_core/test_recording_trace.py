@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from replicax._core.derivative import _kept
 from replicax._core.errors import TapeMisuse
-from replicax._core.recording_trace import RecordingTrace, current_trace, recorded
-from replicax._core.wengert import WengertList
+from replicax._tape.derivative import _kept
+from replicax._tape.recording_trace import RecordingTrace, current_trace, recorded
+from replicax._tape.wengert import WengertList
 
 X = jnp.array([0.3, -1.2, 2.5, 0.9], jnp.float32)
 

@@ -9,8 +9,8 @@ import pytest
 
 import replicax as rx
 from replicax._core.adam_kernel import library
+from replicax._fit.hooks import install_hooks
 from replicax._keras import adam
-from replicax._keras.hooks import install_hooks
 
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
 install_hooks()

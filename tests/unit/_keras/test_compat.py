@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat
-from replicax._keras.hooks import install_hooks
 
 SEAMS = {
     (_compat.JAXTrainer, "__init__"): ["self"],

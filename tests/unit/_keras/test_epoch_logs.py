@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 
+from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat, epoch_logs
-from replicax._keras.hooks import install_hooks
 
 install_hooks()
 

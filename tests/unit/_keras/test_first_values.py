@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from replicax._core import threefry
+from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat
-from replicax._keras.hooks import install_hooks
 
 install_hooks()
 
@@ -22,7 +22,7 @@ install_hooks()
 DRAWS = """
 import numpy as np
 from replicax._keras import _compat
-from replicax._keras.hooks import install_hooks
+from replicax._fit.hooks import install_hooks
 
 install_hooks()
 for name, limits in {

@@ -12,9 +12,9 @@ import pytest
 
 import replicax as rx
 from replicax._keras.feeding import Feeds
-from replicax._keras.loops import map_fn, scan
 from replicax._keras.signature import ProgramCache
 from replicax.data import Dataset
+from replicax.tf._flow.loops import map_fn, scan
 
 from helpers import few_strategies
 

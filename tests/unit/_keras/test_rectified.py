@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from replicax._core import cpu_tuning
+from replicax._fit.hooks import install_hooks
 from replicax._keras import rectified as of_rectified
-from replicax._keras.hooks import install_hooks
 
 install_hooks()
 IMAGES = np.random.default_rng(0).normal(size=(2, 6, 6, 4)).astype("float32")

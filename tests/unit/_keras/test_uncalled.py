@@ -10,7 +10,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._keras import older_spellings
+from replicax.tf._older import older_spellings
 
 older_spellings.install()
 

@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
-from replicax._keras.custom_gradient import recompute_grad
+from replicax._tape.custom_gradient import recompute_grad
 
 TWO = jnp.float32(2.0)
 

@@ -1,6 +1,6 @@
 """The train step of a Keras model, compiled for devices that need not be here.
 
-It is the very step that `fit` runs, from `_keras/step_program.py`, with the same placement of
+It is the very step that `fit` runs, from `_fit/step_program.py`, with the same placement of
 variables and batch. Shapes stand for values, so nothing is copied and no device needs memory.
 """
 
@@ -18,10 +18,10 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
+from replicax._fit.hooks import install_hooks
+from replicax._fit.step_program import program_of_steps, step_variables
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
-from replicax._keras.hooks import install_hooks
-from replicax._keras.step_program import program_of_steps, step_variables
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.store import DeviceStore, Placement

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from replicax._core.topology import Topology
+from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
-from replicax._keras.step_program import model_step, step_variables
 from replicax._tools.script import replaced
 from replicax._tools.verify._causes import cause_of
 from replicax._tools.verify._compare import differences, rounding_of

@@ -13,7 +13,7 @@ from keras import layers
 from verify_faults import X, Y
 
 import replicax as rx
-from replicax._keras import step_program
+from replicax._fit import step_program
 from replicax._tools.verify import _on_one_device
 from replicax._tools.verify.__main__ import main
 from replicax._tools.verify._recorder import on_host

@@ -9,8 +9,8 @@ from replicax.tf._forward import forward
 if TYPE_CHECKING:
     from keras.preprocessing.sequence import *
 
-    from replicax._keras.older_preprocessing import TimeseriesGenerator as TimeseriesGenerator
+    from replicax.tf._older.older_preprocessing import TimeseriesGenerator as TimeseriesGenerator
 
-_OURS = dict.fromkeys(["TimeseriesGenerator"], "replicax._keras.older_preprocessing")
+_OURS = dict.fromkeys(["TimeseriesGenerator"], "replicax.tf._older.older_preprocessing")
 
 __getattr__, __dir__ = forward(__name__, "keras.preprocessing.sequence", ours=_OURS)

@@ -1,0 +1,255 @@
+"""Data sets of Replicax as input of `fit`, `evaluate` and `predict`.
+
+The global view wants whole batches: the pieces of a distributed data set are joined again on the
+host, and Keras hands the batch to `StoreDistribution`, which splits it over the replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NamedTuple, final
+
+import jax
+
+from replicax._core.errors import UsageError
+from replicax._core.values import WorkerRows
+from replicax._fit.worker_batches import (
+    WorkerDataAdapter,
+    is_creator,
+    is_per_worker,
+    not_of_workers,
+)
+from replicax._keras import _compat
+from replicax._keras.distribution import StoreDistribution
+
+# Batches that a look at the first one takes, where one is placed on the devices ahead.
+_LOOKED_AT = 2
+
+
+@final
+class HostAdapter(_compat.DataAdapter):
+    """What Keras' loops read a data set through.
+
+    Args:
+        dataset: Has `host_batches()`, which yields the batches of the next epoch, and
+            `num_batches`.
+        class_weight: The weight of the rows of each class, or None.
+    """
+
+    def __init__(self, dataset: Any, class_weight: Mapping[int, float] | None = None) -> None:
+        self._dataset = dataset
+        self._class_weight = class_weight
+        self._is_new = self._may_be_looked_at = True
+        self._look: _Look | None = None
+        self._put_back: Iterator[Any] | None = None
+        self._notes_positions = callable(getattr(dataset, "get_state", None))
+        self.position: Any = None
+
+    def _begin(self) -> Iterator[Any]:
+        """A pass; with where it begins, if that is to be known."""
+        source = self._dataset
+        if not self._notes_positions:
+            return source.host_batches()
+        is_iterator = callable(getattr(source, "get_state", None))
+        if not (is_iterator and self._is_new):
+            source = _pass_over(getattr(source, "dataset", source))
+        self.position = source.get_state()
+        return source.host_batches()
+
+    def coming(self) -> Any:
+        """What the first batch of the first pass looks like, while it is being made.
+
+        Returns:
+            An `ArraySpec` for each array; None if it is there, if what it will be is not known,
+            or if a pass has begun.
+        """
+        if not self._is_new or self._class_weight is not None:
+            return None
+        if self._put_back is None:
+            self._put_back = iter(self._begin())
+        known = getattr(self._put_back, "coming", None)
+        return known() if known else None
+
+    def note_positions(self) -> None:
+        """From now on know `position`, where the pass began; after a look, where it will begin."""
+        if not self._notes_positions:
+            self._notes_positions = True
+            if self._put_back is not None:
+                # The pass before again: nothing was taken from it.
+                iterator = _pass_over(self._dataset)
+                iterator.begin_pass(iterator.get_state()["epoch"] - 1)
+                self.go_to(iterator.get_state())
+
+    def go_to(self, position: Any, *, is_over: bool = False) -> None:
+        """Let the next pass be one that begins at a position, or the one behind it."""
+        current = _compat.distribution()
+        if isinstance(position, list) and isinstance(current, StoreDistribution):
+            # Of workers that shared the data: for one worker, too, it has to be shared.
+            self._dataset = current.share(self._dataset, by_one=True)
+        iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
+        iterator.set_state(position)
+        self.position, self._is_new, self._look = position, False, None
+        self._put_back = None if is_over else iterator.host_batches()
+
+    def end_look(self) -> None:
+        """Put back what Keras has looked at, if it has, before it begins.
+
+        A generator has it once, and an iterator would go on behind it. It is told to, and does not
+        wait for the look's own iterator to be closed: that is when the last reference to it goes,
+        which may be later on one worker than on another.
+        """
+        look, self._look, self._may_be_looked_at = self._look, None, False
+        if look is not None:
+            self._put_back = itertools.chain(look.seen, look.batches)
+
+    def get_numpy_iterator(self) -> Iterator[Any]:
+        batches, self._put_back = self._put_back or iter(self._begin()), None
+        look = self._look = _Look(batches, []) if self._may_be_looked_at else None
+        self._is_new, is_empty = False, True
+        for batch in batches:
+            is_empty = False
+            if look is not None and look is self._look and not look.saw(batch):
+                self._look = None  # but a pass
+            yield batch if self._class_weight is None else _weighted(batch, self._class_weight)
+        if is_empty:
+            raise UsageError(
+                "`fit`, `evaluate` and `predict` need at least one batch. Received: a data set "
+                "without batches. There would be no loss to report. Check the pipeline: files or "
+                "arrays may be empty, or a `filter` may drop everything."
+            )
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        return self.get_numpy_iterator()
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._dataset.num_batches
+
+    @property
+    def batch_size(self) -> None:
+        return None
+
+    @property
+    def has_partial_batch(self) -> None:
+        return None
+
+    @property
+    def partial_batch_size(self) -> None:
+        return None
+
+
+class _Look(NamedTuple):
+    """A first pass of which Keras may only want the first batch."""
+
+    batches: Iterator[Any]
+    seen: list[Any]
+
+    def saw(self, batch: Any) -> bool:
+        """Note a batch down; whether this may still be a look."""
+        self.seen.append(batch)
+        return len(self.seen) <= _LOOKED_AT
+
+
+def _pass_over(dataset: Any) -> Any:
+    """An iterator, also over what only `fit` may iterate over."""
+    return getattr(dataset, "begin", dataset.__iter__)()
+
+
+def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What Keras calls when it has looked at the first batch, and before it begins."""
+
+    @functools.wraps(original)
+    def reset(self: Any) -> None:
+        original(self)
+        if isinstance(self.data_adapter, HostAdapter):
+            self.data_adapter.end_look()
+
+    return reset
+
+
+def unannounced_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The end of data whose length nobody had said: no surprise, and no rule for the next epoch.
+
+    Keras warns that data ran out, and takes the first epoch's length for that of all.
+    """
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self: Any) -> Generator[None, None, None]:
+        adapter = self.data_adapter
+        unknown = isinstance(adapter, HostAdapter) and adapter.num_batches is None
+        if not unknown or self.steps_per_epoch:
+            with original(self):
+                yield
+            return
+        with contextlib.suppress(StopIteration):
+            yield
+            return
+        _compat.end_epoch(self)
+
+    return catch_stop_iteration
+
+
+def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
+    if isinstance(batch, WorkerRows):
+        return WorkerRows(_weighted(batch.rows, class_weight), batch.counts)
+    if not isinstance(batch, tuple) or len(batch) != 2 or len(jax.tree.leaves(batch[1])) != 1:
+        parts = f"{len(batch)} parts" if isinstance(batch, tuple) else type(batch).__name__
+        raise UsageError(
+            "`class_weight` is for batches of inputs and one target. Received: a batch of "
+            f"{parts}. With weights of its own, or with several targets, it is not clear what "
+            "to weigh. Put the weights into the data set, as the third part of each batch."
+        )
+    x, y = batch
+    return x, y, _compat.weights_of_classes(jax.tree.leaves(y)[0], class_weight)
+
+
+def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' choice of a data adapter, for our data sets too.
+
+    Raises:
+        UsageError: If targets, weights or a batch size come beside a data set.
+    """
+
+    @functools.wraps(original)
+    def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not (is_data_set(x) or is_creator(x) or is_per_worker(x)):
+            return original(x, *args, **kwargs)
+        current = _compat.distribution()
+        ours = current if isinstance(current, StoreDistribution) else None
+        given = inspect.signature(original).bind(x, *args, **kwargs).arguments
+        for name in ("y", "sample_weight", "batch_size"):
+            if given.get(name) is not None:
+                raise UsageError(
+                    "A data set has inputs, targets, weights and batches in it. Received: "
+                    f"`{name}` beside a {type(x).__name__}. It would have no effect. Make the "
+                    "data set yield `(inputs, targets, weights)` in batches, and leave it out."
+                )
+        if is_creator(x):
+            x = x.created_by(ours and ours.distribute_from_function)
+        elif ours is not None:
+            x = ours.share(x)
+        if is_per_worker(x):
+            return _of_workers(x, ours, given)
+        return HostAdapter(x, given.get("class_weight"))
+
+    return get_data_adapter
+
+
+def _of_workers(
+    dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]
+) -> WorkerDataAdapter:
+    if ours is None or ours.make_steps is None:
+        raise not_of_workers(dataset)
+    weights = given.get("class_weight")
+    if weights is not None:
+        dataset = dataset.changed_by(functools.partial(_weighted, class_weight=weights))
+    return WorkerDataAdapter(dataset, given.get("steps_per_epoch"))
+
+
+def is_data_set(value: Any) -> bool:
+    """Whether a value is a data set or an iterator of Replicax."""
+    return callable(getattr(value, "host_batches", None))

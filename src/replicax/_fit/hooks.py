@@ -1,0 +1,23 @@
+"""Installing the seams in Keras, with the first strategy or data set; README.md lists them."""
+
+from __future__ import annotations
+
+from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
+from replicax._keras import adam, epoch_logs, first_values, rectified, replica, slots, workers
+
+
+def install_hooks() -> None:
+    """Put every seam into Keras; a second call changes nothing."""
+    replica.install()
+    trainer.install()
+    slots.install()
+    workers.install()
+    first_values.install()
+    epoch_logs.install()
+    epochs.install()
+    callbacks.install()
+    destinations.install()
+    batch_logs.install()
+    pace_shown.install()
+    rectified.install()
+    adam.install()

@@ -1,0 +1,142 @@
+"""`fit`, `evaluate` and `predict` in the replica view: each batch is a `run`, as in a custom loop.
+
+So a step can do what one of the global view cannot: send gradients in fewer bytes, or not at all
+for some steps. What differs is what differs between `fit` and a custom loop: layers such as
+BatchNormalization see the rows of their replica. Steps of the global view are in steps.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from replicax._core.compiling import compiled
+from replicax._core.errors import UsageError
+from replicax._core.progress import settled
+from replicax._core.state_watch import StateWatch
+from replicax._core.values import PerReplica, is_distributed
+from replicax._fit.closure_steps import own_step
+from replicax._fit.pace_shown import paced
+from replicax._fit.step_program import step_variables
+from replicax._keras import _compat
+from replicax._keras.pace import rows_of
+from replicax._keras.repeated import joined
+
+if TYPE_CHECKING:
+    from replicax._core.topology import Topology
+    from replicax._keras.distribution import StoreDistribution
+
+
+@final
+class ReplicaSteps:
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        distribution: Where the model's variables and batches live.
+
+    Raises:
+        UsageError: If the model is not to be compiled.
+    """
+
+    def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
+        _refuse_python(model)
+        self._model, self._kind, self._distribution = model, kind, distribution
+        self._pace = paced(model, kind, distribution)
+        self._watch = StateWatch()
+        topology = distribution.topology
+        step = own_step(model, kind)
+        self._local = distribution.local_steps if kind == "train" else None
+        if self._local:
+            self._step = self._local.round_of(model, step)
+        else:
+            # What a replica makes of metrics is of its rows only: results are read afterwards.
+            self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
+        self._divide = compiled(functools.partial(_divided, topology))
+        # Compiled: the callbacks of some threads look at the logs at any time.
+        self._logs = compiled(self._results, out_shardings=topology.replicated)
+        self._join = compiled(_joined, out_shardings=topology.replicated)
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        if self._distribution.topology.num_processes > 1:
+            self._watch.step(self._state)
+        outputs, run = [], self._distribution.run
+        batches = self._pace.take(iterator, self._model.steps_per_execution)
+        for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
+            found = run(self._step, args=tuple(map(self._divide, some)))
+            outputs.append(self._join(found) if self._kind == "predict" else None)
+        if self._kind == "predict":
+            return (outputs[0] if len(outputs) == 1 else joined(outputs)), state
+        logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
+        self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
+        return logs, state
+
+    def _results(self, values: Sequence[Any]) -> Any:
+        """What the metrics say, from the values of their variables."""
+        pairs = list(zip(self._model.metrics_variables, values, strict=True))
+        with keras.StatelessScope(state_mapping=pairs):
+            return self._model.get_metrics_result()
+
+    def restore(self) -> None:
+        """After a failure: the variables have the values of the last step."""
+        _compat.drop_loop_state(self._model)
+        self._watch.drop()
+
+    def end_epoch(self) -> None:
+        """Let the state be compared at the next step: callbacks may change it until then."""
+        self._watch.restart()
+
+    def end_fit(self) -> None:
+        """Compare the values that the variables have at the end."""
+        if self._distribution.topology.num_processes > 1:
+            self._watch.compare(self._state())
+
+    def _state(self) -> list[tuple[str, Any]]:
+        groups = step_variables(self._model, self._kind)
+        return _compat.named_values(variable for group in groups for variable in group)
+
+    def forget(self) -> None:
+        """The end of a call."""
+        settled()
+
+
+def _refuse_python(model: Any) -> None:
+    if model.run_eagerly or not model.jit_compile:
+        wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
+        raise UsageError(
+            "A step whose gradients are compressed, or stay where they are, is a compiled one. "
+            f"Received: a model compiled with {wanted}. Each batch is a `run`, which all replicas "
+            "compute at once. Leave it out; to debug, leave out `compression=` and `sync_every=`."
+        )
+
+
+def _divided(topology: Topology, batch: Any) -> Any:
+    """A batch that lies on the devices as each replica's share of it."""
+    replicas = topology.num_replicas
+
+    def one(leaf: Any) -> Any:
+        if leaf.ndim == 0 or replicas == 1:
+            return leaf
+        rows, rest = leaf.shape[0], leaf.shape[1:]
+        if rows % replicas == 0:
+            stacked = leaf.reshape(replicas, rows // replicas, *rest)
+            return PerReplica(jax.lax.with_sharding_constraint(stacked, topology.split))
+        most = -(-rows // replicas)
+        return PerReplica(parts=tuple(leaf[r * most : (r + 1) * most] for r in range(replicas)))
+
+    return jax.tree.map(one, batch)
+
+
+def _joined(outputs: Any) -> Any:
+    """The rows of all replicas, one after the other."""
+
+    def one(value: Any) -> Any:
+        return jnp.concatenate(value.components) if isinstance(value, PerReplica) else value
+
+    return jax.tree.map(one, outputs, is_leaf=is_distributed)

@@ -1,0 +1,225 @@
+"""`fit`, `evaluate` and `predict` of models made in a scope: the global view.
+
+Keras' own loops stay. What changes: while a method of an owned model runs, its strategy's
+`StoreDistribution` is current; and the model's train, test and predict functions are ours:
+steps.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import keras
+
+from replicax._core import seams
+from replicax._core.compiling import prepare
+from replicax._core.context import current_frame
+from replicax._core.errors import MixedStrategies
+from replicax._core.table_gradients import with_rows
+from replicax._fit.data import adapted, ended_look, unannounced_end
+from replicax._fit.epochs import heard_of_at_its_end
+from replicax._fit.placing import (
+    kept_untracked,
+    placed_batch,
+    placed_batches,
+    state_elsewhere,
+    written_whole,
+)
+from replicax._fit.replica_steps import ReplicaSteps
+from replicax._fit.steps import Steps
+from replicax._fit.warm_up import running
+from replicax._fit.worker_batches import refuse_endless_validation
+from replicax._keras import _compat
+from replicax._keras.capture import raise_explained
+from replicax._keras.distribution import StoreDistribution, installed
+from replicax._keras.slots import noted
+from replicax._keras.uncalled import refuse_uncalled_in_fit
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+def install() -> None:
+    """Put the seams into Keras' JAX trainer; a second call changes nothing."""
+    trainer = _compat.JAXTrainer
+    _compat.wrap(trainer, "__init__", _bound_to_scope)
+    _compat.wrap(_compat.Trainer, _compat.EPOCH_LOGS, _ends_epoch)
+    # On the base class: Keras takes a `compile` of any subclass for the user's own.
+    _compat.wrap(_compat.Trainer, "compile", _checked_compile)
+    _compat.wrap(
+        trainer, "fit", lambda fit: heard_of_at_its_end(_in_own_distribution(_from_meeting(fit)))
+    )
+    for method in METHODS[1:]:
+        _compat.wrap(trainer, method, _in_own_distribution)
+    for kind in ("train", "test", "predict"):
+        _compat.wrap(trainer, f"make_{kind}_function", functools.partial(_own_function, kind=kind))
+    _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
+    _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
+    _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
+    _compat.wrap(trainer, _compat.SYNC, written_whole)
+    _compat.wrap(trainer, "__setattr__", kept_untracked)
+    # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
+    _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
+    _compat.wrap(_compat.EpochIterator, "reset", ended_look)
+    _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
+
+
+def _bound_to_scope(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        frame = current_frame()
+        if frame is not None and isinstance(_compat.distribution(), StoreDistribution):
+            _compat.bind_strategy(self, frame.strategy)
+
+    return init
+
+
+def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        frame, owner = current_frame(), _compat.strategy_of(self)
+        in_scope = isinstance(_compat.distribution(), StoreDistribution)
+        if frame is not None and in_scope and frame.strategy is not owner:
+            whose = "no strategy" if owner is None else repr(owner)
+            raise MixedStrategies(
+                "A model is compiled in the scope it was made in, or outside every scope. "
+                f"Received: a model of {whose}, compiled in the scope of {frame.strategy!r}. Its "
+                "variables live on other devices. Create the model inside the same "
+                "`with strategy.scope():` block."
+            )
+        if owner is not None or seams.speaks_tensorflow:
+            refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
+        if owner is None or owner.extended.distribution is _compat.distribution():
+            return original(self, *args, **kwargs)
+        with installed(owner.extended.distribution):
+            return original(self, *args, **kwargs)
+
+    return compile
+
+
+def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        owner, current = _compat.strategy_of(self), _compat.distribution()
+        if owner is None and not isinstance(current, StoreDistribution):
+            return original(self, *args, **kwargs)
+        if owner is None:
+            with installed(None):
+                return original(self, *args, **kwargs)
+        with owner.scope(), _noted_as_running(original.__name__):
+            if owner.extended.distribution.make_steps is not None:
+                refuse_endless_validation(kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                for steps in _steps_of(self):
+                    steps.restore()
+                if isinstance(error, Exception):
+                    raise_explained(error)
+                raise
+            finally:
+                for steps in _steps_of(self):
+                    steps.forget()
+
+    return method
+
+
+@contextlib.contextmanager
+def _noted_as_running(method: str) -> Generator[None, None, None]:
+    before = running.set(method)
+    try:
+        yield
+    finally:
+        running.reset(before)
+
+
+def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `fit` go from meeting to meeting, where replicas take steps alone."""
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = _compat.strategy_of(self)
+        local = owner and owner.extended.distribution.local_steps
+        with local.several_at_once(self) if local else contextlib.nullcontext():
+            history = original(self, *args, **kwargs)
+        for steps in _own_steps_of(self):
+            steps.end_fit()
+        return history
+
+    return fit
+
+
+def _ends_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def logs_of_epoch(self: Any, logs: Any) -> Any:
+        for steps in _own_steps_of(self):
+            steps.end_epoch()
+        return original(self, logs)
+
+    return logs_of_epoch
+
+
+def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    attribute = f"{kind}_function"
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        owner = _compat.strategy_of(self)
+        if owner is not None or seams.speaks_tensorflow:
+            refuse_uncalled_in_fit(self.metrics)
+        if owner is None:
+            if seams.speaks_tensorflow:  # there, too, this is what the default strategy trains
+                prepare(jax.default_backend())
+                with _tables_by_rows(self) if kind == "train" else contextlib.nullcontext():
+                    return original(self, force)
+            return original(self, force)
+        current = getattr(self, attribute)
+        distribution = owner.extended.distribution
+        # Each time: a layer may have got new variables since (`enable_lora`).
+        distribution.adopt(_variables(self, of_optimizer=distribution.make_steps is None))
+        if current is None or force:
+            kinds = ReplicaSteps if distribution.in_replica_view else Steps
+            make_steps = distribution.make_steps
+            current = make_steps(self, kind) if make_steps else kinds(self, kind, distribution)
+            setattr(self, attribute, current)
+        return current
+
+    return make
+
+
+@contextlib.contextmanager
+def _tables_by_rows(model: Any) -> Generator[None, None, None]:
+    """Let what Keras compiles keep the gradients of tables as rows, as our own steps do."""
+    attributes = vars(model)
+    own = attributes.get("train_step")
+    if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
+        attributes["train_step"] = with_rows(model.train_step, None, platform=jax.default_backend())
+    try:
+        yield
+    finally:
+        attributes.pop("train_step", None)
+        if own is not None:
+            attributes["train_step"] = own
+
+
+def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
+    """What a store takes over; on servers, what an optimizer keeps moves beside its variable."""
+    optimizer = getattr(model, "optimizer", None) if of_optimizer else None
+    return [
+        *model.variables,
+        *model.metrics_variables,
+        *(noted(optimizer.variables) if optimizer else ()),
+    ]
+
+
+def _steps_of(model: Any) -> list[Any]:
+    functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
+    return [function for function in functions if hasattr(function, "restore")]
+
+
+def _own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
+    return [steps for steps in _steps_of(model) if isinstance(steps, Steps | ReplicaSteps)]

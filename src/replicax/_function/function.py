@@ -1,0 +1,297 @@
+"""`function`: a stateful `jit` for code that reads and writes Keras variables."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.device_errors import blame
+from replicax._core.eager import functions_run_eagerly
+from replicax._core.program import agree_on_shared
+from replicax._core.progress import Step, begin_step, dispatched, tell
+from replicax._core.tracing import host_loop
+from replicax._function.concrete import ConcreteFunction
+from replicax._function.function_traces import Traces
+from replicax._function.input_signature import InputSignature
+from replicax._keras import _compat
+from replicax._keras.capture import raise_explained
+from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
+from replicax._keras.per_instance import PerInstance
+
+if TYPE_CHECKING:
+    from replicax._function.function_program import FunctionProgram
+
+logger = logging.getLogger("replicax")
+
+
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Sequence[Any] | None = None,
+    autograph: bool = True,
+    jit_compile: bool | None = None,
+    reduce_retracing: bool = False,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: Any = None,
+    experimental_attributes: Any = None,
+    experimental_relax_shapes: bool | None = None,
+    experimental_compile: bool | None = None,
+    experimental_follow_type_hints: bool | None = None,
+) -> Any:
+    """Compile a function that reads and writes Keras variables; also a decorator.
+
+    The function is traced once per signature: shapes and types of arrays, and the values of
+    everything else (numbers, strings, flags). Around `strategy.run` it makes one program of the
+    whole step. `next(iterator)` in it takes a new element for each call. A function that loops over
+    a data set or a long `tf.range` runs as plain Python instead; what it calls stays compiled.
+
+    **Differs from TF:** there is no AutoGraph: `if` and `while` on arrays are errors that name
+    `tf.cond` and `tf.while_loop`. It is always compiled by XLA. A model and an optimizer may be
+    unbuilt at the first call.
+
+    Args:
+        func: The function to compile.
+        input_signature: The shapes and types of its arguments; others are refused.
+        autograph: Ignored, as are the arguments that are not listed here.
+        jit_compile: Ignored: see `run_functions_eagerly` for running it as plain Python.
+        reduce_retracing: Ignored: each shape is a program of its own.
+
+    Returns:
+        The compiled function.
+
+    Raises:
+        LeakedTracer: When the function needs the concrete value of an array.
+        SignatureMismatch: When it is called with what `input_signature` does not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import keras
+        >>> import replicax as rx
+        >>> counter = keras.Variable(0, dtype="int32")
+        >>> @rx.function
+        ... def count(step):
+        ...     counter.assign_add(step)
+        ...     return counter * 10
+        >>> int(count(jnp.int32(2))), int(count(jnp.int32(3))), int(counter.value)
+        (20, 50, 5)
+    """
+    if func is None:
+        return lambda func: StatefulFunction(func, input_signature)
+    return StatefulFunction(func, input_signature)
+
+
+@final
+class StatefulFunction:
+    """What `function` returns: programs by signature, and the variables they touch.
+
+    Args:
+        fn: The function.
+        input_signature: What its arguments look like.
+    """
+
+    def __init__(self, fn: Callable[..., Any], input_signature: Any = None) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self.name = getattr(fn, "__qualname__", "a function")
+        self.inputs = InputSignature.of(fn, input_signature)
+        self._specs = input_signature
+        self._owner: type | None = None
+        self._traces = PerInstance(Traces)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else BoundFunction(self, instance)
+
+    def __reduce__(self) -> Any:
+        return StatefulFunction, (self._fn, self._specs)
+
+    @property
+    def num_traces(self) -> int:
+        """For how many signatures the function was compiled."""
+        return sum(len(traces.programs) for traces in self._traces.all())
+
+    def experimental_get_tracing_count(self) -> int:
+        """The same as `num_traces`."""
+        return self.num_traces
+
+    @property
+    def python_function(self) -> Callable[..., Any]:
+        """The function as it was written."""
+        return self._fn
+
+    @property
+    def input_signature(self) -> Any:
+        """What its arguments have to look like; None if that was not said."""
+        return None if self._specs is None else tuple(self._specs)
+
+    def pretty_printed_concrete_signatures(self) -> str:
+        """The signature, and how many programs there are."""
+        given = f", called with {tuple(self._specs)}" if self._specs is not None else ""
+        parameters = inspect.signature(self._fn)
+        return f"{self.name}{parameters}{given}: {self.num_traces} programs"
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The function for arguments of a kind.
+
+        Args:
+            args: Arrays, or specs (`tf.TensorSpec`) for them, and constants; if there is an input
+                signature, they may be left out.
+            kwargs: The same, by name.
+
+        Returns:
+            A function with the shapes of its arguments and results.
+        """
+        return ConcreteFunction(self, args, kwargs, self.inputs)
+
+    def warm_up(self, *args: Any, **kwargs: Any) -> bool:
+        """Compile the function for arguments like these, and do not call it.
+
+        While data are read and shuffled, a program can be compiled: `iter(dataset)` begins to read.
+        All workers call it together. The data set has to say what its batches look like, by its
+        arrays or by the signature of a generator: nothing is taken from it.
+
+        Args:
+            args: As for a call. A distributed data set stands for a batch of it, of full size, also
+                for a function that would loop over it. Of an iterator that the function takes
+                elements of, nothing is taken.
+            kwargs: The same, by name.
+
+        Returns:
+            Whether there is a program for them now; not for a function that runs as plain Python.
+
+        Raises:
+            UsageError: If a data set does not say what its batches look like.
+
+        Example:
+            >>> import keras
+            >>> import replicax as rx
+            >>> strategy = rx.MirroredStrategy()
+            >>> with strategy.scope():
+            ...     seen = keras.Variable(0.0)
+            >>> @rx.function
+            ... def step(batch):
+            ...     totals = strategy.run(lambda rows: rows.sum(), args=(batch,))
+            ...     seen.assign_add(strategy.reduce("SUM", totals, axis=None))
+            >>> data = rx.data.Dataset.from_tensor_slices([float(x) for x in range(8)]).batch(4)
+            >>> batches = strategy.experimental_distribute_dataset(data)
+            >>> iterator = iter(batches)
+            >>> step.warm_up(batches), float(seen.value)
+            (True, 0.0)
+            >>> for batch in iterator:
+            ...     step(batch)
+            >>> float(seen.value), step.num_traces
+            (28.0, 1)
+        """
+        return self.warm_up_for(*self._owned(args), kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*self._owned(args), kwargs)
+
+    def _owned(self, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The object whose method this is, if the first argument is that, and the others."""
+        owned = self._owner is not None and args and isinstance(args[0], self._owner)
+        return (args[0], args[1:]) if owned else (None, args)
+
+    def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """`warm_up`, as a method if there is an instance."""
+        traces = self._traces.of(instance)
+        if functions_run_eagerly() or traces.is_host_loop:
+            return False
+        fn = self._fn if instance is None else functools.partial(self._fn, instance)
+        args, kwargs = blanks_for((args, kwargs))
+        if self.inputs is not None:
+            args, kwargs = self.inputs.bound(args, kwargs)
+        try:
+            program, arrays, _ = traces.program(self._fn, fn, args, kwargs, is_called=False)
+        except HostLoop:
+            return False
+        program.warm_up(arrays)
+        return True
+
+    def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call the function, as a method if there is an instance."""
+        fn = self._fn if instance is None else functools.partial(self._fn, instance)
+        if self.inputs is not None:
+            args, kwargs = self.inputs.bound(args, kwargs)
+        if _compat.get_stateless_scope() is not None:
+            return fn(*args, **kwargs)  # inlined into the function around it
+        traces = self._traces.of(instance)
+        if functions_run_eagerly():
+            return fn(*args, **kwargs)
+        if not traces.is_host_loop:
+            try:
+                program, arrays, given = traces.program(self._fn, fn, args, kwargs)
+                result = self._run(traces, program, arrays)
+                tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
+                return result
+            except HostLoop as signal:
+                traces.runs_as_python(once=signal.once)
+                text = "%s runs as plain Python, and what it calls is compiled: it %s"
+                logger.info(text, self.name, signal.what)
+        with host_loop(), an_end_is_an_error():
+            return fn(*args, **kwargs)
+
+    def _run(self, traces: Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
+        name = f"call of {self.name}"
+        if program.is_common:
+            agree_on_shared(f"arguments in the {name}", arrays)
+        begin_step(name, common=program.is_common, identity=program.identity)
+        try:
+            result, token = program(arrays, after=traces.in_flight)
+        except Exception as error:
+            blame(error)
+            raise_explained(error)
+        if program.is_common:
+            dispatched(token.is_ready)
+        # XLA:CPU dead-locks when steps with collectives run ahead: Topology.may_deadlock.
+        devices = token.sharding.device_set
+        spread = len(devices) > 1 and next(iter(devices)).platform == "cpu"
+        traces.in_flight = token if spread else None
+        return result
+
+
+@final
+class BoundFunction:
+    """A compiled method of an object.
+
+    Args:
+        func: The compiled function.
+        instance: The object.
+    """
+
+    def __init__(self, func: StatefulFunction, instance: Any) -> None:
+        self.func = func
+        self.instance = instance
+        self.__name__ = getattr(func, "__name__", "method")
+        self.__doc__ = func.__doc__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(functools.partial(self.func.python_function, self.instance))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.func.call(self.instance, args, kwargs)
+
+    def __eq__(self, other: Any) -> bool:
+        same = isinstance(other, BoundFunction) and self.func is other.func
+        return same and self.instance is other.instance
+
+    def __hash__(self) -> int:
+        return hash((id(self.func), id(self.instance)))
+
+    def warm_up(self, *args: Any, **kwargs: Any) -> bool:
+        """Compile it, and do not call it: see `StatefulFunction.warm_up`."""
+        return self.func.warm_up_for(self.instance, args, kwargs)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The function for arguments of a kind: see `StatefulFunction.get_concrete_function`."""
+        return ConcreteFunction(self, args, kwargs, self.func.inputs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "func" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.func, name)

@@ -1,0 +1,280 @@
+"""Loading what `exporting.py` saved: functions on variables of the current strategy."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from replicax._core.errors import CheckpointError, SignatureMismatch, UsageError
+from replicax._function.concrete import Spec
+from replicax._function.exporting import FORMAT, MANIFEST, WEIGHTS
+from replicax._function.function import function
+from replicax._function.input_signature import fitted
+from replicax._function.nests import filled, from_json, specs_of
+from replicax._keras import _compat
+from replicax._keras.variable import Variable
+
+
+def contains_saved_model(export_dir: str) -> bool:
+    """Whether a folder has been written by `save`."""
+    return (Path(export_dir) / MANIFEST).is_file()
+
+
+def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
+    """Load what `save` wrote. In `strategy.scope()` the variables belong to the strategy.
+
+    Args:
+        export_dir: The folder.
+        tags: Ignored, as are the options.
+        options: Ignored.
+
+    Returns:
+        An object with `signatures`, `variables`, and the functions and variables that were
+        attributes of the one that was saved.
+
+    Raises:
+        CheckpointError: If there is none, or it cannot be read.
+    """
+    folder = Path(export_dir)
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        with np.load(folder / WEIGHTS, allow_pickle=False) as arrays:
+            raw = [arrays[str(number)] for number in range(len(manifest["variables"]))]
+        programs = {
+            key: jax.export.deserialize(bytearray((folder / about["file"]).read_bytes()))
+            for key, about in manifest["functions"].items()
+        }
+    except (OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            "A saved model is a folder that `tf.saved_model.save` wrote. Received: "
+            f"{str(export_dir)!r}: {error}. SavedModel file does not exist, or is not one of "
+            "Replicax: TensorFlow's cannot be read. Save it again with `tf.saved_model.save`."
+        ) from error
+    if manifest["format"] != FORMAT:
+        raise CheckpointError(
+            f"A saved model is read if its format is {FORMAT}. Received: {manifest['format']}. "
+            "Another version of Replicax wrote it. Load it with that one."
+        )
+    variables = [
+        _variable(about, data) for about, data in zip(manifest["variables"], raw, strict=True)
+    ]
+    functions = {
+        key: LoadedFunction(about, programs[key], [variables[n] for n in about["variables"]])
+        for key, about in manifest["functions"].items()
+    }
+    return LoadedModel(manifest, variables, functions)
+
+
+def _variable(about: dict[str, Any], data: np.ndarray) -> Variable:
+    value = np.frombuffer(data.tobytes(), jnp.dtype(about["dtype"])).reshape(about["shape"])
+    return Variable(value, trainable=about["trainable"], name=about["path"], dtype=about["dtype"])
+
+
+@final
+class LoadedModel:
+    """What `load` returns.
+
+    Args:
+        manifest: What was saved.
+        variables: The variables.
+        functions: The functions, by key.
+    """
+
+    def __init__(self, manifest: Any, variables: Sequence[Any], functions: dict[str, Any]) -> None:
+        self.variables = tuple(variables)
+        self.trainable_variables = tuple(v for v in variables if v.trainable)
+        self.signatures = {
+            name: SignatureFunction(functions[key]) for name, key in manifest["signatures"].items()
+        }
+        self._call: Any = None
+        for name, key in manifest["attributes"].items():
+            if name == "__call__":
+                self._call = functions[key]
+            else:
+                setattr(self, name, functions[key])
+        for name, number in manifest["held"].items():
+            setattr(self, name, variables[number])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what was saved: a model, or the method `__call__`."""
+        call = self._call or getattr(self, "serve", None)
+        if call is None:
+            raise TypeError(
+                "A loaded module is called if its `__call__` was saved. Received: one that has "
+                f"{sorted(self.signatures)}, but is not callable. It had no input signature. Call "
+                "`loaded.signatures[…]`, or save it with an `input_signature` for `__call__`."
+            )
+        return call(*args, **kwargs)
+
+
+@final
+class LoadedFunction:
+    """A function that was saved.
+
+    Args:
+        about: What was written of it.
+        program: What it computes.
+        variables: What it uses.
+    """
+
+    def __init__(self, about: Any, program: Any, variables: Sequence[Any]) -> None:
+        self.name = about["name"]
+        self._variables = variables
+        self._written = about["written"]
+        self._program = program
+        self._parameters = [inspect.Parameter(n, k) for n, k in about["parameters"]]
+        self.structured_input_signature = from_json(about["inputs"])
+        self.structured_outputs = from_json(about["outputs"])
+        self._compiled = function(self._compute)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it as it was called before it was saved; constants may be left out.
+
+        Raises:
+            SignatureMismatch: If an argument does not fit.
+        """
+        signature = inspect.Signature(self._parameters)
+        own_args, own_kwargs = self.structured_input_signature
+        own = signature.bind(*own_args, **own_kwargs).arguments
+        given = {**own, **signature.bind_partial(*args, **kwargs).arguments}
+        arrays: list[Any] = []
+        for name, spec in own.items():
+            value = fitted(spec, given[name], name)
+            arrays += _arrays_of(spec, value)
+        return self.on(arrays)
+
+    def on(self, arrays: list[Any]) -> Any:
+        """Its results for arrays in the order of its specs."""
+        return self._compiled(arrays)
+
+    def _compute(self, arrays: list[Any]) -> Any:
+        values = [_compat.read(variable) for variable in self._variables]
+        specs = specs_of(self.structured_input_signature)
+        sizes = self._sizes(arrays)
+        empty = {name for name, size in sizes.items() if not size}
+        if empty:  # the sizes of a program are one at least
+            arrays = [_with_a_row(array, spec) for array, spec in zip(arrays, specs, strict=True)]
+        results = self._program.call(values, [jnp.asarray(array) for array in arrays])
+        results = [
+            _without_it(result, aval.shape, empty)
+            for result, aval in zip(results, self._program.out_avals, strict=True)
+        ]
+        outputs = specs_of(self.structured_outputs)
+        news = results[len(outputs) :]
+        for number, new in zip(self._written, news, strict=True):
+            self._variables[number].assign(new)
+        rest = iter(results)
+        return filled(self.structured_outputs, lambda spec: next(rest))
+
+    def _sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """The sizes that the program leaves open, by the names that it has for them."""
+        found: dict[str, int] = {}
+        avals = self._program.in_avals[len(self._variables) :]
+        for aval, array in zip(avals, arrays, strict=True):
+            for symbol, size in zip(aval.shape, array.shape, strict=True):
+                if (
+                    jax.export.is_symbolic_dim(symbol)
+                    and found.setdefault(str(symbol), size) != size
+                ):
+                    raise SignatureMismatch(
+                        f"The arguments of {self.name!r} have equally many rows. Received: {size} "
+                        f"and {found[str(symbol)]}. The function computes with both, row by row, "
+                        "so it was saved for equal ones. Pass as many rows in each."
+                    )
+        return found
+
+
+@final
+class SignatureFunction:
+    """A signature: arrays by name, or in order, to a dict of arrays.
+
+    Args:
+        loaded: The function.
+    """
+
+    def __init__(self, loaded: LoadedFunction) -> None:
+        self._loaded = loaded
+        self._specs = {spec.name or f"input_{n}": spec for n, spec in enumerate(self._inputs)}
+        outputs = loaded.structured_outputs
+        flat = isinstance(outputs, dict) and all(isinstance(v, Spec) for v in outputs.values())
+        names = outputs if flat else [f"output_{n}" for n, _ in enumerate(specs_of(outputs))]
+        self._outputs = list(names)
+
+    @property
+    def _inputs(self) -> list[Spec]:
+        return specs_of(self._loaded.structured_input_signature)
+
+    @property
+    def structured_input_signature(self) -> tuple[tuple[()], dict[str, Spec]]:
+        """No positional arguments, and the specs of those by name."""
+        return (), dict(self._specs)
+
+    @property
+    def structured_outputs(self) -> dict[str, Spec]:
+        """The specs of the results, by name."""
+        found = specs_of(self._loaded.structured_outputs)
+        return dict(zip(self._outputs, found, strict=True))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Compute the results.
+
+        Raises:
+            UsageError: If an array is missing, or has no place.
+            SignatureMismatch: If one does not fit.
+        """
+        names = list(self._specs)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if set(given) != set(names) or len(args) > len(names):
+            raise UsageError(
+                f"A signature gets its arrays by name: {names}. Received: {len(args)} in order "
+                f"and {sorted(kwargs)} by name. Each has to have one. Call "
+                f"`signature({', '.join(f'{name}=…' for name in names)})`."
+            )
+        arrays = [fitted(spec, given[name], name) for name, spec in self._specs.items()]
+        result = self._loaded.on(arrays)
+        return dict(zip(self._outputs, jax.tree.leaves(result), strict=True))
+
+
+def _arrays_of(spec: Any, value: Any) -> list[Any]:
+    """The parts of a value that stand where a nest has specs."""
+    if isinstance(spec, Spec):
+        return [value]
+    if isinstance(spec, dict):
+        return [array for key, part in spec.items() for array in _arrays_of(part, value[key])]
+    if isinstance(spec, list | tuple):
+        pairs = zip(spec, value, strict=True)
+        return [array for part, own in pairs for array in _arrays_of(part, own)]
+    return []
+
+
+def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:
+    """A result without the row that an argument without rows was given."""
+    for axis, size in enumerate(shape):
+        if str(size) in empty:
+            result = jnp.take(result, jnp.arange(0), axis)
+        elif empty.intersection(re.findall(r"\w+", str(size))):
+            raise UsageError(
+                "A saved function may be called without rows if its results then have none. "
+                f"Received: one whose result has {size} rows. A program's sizes are one at least, "
+                "and it is not known which rows to leave out. Pass a row, or call the function "
+                "that was saved."
+            )
+    return result
+
+
+def _with_a_row(array: Any, spec: Spec) -> Any:
+    if array.size:
+        return array
+    shape = [
+        max(1, n) if size is None else n for n, size in zip(array.shape, spec.shape, strict=True)
+    ]
+    return jnp.zeros(shape, array.dtype)

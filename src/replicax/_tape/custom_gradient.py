@@ -1,0 +1,234 @@
+"""Functions with a derivative of their own, and functions that are computed twice."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.capture import evaluate, is_array
+from replicax._tape.derivative import is_differentiable
+from replicax._tape.purified import Purified
+
+
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function the derivative that it returns; a decorator.
+
+    `GradientTape`, `rx.value_and_grad` and `jax.grad` all use it.
+
+    **Differs from TF:** Python integers, booleans and strings stay what they are, and have no
+    gradient.
+
+    Args:
+        f: Returns its result and a function: of the gradient of each result, to the gradient of
+            each argument (None for zero). If `f` reads trainable variables, that function takes
+            them as `variables=`, and returns the gradients of the arguments and a list of theirs.
+
+    Returns:
+        A function that returns the result.
+
+    Raises:
+        UsageError: If gradients are missing, or the variables are not asked for.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import replicax as rx
+        >>> @rx.custom_gradient
+        ... def log1pexp(x):
+        ...     e = jnp.exp(x)
+        ...     return jnp.log(1 + e), lambda upstream: upstream * (1 - 1 / (1 + e))
+        >>> x = jnp.float32(100.0)
+        >>> with rx.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     y = log1pexp(x)
+        >>> float(tape.gradient(y, x))
+        1.0
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        given = _Arguments.of(args)
+        pure = Purified(lambda arrays: _result_and_rule(f(*given.rebuild(arrays), **kwargs)))
+
+        @jax.custom_vjp
+        def transformed(values: Any, arrays: Any) -> Any:
+            (result, _), news = pure(values, arrays)
+            return result, news
+
+        def forward(values: Any, arrays: Any) -> Any:
+            (result, rule), news = pure(values, arrays)
+            return (result, news), (
+                _kept(rule, result, pure, values, given, arrays),
+                values,
+                arrays,
+            )
+
+        transformed.defvjp(forward, _backward)
+        return pure.run(transformed, given.arrays)
+
+    return decorated
+
+
+def _kept(
+    rule: Callable[..., Any],
+    result: Any,
+    pure: Purified,
+    values: Sequence[Any],
+    given: _Arguments,
+    arrays: Sequence[Any],
+) -> Any:
+    """The user's rule as what JAX can keep for the way back: a nest of arrays.
+
+    It gives the gradients of all that has some: of variables' values, then of arguments.
+    """
+    inputs = [*values, *arrays]
+
+    def gradients(weights: Any) -> list[Any]:
+        if not pure.is_complete:  # to be called again, with the variables that it reads
+            return [jnp.zeros_like(value) for value in inputs if is_differentiable(value)]
+        with pure.lent(values):
+            found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
+        pairs = zip(found, inputs, strict=True)
+        return [_like(gradient, value) for gradient, value in pairs if is_differentiable(value)]
+
+    jaxpr = jax.make_jaxpr(gradients)(result)
+    return jax.tree_util.Partial(_Rule(jaxpr), *jaxpr.consts)
+
+
+def _backward(kept: Any, weights: Any) -> Any:
+    rule, *groups = kept
+    found = iter(rule(*jax.tree.leaves(weights[0])))
+    return tuple(
+        [next(found) if is_differentiable(value) else None for value in group] for group in groups
+    )
+
+
+def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute a function once more on the way back, instead of keeping what it computes.
+
+    Args:
+        f: Returns a nest of arrays. It may use variables.
+
+    Returns:
+        A function with the same arguments and results.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from replicax import tf
+        >>> block = tf.recompute_grad(lambda x: jnp.sin(jnp.sin(x)))
+        >>> float(block(jnp.float32(0.0)))
+        0.0
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        given = _Arguments.of(args)
+        pure = Purified(lambda arrays: f(*given.rebuild(arrays), **kwargs))
+        return pure.run(jax.checkpoint(lambda values, arrays: pure(values, arrays)), given.arrays)
+
+    return decorated
+
+
+class _Rule:
+    """What `f`'s rule computes, as a jaxpr whose constants come first."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        self._jaxpr = jaxpr
+
+    def __call__(self, *inputs: Any) -> Any:
+        count = len(self._jaxpr.consts)
+        closed = jax.extend.core.ClosedJaxpr(self._jaxpr.jaxpr, list(inputs[:count]))
+        return evaluate(closed, *inputs[count:])
+
+
+class _Arguments(NamedTuple):
+    """The arguments of a call, taken apart."""
+
+    leaves: list[Any]
+    tree: Any
+    places: list[int]
+    arrays: list[Any]
+
+    @classmethod
+    def of(cls, args: Any) -> _Arguments:
+        """Find the arrays among arguments."""
+        leaves, tree = jax.tree.flatten(args)
+        wanted = (float, complex, _compat.KerasVariable)
+        places = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, wanted)]
+        return cls(leaves, tree, places, [jnp.asarray(leaves[i]) for i in places])
+
+    def rebuild(self, arrays: Sequence[Any]) -> Any:
+        """The arguments, with these arrays in place of the given ones."""
+        leaves = list(self.leaves)
+        for place, array in zip(self.places, arrays, strict=True):
+            leaves[place] = array
+        return self.tree.unflatten(leaves)
+
+    def of_arrays(self, returned: Any) -> list[Any]:
+        """The gradients of the arrays; a method's `self` has none, a number may have one."""
+        gradients = jax.tree.leaves(returned, is_leaf=lambda leaf: leaf is None)
+        if len(gradients) == len(self.arrays):
+            return gradients
+        counted = [
+            i
+            for i, leaf in enumerate(self.leaves)
+            if i in self.places or isinstance(leaf, int | bool | str)
+        ]
+        if len(gradients) != len(counted):
+            raise UsageError(
+                "The function that `custom_gradient` got returns a gradient for each argument. "
+                f"Received: {len(gradients)} for {len(self.arrays)} arrays. They are matched in "
+                "order. Return None for an argument without influence."
+            )
+        by_place = dict(zip(counted, gradients, strict=True))
+        return [by_place[place] for place in self.places]
+
+
+def _result_and_rule(returned: Any) -> tuple[Any, Callable[..., Any]]:
+    if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
+        raise UsageError(
+            "What `custom_gradient` decorates returns its result and a function for the gradients. "
+            f"Received: {type(returned).__name__}. Without the second there is no derivative. "
+            "Return `(result, grad_fn)`."
+        )
+    return jax.tree.map(jnp.asarray, returned[0]), returned[1]
+
+
+def _gradients(
+    rule: Callable[..., Any], weights: Sequence[Any], given: _Arguments, variables: list[Any]
+) -> list[Any]:
+    """What the user's rule says: gradients of the variables, then of arrays; None for zero."""
+    trainable = [variable for variable in variables if variable.trainable]
+    if not trainable:
+        return [*[None] * len(variables), *given.of_arrays(rule(*weights))]
+    parameters = inspect.signature(rule).parameters.values()
+    if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters):
+        raise UsageError(
+            "A function with a gradient of its own that reads variables gives theirs, too. "
+            f"Received: a function for the gradients without `variables`; {trainable[0].path!r} is "
+            "read. Its gradient would be zero. Let it take `variables=None` and return the "
+            "gradients of the arguments and a list of the variables'."
+        )
+    of_arguments, of_variables = rule(*weights, variables=trainable)
+    if len(of_variables) != len(trainable):
+        raise UsageError(
+            "The function for the gradients returns one for each variable. Received: "
+            f"{len(of_variables)} for {len(trainable)} variables. They are matched in order. "
+            "Return them in the order of `variables`."
+        )
+    by_variable = dict(zip(map(id, trainable), of_variables, strict=True))
+    mine = [by_variable.get(id(variable)) for variable in variables]
+    return [*mine, *given.of_arrays(of_arguments)]
+
+
+def _like(gradient: Any, value: Any) -> Any:
+    if gradient is None:
+        return jnp.zeros(value.shape, value.dtype)
+    return jnp.asarray(gradient, value.dtype)

@@ -1,0 +1,209 @@
+"""A JAX trace that notes differentiable operations while they are carried out as always.
+
+This is the one file that relies on how JAX traces: on `jax.core.Trace`, whose methods have changed
+before, and on `jax.extend.core`. Tested with JAX 0.10.0 to 0.10.2; pyproject.toml pins the range.
+tests/unit/_core/test_recording_trace.py holds a contract test for each method.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import jax.core
+import jax.extend
+import jax.numpy as jnp
+
+from replicax._core.closed_over import closed_over, is_jit, with_arguments
+from replicax._core.errors import TapeMisuse
+from replicax._tape.derivative import (
+    Derivative,
+    derivative_of,
+    differentiable,
+    is_differentiable,
+)
+
+if TYPE_CHECKING:
+    from replicax._tape.wengert import WengertList
+
+_core = jax.extend.core
+
+
+@final
+class RecordingTrace(jax.core.Trace):
+    """Carries out each operation in the trace around it, and notes it on a list.
+
+    Values are not wrapped: what comes out is what the trace around makes, an array or its tracer.
+    So values may be used after the recording, and recordings may be nested.
+
+    Args:
+        parent: The trace around.
+        log: The list.
+    """
+
+    def __init__(self, parent: Any, log: WengertList) -> None:
+        super().__init__()
+        self.parent = parent
+        self.log = log
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether operations are carried out at once, and not compiled."""
+        parent = self.parent
+        return parent.is_eager if isinstance(parent, RecordingTrace) else parent is _evaluation()
+
+    def stage_value(self, val: Any) -> Any:
+        return self.parent.stage_value(val)
+
+    def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
+        if self.log.recording and self._followed(closed_over(params)):
+            return self._opened(primitive, tracers, params)
+        places = self._followed(tracers)
+        if not places:
+            return self.parent.process_primitive(primitive, tracers, params)
+        if primitive.name == "stop_gradient":
+            (value,) = tracers
+            return self.fresh(value)
+
+        def call(operands: Sequence[Any]) -> list[Any]:
+            results = primitive.bind(*operands, **params)
+            return list(results) if primitive.multiple_results else [results]
+
+        try:
+            known = derivative_of(primitive, params, tracers, places)
+            results = self._record(call, tracers, places, known)
+        except Exception as error:  # of its derivative; if it is its own it comes again
+            results = self.parent.process_primitive(primitive, tracers, params)
+            results = list(results) if primitive.multiple_results else [results]
+            self._record_opaque(results, tracers, places, error)
+        return results if primitive.multiple_results else results[0]
+
+    def _opened(self, primitive: Any, tracers: Any, params: Any) -> list[Any]:
+        """Call a compiled function with what it closes over, and is followed, as arguments."""
+        closed = params.get("jaxpr")
+        constants = getattr(closed, "consts", ())
+        places = self._followed(constants)
+        if not is_jit(primitive) or len(places) < len(self._followed(closed_over(params))):
+            raise TapeMisuse(
+                "A function that closes over an array hides it from a tape. Received: a "
+                f"`{primitive.name}` of a function in which a `jax.jit` closes over an array that "
+                "a tape follows. It is a constant there, and its gradient would be missing. Give "
+                "the array to the inner function as an argument."
+            )
+        call = with_arguments(closed, tuple(places), tuple(params["out_shardings"]))
+        with _core.set_current_trace(self):
+            return call([constants[place] for place in places], tracers)
+
+    def process_custom_jvp_call(
+        self, primitive: Any, fun: Any, jvp: Any, tracers: Any, /, **options: Any
+    ) -> Any:
+        return self._nested("process_custom_jvp_call", (primitive, fun, jvp), tracers, options)
+
+    def process_custom_vjp_call(
+        self, primitive: Any, fun: Any, fwd: Any, bwd: Any, tracers: Any, /, **options: Any
+    ) -> Any:
+        before = (primitive, fun, fwd, bwd)
+        return self._nested("process_custom_vjp_call", before, tracers, options)
+
+    def _nested(self, method: str, before: Any, tracers: Any, options: Any) -> Any:
+        """An operation that consists of functions: the trace that differentiates it knows how."""
+        places = self._followed(tracers)
+        if not places:
+            return getattr(self.parent, method)(*before, tracers, **options)
+
+        def call(operands: Sequence[Any]) -> list[Any]:
+            with _core.take_current_trace() as trace:
+                return list(getattr(trace, method)(*before, operands, **options))
+
+        return self._record(call, tracers, places)
+
+    def _followed(self, operands: Sequence[Any]) -> list[int]:
+        """Which operands depend on something that is watched."""
+        if not self.log.recording:
+            return []
+        return [place for place, operand in enumerate(operands) if operand in self.log]
+
+    def _record(
+        self,
+        call: Callable[[Sequence[Any]], list[Any]],
+        operands: Sequence[Any],
+        places: Sequence[int],
+        known: Derivative | None = None,
+    ) -> list[Any]:
+        """Carry out an operation, ready to be differentiated by the operands at `places`."""
+        chosen: list[bool] = []
+        function = differentiable(call, operands, places, chosen)
+        watched = [operands[place] for place in places]
+        with _core.set_current_trace(self.parent):
+            if known is None:
+                results, backward, others = jax.vjp(function, *watched, has_aux=True)
+            else:
+                (results, others, backward), chosen = known(operands), known.chosen
+            results = self._distinct(results, operands)
+        self.log.add(function, watched, results, backward)
+        mine, rest = iter(results), iter(others)
+        return [next(mine) if yes else next(rest) for yes in chosen]
+
+    def _record_opaque(
+        self,
+        results: Sequence[Any],
+        operands: Sequence[Any],
+        places: Sequence[int],
+        error: Exception,
+    ) -> None:
+        """Note an operation that has no derivative: an error if one is needed."""
+
+        def refuse(*_: Any) -> Any:
+            raise error
+
+        watched = [operands[place] for place in places]
+        self.log.add(refuse, watched, list(filter(is_differentiable, results)), refuse)
+
+    def _distinct(self, results: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        """Give each result an identity of its own: JAX may return an operand, or one twice."""
+        taken = set(map(id, operands))
+        distinct = []
+        for result in results:
+            own = isinstance(result, jax.Array) and id(result) not in taken
+            distinct.append(result if own and result not in self.log else jnp.array(result))
+            taken.add(id(distinct[-1]))
+        return distinct
+
+    def fresh(self, value: Any) -> Any:
+        """A copy that does not depend on anything watched; in compiled code it costs nothing."""
+        with _core.set_current_trace(self.parent):
+            return jnp.array(value)
+
+    def sees(self, value: Any) -> bool:
+        """Whether what is now computed from a followed value gets onto the list."""
+        trace: Any = current_trace()
+        while isinstance(trace, RecordingTrace):
+            if trace is self:
+                return True
+            trace = trace.parent
+        # `vmap` and `grad` pass a constant on to the trace around; `jit` and `scan` swallow it.
+        length = len(self.log)
+        jnp.array(value)
+        return len(self.log) > length
+
+
+@contextlib.contextmanager
+def recorded(log: WengertList) -> Generator[RecordingTrace]:
+    """Note the operations of a `with` block on a list."""
+    trace = RecordingTrace(current_trace(), log)
+    with _core.set_current_trace(trace):
+        yield trace
+
+
+def current_trace() -> Any:
+    """The trace that operations are carried out in now."""
+    with _core.take_current_trace() as trace:
+        return trace
+
+
+def _evaluation() -> Any:
+    """The trace that carries out operations at once."""
+    with jax.core.eval_context():
+        return current_trace()

@@ -1,0 +1,299 @@
+"""`GradientTape`: derivatives of what a `with` block computes, also by Keras variables."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from replicax._core.errors import TapeMisuse
+from replicax._keras import _compat
+from replicax._tape.derivative import is_differentiable
+from replicax._tape.recording_trace import recorded
+from replicax._tape.tape_values import (
+    basis_for,
+    basis_of_rows,
+    checked,
+    gradient_of,
+    jacobian_of,
+    leaves_of,
+    seeds_for,
+    stored_type,
+    total,
+)
+from replicax._tape.tape_variables import TapeVariables
+from replicax._tape.unconnected import UnconnectedGradients
+from replicax._tape.wengert import WengertList
+
+logger = logging.getLogger("replicax")
+
+
+@final
+class GradientTape:
+    """Record what a `with` block computes, to differentiate it.
+
+    It works in `rx.function` and in `strategy.run`, where it costs what `rx.value_and_grad` costs:
+    the forward pass is computed once, and the program is the same. Outside compiled code it
+    works, too, but slowly: each operation is differentiated by itself.
+
+    **Differs from TF:** NumPy arrays and Python numbers cannot be watched (`jnp.asarray` makes an
+    array of them). Gradients by complex numbers are those of `jax.grad`: the conjugates of
+    TensorFlow's. Outside compiled code, a variable that is read while a part of the block is
+    compiled (`jax.jit`, `lax.scan`, an LSTM) raises an error.
+
+    Args:
+        persistent: Whether gradients may be computed more than once.
+        watch_accessed_variables: Whether trainable variables are watched when they are read.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import keras
+        >>> import replicax as rx
+        >>> w = keras.Variable(3.0)
+        >>> @rx.function
+        ... def step(x):
+        ...     with rx.GradientTape() as tape:
+        ...         loss = (w * x) ** 2
+        ...     return loss, tape.gradient(loss, [w])
+        >>> loss, (gradient,) = step(jnp.float32(2.0))
+        >>> float(loss), float(gradient)
+        (36.0, 24.0)
+    """
+
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
+        self._persistent = persistent
+        self._log = WengertList()
+        self._variables = TapeVariables(self._log, accessed=watch_accessed_variables)
+        self._block: contextlib.ExitStack | None = None
+        self._state = "unused"
+
+    def __enter__(self) -> GradientTape:
+        if self._block is not None:
+            raise TapeMisuse(
+                "A tape is entered once at a time. Received: a tape whose block is open already. "
+                "It records in it. Make another `GradientTape()`."
+            )
+        if self._state == "spent":
+            self._variables.clear()
+        self._state = "recording"
+        with contextlib.ExitStack() as stack:
+            self._variables.begin(stack.enter_context(recorded(self._log)))
+            stack.enter_context(_compat.reads_heard(self._variables.hear))
+            self._block = stack.pop_all()
+        self._log.recording = True
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._log.recording = False
+        block, self._block = self._block, None
+        if block is not None:
+            block.close()
+
+    def watch(self, tensor: Any) -> None:
+        """Follow what is computed from arrays or variables.
+
+        Args:
+            tensor: An array, a variable, or a nest of them.
+
+        Raises:
+            UsageError: If something is neither.
+            TapeMisuse: If the block of the tape is not open.
+        """
+        self._check_open("watch")
+        for leaf in leaves_of(tensor):
+            if isinstance(leaf, _compat.KerasVariable):
+                self._variables.watch(leaf)
+                continue
+            value = checked(leaf, "watch")
+            if is_differentiable(value):
+                self._log.watch(value)
+            else:
+                logger.warning("A tape follows real and complex numbers, not %s.", value.dtype)
+
+    @contextlib.contextmanager
+    def stop_recording(self) -> Iterator[None]:
+        """Record nothing in a `with` block inside the tape's.
+
+        Raises:
+            TapeMisuse: If the block of the tape is not open.
+        """
+        self._check_open("stop_recording")
+        before, self._log.recording = self._log.recording, False
+        try:
+            yield
+        finally:
+            self._log.recording = before
+
+    def reset(self) -> None:
+        """Forget what was recorded and watched so far; the block goes on.
+
+        Raises:
+            TapeMisuse: If the block of the tape is not open.
+        """
+        self._check_open("reset")
+        self._log.clear()
+        self._variables.clear()
+
+    def watched_variables(self) -> tuple[Any, ...]:
+        """The variables that are watched, in the order in which they were first read."""
+        return tuple(self._variables.watched.values())
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> Any:
+        """Differentiate the sum of the targets.
+
+        Args:
+            target: An array that the block computed, or a nest of them.
+            sources: Arrays, variables, or a nest of them.
+            output_gradients: What each target's gradient is multiplied by: a nest as `target`'s.
+            unconnected_gradients: What a source gets that no target depends on: "none" or "zero".
+
+        Returns:
+            A gradient for each source, in a nest as theirs.
+
+        Raises:
+            TapeMisuse: If the tape is not persistent and was asked before.
+            PerReplicaMisuse: If a target or a source has a component for each replica.
+            UsageError: If a target or a source is not an array.
+        """
+        unconnected = UnconnectedGradients(unconnected_gradients)
+        targets = [self._target(leaf) for leaf in leaves_of(target)]
+        seeds = [(t, s) for t, s in seeds_for(targets, output_gradients) if t in self._log]
+        values = [self._values_of(source) for source in leaves_of(sources)]
+        with self._used() as again:
+            found = self._log.pull_back(seeds, sum(values, []), again=again)
+        gradients = [
+            gradient_of(source, [found[id(v)] for v in vs if id(v) in found], unconnected)
+            for source, vs in zip(leaves_of(sources), values, strict=True)
+        ]
+        return keras.tree.pack_sequence_as(sources, gradients)
+
+    def jacobian(
+        self,
+        target: Any,
+        sources: Any,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Any:
+        """Differentiate each element of a target.
+
+        Args:
+            target: An array that the block computed.
+            sources: Arrays, variables, or a nest of them.
+            unconnected_gradients: As in `gradient`.
+            parallel_iterations: Ignored, as the next: all elements are computed at once.
+            experimental_use_pfor: Ignored.
+
+        Returns:
+            For each source an array of the target's shape followed by the source's.
+
+        Raises:
+            TapeMisuse: If the tape is not persistent and was asked before.
+            UsageError: If the target or a source is not an array.
+        """
+        del parallel_iterations, experimental_use_pfor
+        unconnected = UnconnectedGradients(unconnected_gradients)
+        target = self._target(target)
+        rows = self._rows(target, sources, basis_for(target))
+        jacobians = [
+            jacobian_of(row, source.shape, stored_type(source), target.shape, unconnected)
+            for row, source in zip(rows, leaves_of(sources), strict=True)
+        ]
+        return keras.tree.pack_sequence_as(sources, jacobians)
+
+    def batch_jacobian(
+        self,
+        target: Any,
+        source: Any,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Any:
+        """Differentiate each element of a target by its own row of the source.
+
+        Args:
+            target: An array whose row i depends on row i of the source only.
+            source: An array with as many rows.
+            unconnected_gradients: As in `gradient`.
+            parallel_iterations: Ignored, as the next: all elements are computed at once.
+            experimental_use_pfor: Ignored.
+
+        Returns:
+            An array of the target's shape followed by the shape of a row of the source.
+
+        Raises:
+            TapeMisuse: If the tape is not persistent and was asked before.
+            UsageError: If the numbers of rows differ.
+        """
+        del parallel_iterations, experimental_use_pfor
+        unconnected = UnconnectedGradients(unconnected_gradients)
+        target = self._target(target)
+        (rows,) = self._rows(target, source, basis_of_rows(target, source))
+        if rows is not None:  # (elements, rows, …)
+            rows = jnp.moveaxis(rows, 0, 1).reshape(-1, *source.shape[1:])
+        return jacobian_of(rows, source.shape[1:], stored_type(source), target.shape, unconnected)
+
+    def _rows(self, target: Any, sources: Any, basis: Any) -> list[Any]:
+        """The gradients of the sources for each output gradient of a basis; None for none."""
+        values = [self._values_of(source) for source in leaves_of(sources)]
+
+        with self._used() as again:
+
+            def row(weights: Any) -> list[Any]:
+                seeds = [(target, weights)] if target in self._log else []
+                found = self._log.pull_back(seeds, sum(values, []), again=again)
+                return [total([found[id(v)] for v in vs if id(v) in found]) for vs in values]
+
+            return jax.vmap(row)(basis)
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[bool]:
+        """Compute gradients; whether they are recorded, too."""
+        if self._state == "spent":
+            raise TapeMisuse(
+                "A tape gives gradients once. Received: a second call of `gradient` or "
+                "`jacobian`. What it had recorded is gone. Ask for all gradients in one call, or "
+                "make it `GradientTape(persistent=True)`."
+            )
+        if self._persistent:
+            yield self._log.recording
+            return
+        self._log.recording = False  # the rest of the block is not recorded
+        yield False
+        self._log.clear()
+        self._state = "spent"
+
+    def _check_open(self, what: str) -> None:
+        if self._block is None:
+            raise TapeMisuse(
+                f"`{what}` is for the block of a tape. Received: a call outside of it. Nothing is "
+                "recorded there. Call it inside `with rx.GradientTape() as tape:`."
+            )
+
+    def _target(self, target: Any) -> Any:
+        if isinstance(target, _compat.KerasVariable):
+            shown = self._variables.values_of(target)
+            if shown:
+                return shown[-1]
+            self._variables.watch(target)
+            return self._variables.show(target, _compat.read(target))
+        target = checked(target, "differentiate")
+        if not is_differentiable(target):
+            logger.warning("A tape differentiates real and complex numbers, not %s.", target.dtype)
+        return target
+
+    def _values_of(self, source: Any) -> list[Any]:
+        if isinstance(source, _compat.KerasVariable):
+            return self._variables.values_of(source)
+        return [checked(source, "differentiate by")]

@@ -1,0 +1,190 @@
+"""`TensorArray`: an array that a loop writes element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+
+
+@final
+@jax.tree_util.register_pytree_node_class
+class TensorArray:
+    """An array that is written element by element; it may be a variable of a `tf.while_loop`.
+
+    **Differs from TF:** writing returns a new one and leaves this one as it is; all elements have
+    one shape. In compiled code it has a fixed size.
+
+    Args:
+        dtype: The type of its elements.
+        size: How many there are.
+        dynamic_size: Whether it grows, outside compiled code, when it is written behind its end.
+        clear_after_read: Ignored, as are the arguments that are not listed here.
+        element_shape: Their shape; None takes that of the first one that is written.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from replicax.tf._flow.tensor_array import TensorArray
+        >>> array = TensorArray("float32", size=3)
+        >>> for index in range(3):
+        ...     array = array.write(index, jnp.float32(index * index))
+        >>> array.stack().tolist()
+        [0.0, 1.0, 4.0]
+    """
+
+    def __init__(
+        self,
+        dtype: Any,
+        size: Any = None,
+        dynamic_size: bool | None = None,
+        clear_after_read: bool | None = None,
+        tensor_array_name: str | None = None,
+        handle: Any = None,
+        flow: Any = None,
+        infer_shape: bool = True,
+        element_shape: Any = None,
+        colocate_with_first_write_call: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if isinstance(size, Tracer):
+            raise UsageError(
+                "A TensorArray in compiled code has a size that is known when it is traced. "
+                "Received: a size that is computed in it. Memory is laid out before the program "
+                "runs. Give it the largest size, or the length of an axis, `x.shape[0]`."
+            )
+        self._dtype = dtype
+        self._size = 0 if size is None else int(size)
+        self._grows = bool(dynamic_size)
+        shape = None if element_shape is None else tuple(element_shape)
+        if shape is None or None in shape:
+            self._buffer = None
+        else:
+            self._buffer = jnp.zeros((self._size, *shape), dtype)
+
+    @property
+    def dtype(self) -> Any:
+        """The type of its elements."""
+        return self._dtype
+
+    @property
+    def element_shape(self) -> tuple[int, ...] | None:
+        """The shape of its elements; None while none was written."""
+        return None if self._buffer is None else tuple(self._buffer.shape[1:])
+
+    @property
+    def dynamic_size(self) -> bool:
+        """Whether it grows."""
+        return self._grows
+
+    def size(self, name: str | None = None) -> int:
+        """How many elements there are."""
+        return self._size
+
+    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+        """A new one, with an element replaced.
+
+        Raises:
+            IndexError: If it is behind the end and does not grow.
+        """
+        value = jnp.asarray(value, self._dtype)
+        size = self._size
+        if not isinstance(index, Tracer) and int(index) >= size:
+            if not self._grows:
+                raise IndexError(
+                    "A TensorArray is written at an index that it has. Received: index "
+                    f"{int(index)} of {size}. Tried to write behind its end. Make it larger, or "
+                    "pass `dynamic_size=True` outside compiled code."
+                )
+            size = int(index) + 1
+        buffer = self._with_room(size, value)
+        return _filled(self, buffer.at[index].set(value))
+
+    def read(self, index: Any, name: str | None = None) -> Any:
+        """An element."""
+        return self._written()[index]
+
+    def stack(self, name: str | None = None) -> Any:
+        """All elements, along a new first axis."""
+        return self._written()
+
+    def concat(self, name: str | None = None) -> Any:
+        """All elements, one after the other along their first axis."""
+        whole = self._written()
+        return whole.reshape(-1, *whole.shape[2:])
+
+    def gather(self, indices: Any, name: str | None = None) -> Any:
+        """Some elements, along a new first axis."""
+        return self._written()[jnp.asarray(indices)]
+
+    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+        """A new one, with several elements replaced."""
+        value = jnp.asarray(value, self._dtype)
+        buffer = self._with_room(self._size, value[0])
+        return _filled(self, buffer.at[jnp.asarray(indices)].set(value))
+
+    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+        """A new one, of the rows of an array."""
+        return _filled(self, jnp.asarray(value, self._dtype))
+
+    def identity(self) -> TensorArray:
+        """This one."""
+        return self
+
+    def _with_room(self, size: int, value: Any) -> Any:
+        if self._buffer is None:
+            return jnp.zeros((size, *value.shape), self._dtype)
+        if size == self._size:
+            return self._buffer
+        more = jnp.zeros((size - self._size, *self._buffer.shape[1:]), self._dtype)
+        return jnp.concatenate([self._buffer, more])
+
+    def _written(self) -> Any:
+        if self._buffer is None:
+            raise UsageError(
+                "A TensorArray is read after it was written. Received: one that has no element "
+                "yet. Not even their shape is known. Write first, and keep what `write` returns: "
+                "`array = array.write(index, value)`."
+            )
+        return self._buffer
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        return (self._buffer,), (str(self._dtype), self._size, self._grows)
+
+    @classmethod
+    def tree_unflatten(cls, about: Any, children: Sequence[Any]) -> TensorArray:
+        new = cls(about[0], about[1], about[2])
+        new._buffer = children[0]
+        return new
+
+
+def _filled(like: TensorArray, buffer: Any) -> TensorArray:
+    about = (like.dtype, len(buffer), like.dynamic_size)
+    return TensorArray.tree_unflatten(about, (buffer,))
+
+
+def materialised(start: Any, after: Callable[[], Any]) -> Any:
+    """A loop's variables, where each TensorArray has its memory before the loop begins.
+
+    Args:
+        start: The variables.
+        after: What they look like after a round.
+    """
+
+    def is_array(leaf: Any) -> bool:
+        return isinstance(leaf, TensorArray)
+
+    leaves, tree = jax.tree.flatten(start, is_leaf=is_array)
+    if not any(is_array(leaf) and leaf.element_shape is None for leaf in leaves):
+        return start
+    written = tree.flatten_up_to(after())
+    for number, (before, then) in enumerate(zip(leaves, written, strict=True)):
+        if is_array(before) and before.element_shape is None and then.element_shape is not None:
+            leaves[number] = TensorArray(
+                before.dtype, before.size(), before.dynamic_size, element_shape=then.element_shape
+            )
+    return tree.unflatten(leaves)

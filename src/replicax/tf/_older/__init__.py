@@ -1,0 +1,1 @@
+"""Keras 2: spellings, arguments and files that `replicax.tf.keras` still takes."""

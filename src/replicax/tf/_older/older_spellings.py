@@ -1,0 +1,246 @@
+"""Keras 2's spellings of what Keras 3 still does, put into Keras' classes by `replicax.tf.keras`.
+
+Each adds a name, an argument or a kind of path that Keras 3 refuses; what Keras 3 accepts means
+what it meant. Nobody who does not use `replicax.tf.keras` sees them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.gradients import value_and_grad
+from replicax._keras.uncalled import refuse_uncalled
+from replicax.tf._older.older_arguments import flat_targets, older_optimizer
+from replicax.tf._older.older_saving import (
+    is_older_weights_file,
+    save_older_weights,
+    save_spec,
+    saved_also_to_folders,
+)
+from replicax.tf._older.shards_as_weights import whole, whole_property, with_shards
+
+# Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
+_OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
+_is_installed = False
+
+
+def install() -> None:
+    """Put the spellings into Keras; a second call changes nothing."""
+    global _is_installed
+    if _is_installed:
+        return
+    _is_installed = True
+    optimizer: Any = _compat.BaseOptimizer
+    for kind in (optimizer, keras.metrics.Metric):
+        _check_subclasses(kind)
+    _add(keras.metrics.Metric, "reset_states", _reset_states)
+    _add(optimizer, "lr", _OlderLearningRate())
+    _add(optimizer, "minimize", _minimize)
+    _add(optimizer, "get_weights", _get_weights)
+    _add(optimizer, "set_weights", _set_weights)
+    _add(optimizer, "weights", property(lambda self: self.variables))
+    _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
+    _around(optimizer, "__init__", older_optimizer)
+    _around(_compat.Trainer, "compute_loss", flat_targets)
+    _around(keras.Layer, "weights", with_shards)
+    for name in ("trainable_weights", "non_trainable_weights"):
+        _around(keras.Layer, name, whole_property)
+    for method in ("get_weights", "set_weights", "count_params"):
+        _around(keras.Layer, method, whole)
+    for method in ("fit", "evaluate", "predict"):
+        _around(_compat.JAXTrainer, method, _without_reading)
+    _around(_compat.Trainer, "compile", _older_compile)
+    _add(keras.Model, "save_spec", save_spec)
+    _around(keras.Model, "save", saved_also_to_folders)
+    _around(keras.Model, "save_weights", _weights_by_prefix)
+    _around(keras.Model, "load_weights", _loaded_by_prefix)
+    _around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
+
+
+def _add(owner: Any, name: str, what: Any) -> None:
+    """Add what Keras does not have."""
+    if not hasattr(owner, name):
+        setattr(owner, name, what)
+
+
+def _around(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    setattr(owner, name, wrapper(getattr(owner, name)))
+
+
+def _check_subclasses(owner: Any) -> None:
+    """Refuse a class that overrides what nobody calls, when it is made."""
+
+    def init_subclass(cls: type, **options: Any) -> None:
+        super(owner, cls).__init_subclass__(**options)
+        refuse_uncalled(cls)
+
+    owner.__init_subclass__ = classmethod(init_subclass)
+
+
+def _reset_states(self: Any) -> None:
+    """The older name of `reset_state`."""
+    self.reset_state()
+
+
+@final
+class _OlderLearningRate:
+    """`optimizer.lr`, which is `optimizer.learning_rate`."""
+
+    def __get__(self, optimizer: Any, kind: Any = None) -> Any:
+        if optimizer is None:
+            return self
+        own = vars(optimizer)  # of an optimizer of the user's, which keeps an `lr` of its own
+        return own["lr"] if "lr" in own else optimizer.learning_rate  # noqa: SIM401
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        if _compat.holds_learning_rate(optimizer):
+            optimizer.learning_rate = value
+        else:
+            vars(optimizer)["lr"] = value
+
+
+def _minimize(
+    self: Any, loss: Any, var_list: Any, grad_loss: Any = None, name: Any = None, tape: Any = None
+) -> Any:
+    """One step that makes a loss smaller: a function, or a value that a tape has recorded."""
+    given_variables: Any = var_list() if callable(var_list) else var_list
+    variables = list(given_variables)
+    if grad_loss is not None or (tape is None and not callable(loss)):
+        given = "grad_loss" if grad_loss is not None else f"a {type(loss).__name__} without a tape"
+        raise UsageError(
+            "`minimize` takes a function that returns the loss, or a loss and the tape that "
+            f"recorded it. Received: {given}. How the loss came about is not known. Write "
+            "`optimizer.minimize(lambda: compute_loss(), variables)`, or pass `tape=`."
+        )
+    if tape is None:
+        _, gradients = value_and_grad(loss, variables)()
+    else:
+        if callable(loss):
+            with tape:
+                loss = loss()
+        gradients = tape.gradient(loss, variables)
+    return self.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+
+def _get_weights(self: Any) -> list[np.ndarray]:
+    """The values of the optimizer's variables."""
+    return [np.asarray(variable.value) for variable in self.variables]
+
+
+def _set_weights(self: Any, weights: Sequence[Any]) -> None:
+    """Give the optimizer's variables values, as `get_weights` gave them."""
+    for variable, value in zip(self.variables, weights, strict=True):
+        variable.assign(value)
+
+
+def _scaled_loss(self: Any, loss: Any) -> Any:
+    """The older name of `scale_loss`; gradients are scaled back when they are applied."""
+    return self.scale_loss(loss)
+
+
+def _without_reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in _OF_READING:
+            kwargs.pop(name, None)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+def _older_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps = kwargs.pop("experimental_steps_per_execution", None)
+        if steps is not None:
+            kwargs["steps_per_execution"] = steps
+        kwargs.pop("experimental_run_tf_function", None)
+        return original(self, *args, **kwargs)
+
+    return compile
+
+
+def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        for name in ("save_format", "options"):
+            kwargs.pop(name, None)
+        path = os.fspath(filepath)
+        if is_older_weights_file(path):
+            return save_older_weights(self, path, *args, **kwargs)
+        if not path.endswith((".h5", ".json")):
+            path += ".weights.h5"
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        return original(self, path, *args, **kwargs)
+
+    return save_weights
+
+
+def _loaded_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        if filepath is None:
+            raise UsageError(
+                "`load_weights` takes the path of a checkpoint. Received: None. "
+                "`latest_checkpoint` gives None for a folder without checkpoints. Check the "
+                "folder, and that something was saved there."
+            )
+        kwargs.pop("options", None)
+        path = os.fspath(filepath)
+        if os.path.exists(path + ".weights.h5"):
+            path += ".weights.h5"
+        original(self, path, *args, **kwargs)
+        return _Loaded()
+
+    return load_weights
+
+
+@final
+class _Loaded:
+    """What `load_weights` of TensorFlow gives; all that was asked for has been loaded."""
+
+    def assert_consumed(self) -> _Loaded:
+        """Do nothing."""
+        return self
+
+    expect_partial = assert_existing_objects_matched = assert_consumed
+
+
+def _checkpoint_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(
+        self: Any,
+        filepath: Any,
+        monitor: str = "val_loss",
+        verbose: Any = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop("options", None)
+        period = kwargs.pop("period", None)
+        if period not in (None, 1):
+            raise UsageError(
+                "`ModelCheckpoint` saves after every epoch, or after a number of batches. "
+                f"Received: period={period}. Keras counts batches, not epochs. Use "
+                "`save_freq=period * steps_per_epoch`."
+            )
+        path = os.fspath(filepath)
+        if not path.endswith((".keras", ".h5", ".hdf5")):
+            path += ".weights.h5" if save_weights_only else ".keras"
+        named = path
+        if save_weights_only and is_older_weights_file(path):
+            path += ".weights.h5"  # Keras takes no other ending
+        original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
+        self.filepath = named
+
+    return init

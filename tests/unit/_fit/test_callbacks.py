@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import io
+import os
+from contextlib import redirect_stdout
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._fit.hooks import install_hooks
+from replicax._keras import _compat
+from replicax._keras.workers import channel_of
+
+from channels import as_workers
+from fitting import ROWS, TARGETS
+
+install_hooks()
+
+
+def net():
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(1, name="d", kernel_initializer="ones")]
+    )
+    model.compile("sgd", "mse", run_eagerly=True)
+    return model
+
+
+def fit_by(workers, make, **options):
+    def work(index):
+        model = net()
+        model.fit(
+            ROWS[:8],
+            TARGETS[:8],
+            callbacks=make(index),
+            **{"verbose": 0, "shuffle": False, **options},
+        )
+        return model
+
+    results = as_workers(workers, work)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def test_the_chief_saves_models_and_logs(tmp_path):
+    def callbacks(index):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        return [
+            keras.callbacks.ModelCheckpoint(str(folder / "model.keras")),
+            keras.callbacks.CSVLogger(str(folder / "log.csv")),
+            rx.callbacks.TensorBoard(folder / "board"),
+        ]
+
+    fit_by(2, callbacks)
+    assert sorted(os.listdir(tmp_path / "0")) == ["board", "log.csv", "model.keras"]
+    assert os.listdir(tmp_path / "1") == []
+
+
+def test_keras_tensorboard_is_for_the_chief():
+    def work(index):
+        board = object.__new__(keras.callbacks.TensorBoard)  # its constructor wants TensorFlow
+        if index:
+            board.set_model(model)
+            for name in ("on_train_begin", "on_train_batch_end", "on_epoch_end", "on_test_end"):
+                getattr(board, name)(0)
+            return board.model
+        return None
+
+    model = net()
+    assert as_workers(2, work) == [None, model]
+
+
+def test_keras_backup_is_read_by_workers_that_do_not_see_it(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.epoch = epoch
+            if epoch == 1 and not restarted:
+                raise KeyboardInterrupt
+
+    restarted = []
+    first = {}
+
+    def callbacks(index):
+        first.setdefault(index, [])
+        return [keras.callbacks.BackupAndRestore(str(tmp_path / str(index))), Stop()]
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_by(2, callbacks, epochs=3)
+    assert os.listdir(tmp_path) == ["0"]
+    restarted.append(True)
+    models = fit_by(2, callbacks, epochs=3)
+    whole = fit_by(1, lambda index: [], epochs=3)
+    for model in models:
+        np.testing.assert_allclose(model.get_weights()[0], whole[0].get_weights()[0], rtol=1e-6)
+        assert model.history.epoch == [2]
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_worker_prints_the_progress():
+    said = io.StringIO()
+    with redirect_stdout(said):
+        fit_by(3, lambda index: [], verbose="auto")
+    assert said.getvalue().count("1/1") <= 2  # before and after the only step
+
+
+def test_what_comes_first_is_called_first():
+    class Plain(keras.callbacks.Callback):
+        pass
+
+    class First(keras.callbacks.Callback):
+        comes_first = True
+
+    given = [Plain(), First(), Plain()]
+    found = _compat.CallbackList(given).callbacks
+    assert found == [given[1], given[0], given[2]]
+    assert len(given) == 3
+
+
+def test_models_of_a_local_strategy_have_callbacks_of_their_own(tmp_path, mirrored):
+    def work(index):
+        with mirrored.scope():
+            model = net()
+        assert channel_of(model).size == channel_of(net()).size == 1
+        if index:
+            backup = rx.callbacks.BackupAndRestore(
+                tmp_path / "backup",
+                delete_checkpoint=False,
+                termination_watcher_fn=lambda: False,
+            )
+            saved = keras.callbacks.ModelCheckpoint(str(tmp_path / "model.keras"))
+            model.fit(ROWS[:8], TARGETS[:8], verbose=0, callbacks=[saved, backup])
+
+    assert as_workers(2, work, together=False) == [None, None]
+    assert sorted(os.listdir(tmp_path)) == ["backup", "model.keras"]
+
+
+def test_models_of_several_workers_have_their_channel():
+    topology = SimpleNamespace(num_processes=2)
+    distribution = SimpleNamespace(topology=topology)
+    strategy = SimpleNamespace(extended=SimpleNamespace(distribution=distribution))
+    model = net()
+    _compat.bind_strategy(model, strategy)
+    assert as_workers(2, lambda index: channel_of(model).index, together=False) == [0, 1]

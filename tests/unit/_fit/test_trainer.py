@@ -1,0 +1,441 @@
+"""`fit`, `evaluate` and `predict` of owned models: what the seams do when things go wrong.
+
+That they train as one device does is in conformance/test_fit.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core import seams, table_gradients
+from replicax._fit import trainer
+from replicax._fit.trainer import Steps
+from replicax._keras import _compat
+from replicax.testing import MATRIX
+
+KINDS = ["mirrored_2", "central_storage_2", "one_device"]
+X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+
+# What the weights become when they are 7: 7 − 0.01 · 2 · (21 − 1) for each of the steps.
+SEVEN = [[[7.0], [7.0]], [7.0]]
+STEP = 0.01 * 2 * 20
+
+
+@pytest.fixture(params=KINDS)
+def strategy(request):
+    return MATRIX[request.param]()
+
+
+def net(strategy, **compile_args):
+    """A model with weights of 7."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(**{"optimizer": "sgd", "loss": "mse", **compile_args})
+    set_to_seven(model)
+    return model
+
+
+def set_to_seven(model):
+    model.set_weights([np.full(w.shape, 7.0, "float32") for w in model.get_weights()])
+
+
+def weights(model):
+    return [w.tolist() for w in model.get_weights()]
+
+
+class Failing(keras.utils.PyDataset):
+    """Good batches, then one that cannot be read."""
+
+    def __init__(self, good, total=8):
+        super().__init__()
+        self.good, self.total = good, total
+
+    def __len__(self):
+        return self.total
+
+    def __getitem__(self, index):
+        if index >= self.good:
+            raise OSError("the disk is gone")
+        return X[:4], Y[:4]
+
+
+def fails(call):
+    with pytest.raises(OSError, match="the disk is gone"):
+        call()
+
+
+def still_trains(model):
+    before = weights(model)
+    model.fit(X, Y, batch_size=4, verbose=0)
+    assert weights(model) != before
+
+
+# A data set that fails.
+
+
+def test_fit_that_fails_at_once_changes_nothing(strategy):
+    model = net(strategy)
+    fails(lambda: model.fit(Failing(0), verbose=0, shuffle=False))
+    assert weights(model) == SEVEN
+    still_trains(model)
+
+
+def test_fit_that_fails_midway_keeps_the_steps_before(strategy):
+    model = net(strategy)
+    fails(lambda: model.fit(Failing(1), verbose=0, shuffle=False))
+    np.testing.assert_allclose(model.get_weights()[1], [7.0 - STEP], rtol=1e-5)
+    assert int(model.optimizer.iterations) == 1
+    still_trains(model)
+
+
+@pytest.mark.parametrize("good", [0, 2])
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_evaluate_and_predict_that_fail_change_nothing(strategy, method, good):
+    model = net(strategy)
+    fails(lambda: getattr(model, method)(Failing(good), verbose=0))
+    assert weights(model) == SEVEN
+    still_trains(model)
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_a_failure_does_not_bring_back_the_weights_of_an_earlier_fit(strategy, method):
+    model = net(strategy)
+    model.fit(X, Y, verbose=0)
+    set_to_seven(model)
+    fails(lambda: getattr(model, method)(Failing(2), verbose=0))
+    assert weights(model) == SEVEN
+
+
+def test_a_failed_fit_does_not_bring_back_the_weights_of_an_earlier_call(strategy):
+    model = net(strategy)
+    model.train_on_batch(X, Y)
+    set_to_seven(model)
+    fails(lambda: model.fit(Failing(0), verbose=0, shuffle=False))
+    assert weights(model) == SEVEN
+
+
+def test_a_fit_that_is_over_holds_no_second_copy_of_the_weights(strategy):
+    model = net(strategy)
+    model.fit(X, Y, verbose=0)
+    assert model._jax_state is None
+    assert model.train_function._returned is None
+
+
+def test_a_validation_that_fails_keeps_the_epoch(strategy):
+    model = net(strategy)
+    fails(lambda: model.fit(X, Y, batch_size=8, validation_data=Failing(2), verbose=0))
+    np.testing.assert_allclose(model.get_weights()[1], [7.0 - STEP], rtol=1e-5)
+    still_trains(model)
+
+
+# A step that fails.
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_batch_of_the_wrong_shape_keeps_the_steps_before(strategy, steps):
+    model = net(strategy, steps_per_execution=steps)
+
+    class Wrong(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return (X[:4], Y[:4]) if index < 3 else (np.ones((4, 5), "float32"), Y[:4])
+
+    with pytest.raises(ValueError, match="incompatible with the layer|axis -1"):
+        model.fit(Wrong(), verbose=0, shuffle=False)
+    # With two steps per execution, those of the last whole one are kept at least.
+    assert int(model.optimizer.iterations) in (3, 4 - steps)
+    assert np.isfinite(model.get_weights()[1]).all()
+    still_trains(model)
+
+
+def test_the_error_of_a_step_is_not_hidden_by_the_end_of_fit(mirrored):
+    # At the end of `fit`, also after a failure, Keras stores the averages in the weights.
+    model = net(mirrored, optimizer=keras.optimizers.SGD(use_ema=True))
+    model.fit(X, Y, verbose=0)
+    with pytest.raises(ValueError, match="axis -1"):
+        model.fit(np.ones((8, 5), "float32"), Y, verbose=0)
+    assert np.isfinite(model.get_weights()[1]).all()
+
+
+def test_a_step_that_cannot_be_traced_changes_nothing(strategy):
+    with strategy.scope():
+
+        class Broken(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(1)
+                self.broken = False
+
+            def call(self, x):
+                if self.broken:
+                    raise KeyError("mine")
+                return self.dense(x)
+
+        model = Broken()
+        model.compile("sgd", "mse")
+    model.fit(X[:4], Y[:4], verbose=0)
+    set_to_seven(model)
+    model.broken = True  # found when the step is traced for another batch size
+    with pytest.raises(KeyError, match="mine"):
+        model.fit(X, Y, verbose=0)
+    with pytest.raises(KeyError, match="mine"):
+        model.train_on_batch(X, Y)
+    assert weights(model) == SEVEN
+    model.broken = False
+    still_trains(model)
+
+
+# A callback that stops.
+
+
+def interrupting(method):
+    """A callback that stands for Ctrl-C when Keras calls this method of it."""
+
+    def interrupt(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+    return type("Interrupting", (keras.callbacks.Callback,), {method: interrupt})()
+
+
+@pytest.mark.parametrize("method", ["on_train_batch_begin", "on_train_batch_end", "on_epoch_end"])
+def test_an_interrupted_fit_keeps_the_steps_before(strategy, method):
+    model = net(strategy)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, verbose=0, callbacks=[interrupting(method)])
+    steps = 0 if method == "on_train_batch_begin" else 1
+    np.testing.assert_allclose(model.get_weights()[1], [7.0 - steps * STEP], rtol=1e-5)
+    still_trains(model)
+
+
+@pytest.mark.parametrize("method", ["on_test_batch_end", "on_predict_batch_end"])
+def test_an_interrupted_evaluate_or_predict_changes_nothing(strategy, method):
+    model = net(strategy)
+    stops = [interrupting(method)]
+    with pytest.raises(KeyboardInterrupt):
+        if "test" in method:
+            model.evaluate(X, Y, verbose=0, callbacks=stops)
+        else:
+            model.predict(X, verbose=0, callbacks=stops)
+    assert weights(model) == SEVEN
+    still_trains(model)
+
+
+def test_a_callback_may_read_and_change_the_weights(strategy):
+    model, seen = net(strategy), []
+
+    class Reset(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.jax_state_sync()
+            seen.append(weights(self.model)[1][0])
+            set_to_seven(self.model)
+
+    model.fit(X, Y, batch_size=4, verbose=0, callbacks=[Reset()])
+    assert seen == pytest.approx([7.0 - STEP] * 2)
+    assert weights(model) == SEVEN
+
+
+# Which strategy a model belongs to.
+
+
+def test_a_model_belongs_to_the_scope_it_was_made_in(strategy):
+    assert _compat.strategy_of(net(strategy)) is strategy
+    assert _compat.strategy_of(keras.Sequential()) is None
+
+
+def test_a_model_is_not_compiled_in_the_scope_of_another_strategy(strategy):
+    model = net(strategy)
+    other = rx.OneDeviceStrategy("CPU:0")
+    match = "A model is compiled in the scope it was made in"
+    with other.scope(), pytest.raises(rx.errors.MixedStrategies, match=match) as caught:
+        model.compile("adam", "mse")
+    assert repr(strategy) in str(caught.value)
+    still_trains(model)
+
+
+def test_a_model_of_no_strategy_is_not_compiled_in_a_scope(strategy):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with strategy.scope(), pytest.raises(rx.errors.MixedStrategies, match="a model of no strategy"):
+        model.compile("sgd", "mse")
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict", "train_on_batch"])
+def test_a_model_does_not_run_in_the_scope_of_another_strategy(strategy, method):
+    model = net(strategy)
+    arguments = (X,) if method == "predict" else (X, Y)
+    other = rx.OneDeviceStrategy("CPU:0")
+    with other.scope(), pytest.raises(rx.errors.MixedStrategies, match="Mixing different"):
+        getattr(model, method)(*arguments)
+    assert weights(model) == SEVEN
+
+
+def test_no_distribution_is_left_behind(strategy):
+    model = net(strategy)
+    model.fit(X, Y, verbose=0)
+    fails(lambda: model.predict(Failing(1), verbose=0))
+    assert _compat.distribution() is None
+    assert rx.has_strategy() is False
+
+
+def test_steps_are_made_once_and_anew_on_demand(strategy):
+    model = net(strategy)
+    for kind in ("train", "test", "predict"):
+        make = getattr(model, f"make_{kind}_function")
+        make()
+        steps = getattr(model, f"{kind}_function")
+        assert isinstance(steps, Steps)
+        make()
+        assert getattr(model, f"{kind}_function") is steps
+        make(force=True)
+        assert getattr(model, f"{kind}_function") is not steps
+
+
+def test_compiling_again_takes_the_new_optimizer(strategy):
+    model = net(strategy)
+    model.fit(X, Y, verbose=0)
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    before = weights(model)
+    model.fit(X, Y, verbose=0)
+    assert weights(model) == before
+
+
+def test_a_model_without_a_strategy_has_keras_own_functions():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rx.get_strategy()
+    model.make_train_function()
+    assert not isinstance(model.train_function, Steps)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_cpus_are_tuned_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, speaks):
+    tuned = []
+    monkeypatch.setattr(trainer, "prepare", tuned.append)
+    monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
+    rx.get_strategy()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0)
+    assert tuned == ["cpu"] * speaks
+
+
+@pytest.mark.parametrize("own", [None, "a step of the user"])
+def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, own):
+    rx.get_strategy()
+    ids, targets = np.array([[3], [3], [1], [4]]), np.ones((4, 1, 2), "float32")
+    kept, tables = [], []
+
+    def with_rows(step, mesh, *, platform):
+        kept.append(mesh)
+        return table_gradients.with_rows(step, mesh, platform=platform)
+
+    monkeypatch.setattr(trainer, "with_rows", with_rows)
+    for speaks in (False, True):
+        monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
+        table = np.arange(400, dtype="float32").reshape(200, 2)
+        layer = keras.layers.Embedding(200, 2, embeddings_initializer=lambda *_, t=table, **__: t)
+        model = keras.Sequential([layer])
+        model.compile("sgd", "mse")
+        if own:
+            model.train_step = step = model.train_step
+        model.fit(ids, targets, shuffle=False, verbose=0)
+        assert (vars(model).get("train_step") is not None) == (own is not None)
+        assert own is None or model.train_step is step
+        tables.append(np.asarray(layer.embeddings))
+    assert kept == [None]
+    np.testing.assert_allclose(tables[1], tables[0], rtol=1e-6)
+    # Of 8 numbers each, row 3 twice: 2 / 8 * 0.01 * (7 - 1) for its second column, twice.
+    np.testing.assert_allclose(tables[1][3], [6 - 2 * 0.0125, 7 - 2 * 0.015], rtol=1e-6)
+
+
+def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with strategy.scope():
+        model.fit(X, Y, verbose=0)
+        assert _compat.distribution() is strategy.extended.distribution
+    assert {len(variable.value.devices()) for variable in model.variables} == {1}
+
+
+def test_keras_own_distribution_still_works(mirrored):
+    del mirrored  # made, so that the seams are in
+    devices = [f"cpu:{number}" for number in range(2)]
+    layout = keras.distribution.DataParallel(devices=devices)
+    with layout.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(X, Y, verbose=0)
+    assert not isinstance(model.train_function, Steps)
+    assert {len(variable.value.devices()) for variable in model.variables} == {2}
+
+
+PLAIN = """
+import hashlib
+import numpy as np
+import keras
+
+def train():
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    layers = keras.layers
+    model = keras.Sequential([
+        keras.Input((4,)), layers.Dense(4), layers.BatchNormalization(),
+        layers.Dropout(0.5), layers.Dense(1, kernel_regularizer="l2"),
+    ])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1, clipnorm=1.0))
+    model.compile(optimizer, "mse", metrics=["mae"])
+    logs = model.fit(x, y, batch_size=8, epochs=2, verbose=0, validation_data=(x, y)).history
+    numbers = [*model.get_weights(), model.predict(x, verbose=0), model.train_on_batch(x, y)]
+    everything = b"".join(np.asarray(one).tobytes() for one in [*numbers, *logs.values()])
+    return hashlib.sha256(everything).hexdigest()
+
+before = train()
+import replicax as rx
+with rx.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    keras.Variable(1.0)
+assert hasattr(keras.optimizers.SGD.apply, "_replicax_original")
+print("same" if train() == before else "different")
+"""
+
+
+def test_plain_keras_gives_the_same_bits_with_the_seams():
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN],
+        # First values are to the bit those of XLA's usual way to make machine code.
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "2", "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.split()[-1:] == ["same"], done.stderr
+
+
+def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
+    model = net(strategy)
+    tracker, looked = type(model._tracker), []
+    track = tracker.track
+
+    def noted(self, value):
+        looked.append(value)
+        return track(self, value)
+
+    def looks(rows):
+        looked.clear()
+        model.fit(X[:rows], Y[:rows], batch_size=1, verbose=0)
+        return len(looked)
+
+    monkeypatch.setattr(tracker, "track", noted)
+    looks(1)
+    assert looks(2) == looks(8)
+    model.extra = [1]  # at what a user sets it looks as ever
+    assert looked[-2:] == [[1], 1]

@@ -1,0 +1,247 @@
+"""Saved models: what a model or a module computes, on other devices and with any batch size."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+from replicax._function.concrete import Spec
+from replicax.tf import saved_model
+
+from helpers import batch_of, few_strategies, local
+
+
+def dense_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.set_weights([np.arange(6.0).reshape(3, 2), np.array([1.0, -1.0])])
+    return model
+
+
+X = np.arange(36, dtype="float32").reshape(12, 3)
+BY_HAND = X @ np.arange(6.0).reshape(3, 2) + np.array([1.0, -1.0])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "folder" / "model")
+
+
+def test_a_model_is_saved_and_loaded(path):
+    assert not saved_model.contains_saved_model(path)
+    saved_model.save(dense_model(), path)
+    assert saved_model.contains_saved_model(path)
+    loaded = saved_model.load(path, options=saved_model.LoadOptions())
+    serve = loaded.signatures["serving_default"]
+    for rows in (1, 5, 12):
+        assert serve(X[:rows])["output_0"].tolist() == BY_HAND[:rows].tolist()
+    assert loaded(X).tolist() == loaded.serve(X).tolist() == BY_HAND.tolist()
+    assert [v.shape for v in loaded.trainable_variables] == [(3, 2), (2,)]
+    assert serve.structured_outputs == {"output_0": Spec((None, 2), np.dtype("float32"))}
+    (name,) = serve.structured_input_signature[1]
+    assert serve(**{name: X})["output_0"].tolist() == BY_HAND.tolist()
+
+
+@few_strategies
+def test_inference_under_another_strategy(strategy, path):
+    maker = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+    with maker.scope():
+        saved_model.save(dense_model(), path)
+    with strategy.scope():
+        serve = saved_model.load(path).signatures[saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY]
+    result = strategy.run(serve, args=(batch_of(strategy, X),))["output_0"]
+    assert np.concatenate(local(strategy, result)).tolist() == BY_HAND.tolist()
+    assert serve(X)["output_0"].tolist() == BY_HAND.tolist()
+
+
+def test_a_replica_may_have_no_rows(mirrored, path):
+    saved_model.save(dense_model(), path)
+    with mirrored.scope():
+        serve = saved_model.load(path).signatures["serving_default"]
+    result = mirrored.run(serve, args=(batch_of(mirrored, X[:1]),))["output_0"]
+    assert [part.shape for part in local(mirrored, result)] == [(1, 2), (0, 2)]
+
+
+def test_several_inputs_and_outputs_have_names(path):
+    a, b = keras.Input((2,), name="a"), keras.Input((2,), name="b")
+    model = keras.Model([a, b], {"sum": a + b, "scaled": keras.layers.Rescaling(2.0)(a)})
+    saved_model.save(model, path)
+    serve = saved_model.load(path).signatures["serving_default"]
+    one = np.ones((4, 2), "float32")
+    result = serve(a=one, b=2 * one)
+    assert {name: float(value[0, 0]) for name, value in result.items()} == {"sum": 3, "scaled": 2}
+    with pytest.raises(rx.errors.UsageError, match="gets its arrays by name"):
+        serve(a=one)
+    with pytest.raises(TypeError, match="for 'a' float32"):
+        serve(a=one[:, :1], b=one)
+
+
+class Scaler(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = tf.Variable(2.0, dtype="bfloat16")
+        self.calls = tf.Variable(0, trainable=False)
+        self.parts = [tf.Variable(1.0)]
+
+    @tf.function(input_signature=[rx.data.ArraySpec((None,), "float32")])
+    def scale(self, x):
+        self.calls.assign_add(1)
+        return {"scaled": x * jnp.float32(self.factor.value), "half": [x / 2, "text", None]}
+
+    @tf.function(input_signature=[rx.data.ArraySpec((None,), "float32")])
+    def __call__(self, x):
+        return x + 1.0
+
+    @tf.function
+    def other(self, x, times=3):
+        return x * times
+
+
+def test_a_module_keeps_its_functions_and_variables(path):
+    module = Scaler()
+    saved_model.save(module, path)
+    loaded = saved_model.load(path)
+    result = loaded.scale(np.ones(3, "float32"))
+    assert result["scaled"].tolist() == [2.0] * 3
+    assert (result["half"][0].tolist(), result["half"][1:]) == ([0.5] * 3, ["text", None])
+    loaded.factor.assign(10.0)
+    assert loaded.scale([1.0])["scaled"].tolist() == [10.0]
+    assert int(loaded.calls.value) == 2
+    assert loaded.factor.dtype == "bfloat16"
+    assert loaded(x=[1.0]).tolist() == [2.0]
+    assert loaded.signatures == {}
+    assert not hasattr(loaded, "other")
+    assert (len(loaded.variables), len(loaded.trainable_variables)) == (3, 2)
+
+
+def test_signatures_may_be_given(path):
+    module = Scaler()
+    concrete = module.other.get_concrete_function(rx.data.ArraySpec((None, 2), "int32"))
+    saved_model.save(module, path, signatures={"times": concrete, "scale": module.scale})
+    loaded = saved_model.load(path)
+    assert loaded.signatures["times"](x=np.ones((1, 2), "int32"))["output_0"].tolist() == [[3, 3]]
+    saved_model.save(module, path, signatures=module.__call__)
+    assert saved_model.load(path).signatures["serving_default"]([1.0])["output_0"].tolist() == [2.0]
+    with pytest.raises(rx.errors.UsageError, match="compiled function whose arguments are known"):
+        saved_model.save(module, path, signatures=module.other)
+
+
+def test_a_layer_calls_a_saved_model(path):
+    saved_model.save(dense_model(), path)
+    layer = rx.layers.TFSMLayer(path, call_endpoint="serving_default")
+    assert layer(X)["output_0"].tolist() == BY_HAND.tolist()
+    assert (len(layer.weights), layer.trainable_weights) == (2, [])
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Rescaling(2.0)(rx.layers.TFSMLayer(path)(inputs)))
+    assert model.predict(X, verbose=0).tolist() == (2 * BY_HAND).tolist()
+    assert type(layer).from_config(layer.get_config()).call_endpoint == "serving_default"
+    with pytest.raises(rx.errors.UsageError, match="calls an endpoint of its folder"):
+        rx.layers.TFSMLayer(path, call_endpoint="other")
+
+
+def test_a_model_that_was_not_called_is_saved_without_functions(path, caplog):
+    saved_model.save(keras.Sequential([keras.layers.Dense(1)], name="unbuilt"), path)
+    assert saved_model.load(path).signatures == {}
+    assert "The model 'unbuilt' is saved without its call" in caplog.text
+
+
+def test_what_cannot_be_saved(path):
+    with pytest.raises(rx.errors.UsageError, match="has functions or variables"):
+        saved_model.save(tf.Module(), path)
+
+    @tf.function(input_signature=[rx.data.ArraySpec((), "float32")])
+    def gives_a_type(x):
+        return x, float
+
+    with pytest.raises(rx.errors.UsageError, match="What a saved function takes and gives"):
+        saved_model.save(tf.Module(), path, signatures=gives_a_type)
+    assert not saved_model.contains_saved_model(path)
+
+
+def test_what_cannot_be_loaded(path, tmp_path):
+    with pytest.raises(OSError, match="SavedModel file does not exist"):
+        saved_model.load(path)
+    saved_model.save(dense_model(), path)
+    manifest = tmp_path / "folder" / "model" / "saved_model.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
+    with pytest.raises(OSError, match="is read if its format is 1"):
+        saved_model.load(path)
+    module = tf.Module()
+    module.v = tf.Variable(1.0)
+    saved_model.save(module, path, options=saved_model.SaveOptions())
+    assert float(saved_model.load(path).v) == 1.0
+    with pytest.raises(TypeError, match="is called if its `__call__` was saved"):
+        saved_model.load(path)(1.0)
+    with pytest.raises(AttributeError, match="tf.saved_model.Asset"):
+        _ = saved_model.Asset
+
+
+@pytest.mark.parametrize("option", ["allow_partial_checkpoint", "experimental_skip_checkpoint"])
+def test_options_that_would_leave_variables_out_are_refused(option):
+    with pytest.raises(rx.errors.UsageError, match="loaded with all of its variables"):
+        saved_model.LoadOptions(**{option: True})
+
+
+def test_a_program_is_for_all_platforms(path, tmp_path):
+    saved_model.save(dense_model(), path)
+    content = (tmp_path / "folder" / "model" / "function_0.bin").read_bytes()
+    assert jax.export.deserialize(bytearray(content)).platforms == ("cpu", "cuda", "tpu")
+
+
+def saved_and_loaded(fn, path, *shapes, dtype="float32"):
+    specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
+    saved_model.save(tf.Module(), path, signatures=tf.function(fn, input_signature=specs))
+    return saved_model.load(path).signatures["serving_default"]
+
+
+def test_arguments_may_have_different_numbers_of_rows(path):
+    serve = saved_and_loaded(
+        lambda a, b: (tf.reduce_sum(a), b + 1, tf.concat([b, b], 0)), path, [None, 2], [None]
+    )
+    total, more, twice = serve(np.ones((3, 2), "float32"), np.ones(5, "float32")).values()
+    assert (float(total), more.tolist(), twice.shape) == (6, [2] * 5, (10,))
+    total, more, _ = serve(np.ones((0, 2), "float32"), np.ones(5, "float32")).values()
+    assert (float(total), more.tolist()) == (0, [2] * 5)
+    with pytest.raises(rx.errors.UsageError, match="without rows if its results then have none"):
+        serve(np.ones((3, 2), "float32"), np.ones(0, "float32"))
+
+
+def test_arguments_that_are_added_have_equally_many_rows(path):
+    serve = saved_and_loaded(lambda a, b: a + b, path, [None], [None])
+    assert serve(np.ones(3, "float32"), np.ones(3, "float32"))["output_0"].tolist() == [2] * 3
+    with pytest.raises(TypeError, match="have equally many rows"):
+        serve(np.ones(3, "float32"), np.ones(2, "float32"))
+
+
+def test_sizes_are_results(path):
+    serve = saved_and_loaded(
+        lambda x: (tf.shape(x)[0], tf.shape(x), tf.cast(tf.shape(x)[0], tf.float32), tf.size(x)),
+        path,
+        [None, 2],
+    )
+    for rows in (3, 5):
+        found = [size.tolist() for size in serve(np.ones((rows, 2), "float32")).values()]
+        assert found == [rows, [rows, 2], rows, 2 * rows]
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (lambda x: tf.reduce_mean(x), 2),
+        (lambda x: tf.reduce_max(x), 3),
+        (lambda x: tf.one_hot(x, 4), np.eye(4)[[1, 2, 3]]),
+        (lambda x: tf.reverse(x, [0]), [3, 2, 1]),
+        (lambda x: tf.argsort(x, direction="DESCENDING"), [2, 1, 0]),
+        (lambda x: tf.sort(x, direction="DESCENDING"), [3, 2, 1]),
+        (lambda x: tf.cumsum(x, exclusive=True), [0, 1, 3]),
+    ],
+)
+def test_functions_of_any_number_of_rows(fn, expected, path):
+    serve = saved_and_loaded(fn, path, [None], dtype="int32")
+    np.testing.assert_array_equal(serve(np.array([1, 2, 3], "int32"))["output_0"], expected)

@@ -1,0 +1,247 @@
+"""Control flow on values of compiled code, with Keras variables read and written in it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax.tf._flow.control_flow import cond, switch_case, while_loop
+from replicax.tf._flow.loops import fold, map_fn, scan, vectorized_map
+from replicax.tf._flow.tensor_array import TensorArray
+
+from helpers import batch_of, few_strategies, local
+
+ways = pytest.mark.parametrize("way", [rx.function, lambda fn: fn], ids=["compiled", "python"])
+
+
+@ways
+def test_a_branch_writes_a_variable_if_it_is_taken(way):
+    v, w = keras.Variable(1.0), keras.Variable(10.0)
+
+    @way
+    def step(x):
+        def up():
+            v.assign_add(x)
+            return v + w
+
+        def down():
+            w.assign(w * 2.0)
+            return w - 0.0
+
+        return cond(x > 0, up, down)
+
+    assert float(step(jnp.float32(2.0))) == 13.0
+    assert (float(v.value), float(w.value)) == (3.0, 10.0)
+    assert float(step(jnp.float32(-2.0))) == 20.0
+    assert (float(v.value), float(w.value)) == (3.0, 20.0)
+
+
+def test_branches_of_other_number_types_meet():
+    fn = rx.function(lambda x: cond(x > 0, lambda: 1, lambda: jnp.float32(0.5)))
+    assert [float(fn(jnp.float32(x))) for x in (1, -1)] == [1.0, 0.5]
+    assert fn(jnp.float32(1)).dtype == jnp.float32
+
+
+def test_branches_may_return_nothing_and_nest():
+    v = keras.Variable(0, dtype="int32")
+
+    def bump(by):
+        v.assign_add(by)
+
+    @rx.function
+    def step(x):
+        cond(
+            x > 0,
+            lambda: cond(x > 10, lambda: bump(100), lambda: bump(10)),
+            lambda: None,
+        )
+
+    for x, total in ((5, 10), (50, 110), (-1, 110)):
+        step(jnp.int32(x))
+        assert int(v.value) == total
+
+
+def test_branches_of_other_structures_are_refused():
+    with pytest.raises(rx.errors.UsageError, match="branches of compiled code return the same"):
+        rx.function(lambda x: cond(x > 0, lambda: (x, x), lambda: x))(jnp.float32(1))
+
+
+def test_a_known_predicate_looks_at_one_branch():
+    assert cond(True, lambda: "a", lambda: 1 / 0) == "a"
+    assert rx.function(lambda: cond(np.bool_(False), lambda: 1 / 0, lambda: "b"))() == "b"
+    assert cond(keras.Variable(1.0), lambda: "a", lambda: "b") == "a"
+
+
+def test_gradients_flow_into_variables_that_branches_read():
+    v = keras.Variable(3.0)
+
+    @rx.function
+    def step(x):
+        return rx.value_and_grad(lambda: cond(x > 0, lambda: v * v, lambda: v * 2.0), [v])()[1][0]
+
+    assert [float(step(jnp.float32(x))) for x in (1, -1)] == [6.0, 2.0]
+
+
+@few_strategies
+def test_branches_in_a_replica(strategy):
+    # Rows 0, 1, … of which each replica's sum decides: a metric counts the large ones.
+    with strategy.scope():
+        count = keras.Variable(0.0, aggregation="sum")
+
+    def replica_fn(rows):
+        def large():
+            count.assign_add(1.0)
+            return rows.sum()
+
+        return cond(rows.sum() > 5, large, lambda: jnp.float32(-1.0))
+
+    x = np.arange(12, dtype="float32")
+    replicas = strategy.num_replicas_in_sync
+    sums = [part.sum() for part in np.split(x, replicas)]
+    result = strategy.run(replica_fn, args=(batch_of(strategy, x),))
+    assert [float(v) for v in local(strategy, result)] == [s if s > 5 else -1.0 for s in sums]
+    assert float(count.value) == sum(s > 5 for s in sums)
+
+
+@ways
+def test_a_loop_writes_variables(way):
+    v = keras.Variable(0.0)
+
+    @way
+    def run(limit):
+        def body(i, total):
+            v.assign_add(1.0)
+            return [i + 1, total + v]
+
+        return while_loop(lambda i, total: v < limit, body, [0, 0.0])
+
+    i, total = run(jnp.float32(4.0))
+    assert (int(i), float(total), float(v.value)) == (4, 1.0 + 2 + 3 + 4, 4.0)
+
+
+@pytest.mark.parametrize("most", [2, jnp.int32(2), 10])
+@ways
+def test_a_loop_has_a_last_round(way, most):
+    fn = way(lambda n, most: while_loop(lambda i: i < n, lambda i: i + 1, (n * 0,), **most))
+    (i,) = fn(jnp.int32(5), {"maximum_iterations": most})
+    assert int(i) == min(5, int(most))
+
+
+def test_gradients_flow_through_a_loop_with_a_known_end():
+    v = keras.Variable(2.0)
+
+    @rx.function
+    def gradient(n):
+        def loss():
+            one = (jnp.int32(0), jnp.float32(1.0))
+            loop = while_loop(
+                lambda i, x: i < n, lambda i, x: (i + 1, x * v), one, maximum_iterations=5
+            )
+            return loop[1]
+
+        return rx.value_and_grad(loss, [v])()[1][0]
+
+    assert float(gradient(jnp.int32(3))) == 3 * 2.0**2
+
+
+def test_a_body_that_returns_something_else_is_refused():
+    with pytest.raises(rx.errors.UsageError, match="body of a loop returns what it was called"):
+        rx.function(lambda n: while_loop(lambda i, j: i < n, lambda i, j: (i, (j, j)), (n, n)))(
+            jnp.int32(1)
+        )
+
+
+@ways
+def test_switch(way):
+    v = keras.Variable(0.0)
+    branches = [lambda: v.assign(1.0), lambda: v.assign(2.0), lambda: v.assign(v * 10.0)]
+
+    def choose(index, default):
+        if default:
+            switch_case(index, branches, lambda: v.assign(-1.0))
+        else:
+            switch_case(index, dict(enumerate(branches)))
+
+    fn = way(choose)
+    for index, default, expected in (
+        (1, False, 2.0),
+        (7, False, 20.0),
+        (0, True, 1.0),
+        (-2, True, -1),
+    ):
+        fn(jnp.int32(index), default)
+        assert float(v.value) == expected
+
+
+@ways
+def test_map_scan_and_fold(way):
+    v = keras.Variable(0.0)
+
+    def f(x):
+        v.assign_add(1.0)
+        return x * v
+
+    x = jnp.float32([1.0, 2.0, 3.0])
+    assert way(lambda x: map_fn(f, x))(x).tolist() == [1.0, 4.0, 9.0]
+    assert float(v.value) == 3.0
+    add = jnp.add
+    assert way(lambda x: scan(add, x))(x).tolist() == [1.0, 3.0, 6.0]
+    assert way(lambda x: scan(add, x, 10.0))(x).tolist() == [11.0, 13.0, 16.0]
+    assert way(lambda x: scan(add, x, reverse=True))(x).tolist() == [6.0, 5.0, 3.0]
+    assert float(way(lambda x: fold(lambda a, b: 2 * a + b, x))(x)) == 11.0
+    assert float(way(lambda x: fold(lambda a, b: 2 * a + b, x, reverse=True))(x)) == 17.0
+    assert float(way(lambda x: fold(lambda a, b: a + b, x, 0))(x)) == 6.0
+
+
+@ways
+def test_all_elements_at_once(way):
+    v = keras.Variable(2.0)
+    x = jnp.arange(6.0).reshape(3, 2)
+    assert way(lambda x: vectorized_map(lambda row: row.sum() * v, x))(x).tolist() == [2, 10, 18]
+    with pytest.raises(rx.errors.UsageError, match="for all elements at once writes no variable"):
+        way(lambda x: vectorized_map(lambda row: v.assign_add(row[0]), x))(x)
+
+
+@ways
+def test_a_layer_made_in_a_mapped_function(way):
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    assert (
+        way(lambda x: map_fn(lambda row: layer(row[None])[0], x))(jnp.ones((3, 2))).tolist()
+        == [[2.0]] * 3
+    )
+    assert not isinstance(layer.kernel.value, jax.core.Tracer)
+
+
+@ways
+def test_arrays_written_in_a_loop(way):
+    def squares(n):
+        def body(i, array):
+            return i + 1, array.write(i, jnp.float32(i * i) * jnp.ones(2))
+
+        return while_loop(lambda i, array: i < n, body, (jnp.int32(0), TensorArray("float32", 4)))
+
+    count, array = way(squares)(jnp.int32(3))
+    assert int(count) == 3
+    assert array.stack()[:, 0].tolist() == [0.0, 1.0, 4.0, 0.0]
+
+
+def test_an_array_of_elements():
+    array = TensorArray("float32", size=2).write(1, [1.0, 2.0])
+    assert array.stack().tolist() == [[0.0, 0.0], [1.0, 2.0]]
+    assert array.read(1).tolist() == array.gather([1])[0].tolist() == [1.0, 2.0]
+    assert array.concat().tolist() == [0.0, 0.0, 1.0, 2.0]
+    assert array.scatter([0], [[5.0, 6.0]]).read(0).tolist() == [5.0, 6.0]
+    assert (array.size(), array.element_shape, array.dynamic_size) == (2, (2,), False)
+    grown = TensorArray("int32", dynamic_size=True).write(0, 4).write(2, 5)
+    assert grown.stack().tolist() == [4, 0, 5]
+    assert TensorArray("int32").unstack([1, 2, 3]).size() == 3
+    with pytest.raises(IndexError, match="Tried to write behind its end"):
+        array.write(2, [0.0, 0.0])
+    with pytest.raises(rx.errors.UsageError, match="is read after it was written"):
+        TensorArray("int32", 3).stack()
+    with pytest.raises(rx.errors.UsageError, match="TensorArray in compiled code has a size"):
+        rx.function(lambda n: TensorArray("int32", n))(jnp.int32(3))

@@ -1,0 +1,192 @@
+"""Keras 2's spellings that `replicax.tf.keras` adds to Keras 3."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from replicax._core.errors import UsageError
+from replicax._function import exporting, importing
+from replicax.data._spec import ArraySpec
+from replicax.tf._older import older_spellings
+
+older_spellings.install()
+
+X = np.arange(8, dtype="float32").reshape(4, 2)
+
+
+def small_model(**kwargs):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", keras.losses.MeanSquaredError(), **kwargs)
+    return model
+
+
+def test_a_second_call_changes_nothing():
+    before = keras.Model.save
+    older_spellings.install()
+    assert keras.Model.save is before
+
+
+def test_metrics_are_reset_by_their_older_name():
+    metric = keras.metrics.Mean()
+    metric.update_state(3.0)
+    metric.reset_states()
+    assert float(metric.result()) == 0.0
+
+
+def test_the_learning_rate_has_its_older_name():
+    optimizer = keras.optimizers.SGD(0.5)
+    assert float(optimizer.lr) == 0.5
+    optimizer.lr = 0.25
+    assert float(optimizer.learning_rate) == 0.25
+
+
+def test_an_lr_of_the_users_own_stays():
+    class Own(keras.optimizers.SGD):
+        def __init__(self):
+            vars(self)["lr"] = "mine"
+            super().__init__(0.5)
+
+    assert Own().lr == "mine"
+
+
+def test_a_loss_is_minimized():
+    variable = keras.Variable(2.0)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.minimize(lambda: variable**2, [variable])
+    np.testing.assert_allclose(float(variable.value), 2.0 - 0.1 * 4.0)
+
+
+def test_a_recorded_loss_is_minimized():
+    class Tape:
+        def gradient(self, loss, variables):
+            return [loss + 1.0 for _ in variables]
+
+    variable = keras.Variable(2.0)
+    keras.optimizers.SGD(0.5).minimize(np.float32(3.0), [variable], tape=Tape())
+    assert float(variable.value) == 0.0  # 2 - 0.5 · (3 + 1)
+
+
+def test_a_loss_that_nobody_recorded_is_refused():
+    with pytest.raises(UsageError, match="`minimize` takes a function that returns the loss"):
+        keras.optimizers.SGD(0.5).minimize(np.float32(3.0), [keras.Variable(2.0)])
+
+
+def test_weights_of_an_optimizer_are_taken_and_given():
+    one, two = small_model(), small_model()
+    one.fit(X, X[:, :1], verbose=0)
+    two.optimizer.build(two.trainable_variables)
+    two.optimizer.set_weights(one.optimizer.get_weights())
+    assert int(two.optimizer.iterations.value) == 1
+    assert [v.path for v in two.optimizer.weights] == [v.path for v in two.optimizer.variables]
+
+
+def test_older_arguments_of_fit_and_compile():
+    model = small_model(experimental_steps_per_execution=2)
+    assert model.steps_per_execution == 2
+    model.fit(X, X[:, :1], verbose=0, workers=4, use_multiprocessing=True, max_queue_size=1)
+    assert model.predict(X, verbose=0, workers=1).shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "written"),
+    [
+        ("folder", {}, "folder"),
+        ("new/folder/", {"save_format": "tf", "options": None}, "new/folder"),
+        ("file", {"save_format": "h5"}, "file.h5"),
+        ("file.keras", {"save_format": "keras"}, "file.keras"),
+    ],
+)
+def test_a_model_is_saved_under_any_path(tmp_path, name, arguments, written):
+    model = small_model()
+    model.save(f"{tmp_path}/{name}", **arguments)
+    model.save(f"{tmp_path}/{name}", **arguments)  # in place of the first
+    again = keras.models.load_model(tmp_path / written, compile=False)
+    np.testing.assert_array_equal(again(X), model(X))
+
+
+def test_a_folder_of_other_things_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.txt").write_text("ten years")
+    with pytest.raises(UsageError, match="thesis.txt"):
+        small_model().save(tmp_path)
+
+
+def test_a_folder_holds_what_the_model_computes(tmp_path):
+    class Twice(keras.Model):
+        def call(self, x):
+            return 2 * x
+
+    model, folder = Twice(), tmp_path / "folder"
+    exporting.save(small_model(), folder)
+    with pytest.raises(UsageError, match="saved as a folder when it is built. Received: 'twice'"):
+        model.save(folder)
+    assert model.save_spec() is None
+    model(X)
+    assert model.save_spec() == ((ArraySpec((None, 2), "float32"),), {})
+    model.save(folder)
+    served = importing.load(folder).signatures["serving_default"](X)["output_0"]
+    np.testing.assert_array_equal(served, 2 * X)
+
+
+def test_a_folder_of_what_cannot_be_exported_is_for_keras(tmp_path, caplog):
+    model = small_model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting, "save", lambda *_: 1 / 0)
+        model.save(tmp_path / "folder")
+    assert "is for `load_model`, not for `tf.saved_model.load`: division by zero" in caplog.text
+    again = keras.models.load_model(tmp_path / "folder", compile=False)
+    np.testing.assert_array_equal(again(X), model(X))
+
+
+def test_weights_are_saved_and_loaded_by_a_prefix(tmp_path):
+    one, two = small_model(), small_model()
+    one.save_weights(f"{tmp_path}/new/ckpt_1", save_format="tf")
+    two.load_weights(f"{tmp_path}/new/ckpt_1").expect_partial().assert_consumed()
+    np.testing.assert_array_equal(two(X), one(X))
+    two.load_weights(f"{tmp_path}/new/ckpt_1.weights.h5")
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.hdf5"])
+def test_weights_have_the_name_they_were_given(tmp_path, name):
+    one, two, three = small_model(), small_model(), small_model()
+    saved = keras.callbacks.ModelCheckpoint(f"{tmp_path}/{{epoch}}-{name}", save_weights_only=True)
+    one.fit(X, X[:, :1], verbose=0, callbacks=[saved])
+    one.save_weights(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"1-{name}", name]
+    two.load_weights(tmp_path / name)
+    three.load_weights(tmp_path / f"1-{name}")
+    np.testing.assert_array_equal(two(X), one(X))
+    np.testing.assert_array_equal(three(X), one(X))
+
+
+def test_weights_that_are_not_there_are_not_saved(tmp_path):
+    with pytest.raises(UsageError, match="unbuilt"):
+        keras.Sequential([keras.layers.Dense(1)], name="unbuilt").save_weights(tmp_path / "w.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_checkpoint_is_said_to_be_none():
+    with pytest.raises(UsageError, match="`load_weights` takes the path of a checkpoint"):
+        small_model().load_weights(None)
+
+
+def test_checkpoints_need_no_ending(tmp_path):
+    model = small_model()
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(f"{tmp_path}/ckpt_{{epoch}}", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint(tmp_path / "whole"),
+    ]
+    model.fit(X, X[:, :1], epochs=2, verbose=0, callbacks=callbacks)
+    written = sorted(path.name for path in tmp_path.iterdir())
+    assert written == ["ckpt_1.weights.h5", "ckpt_2.weights.h5", "whole.keras"]
+
+
+def test_a_period_of_epochs_is_refused():
+    with pytest.raises(UsageError, match="`ModelCheckpoint` saves after every epoch"):
+        keras.callbacks.ModelCheckpoint("x", period=5)
+
+
+def test_a_scaled_loss_has_its_older_name():
+    optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(), 8.0)
+    assert float(optimizer.get_scaled_loss(2.0)) == 16.0
