@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core import seams
 from replicax._core.env import prefer_jax_backend
-from replicax._core.quick_imports import quicken
 
 if TYPE_CHECKING:
     import replicax as distribute  # noqa: F401
@@ -147,7 +146,6 @@ _MODULES = {
 }
 
 prefer_jax_backend()
-quicken()
 # `fit` reads our data sets, also of a model that no strategy owns. A data set sees to it as soon
 # as there is one, if Keras is there; it must not import Keras, nor the package that knows it.
 seams.provide(lambda: importlib.import_module("replicax._fit.hooks").install_hooks())

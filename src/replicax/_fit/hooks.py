@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
-from replicax._keras import adam, epoch_logs, first_values, rectified, replica, slots, workers
+from replicax._keras import adam, first_values, rectified, replica, slots, workers
 
 
 def install_hooks() -> None:
@@ -13,7 +13,6 @@ def install_hooks() -> None:
     slots.install()
     workers.install()
     first_values.install()
-    epoch_logs.install()
     epochs.install()
     callbacks.install()
     destinations.install()
