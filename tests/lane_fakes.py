@@ -6,8 +6,8 @@ import contextlib
 import threading
 from types import SimpleNamespace
 
-from replicax._ps.dispatch import Dispatcher
-from replicax._ps.lanes import WorkerGone
+from replicax._ps.queue.dispatch import Dispatcher
+from replicax._ps.queue.lanes import WorkerGone
 
 from helpers import begun_threads, is_waiting, wait_until
 

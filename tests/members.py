@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from replicax._ps.cluster import SERVER, WORKER
+from replicax._ps.hosts.cluster import SERVER, WORKER
 
 import tiny_member
 from processes import is_running

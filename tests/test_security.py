@@ -34,7 +34,7 @@ LISTENERS = {
 DO_NOT_LISTEN = {
     "_tools/doctor/_facts.py",
     "_net/door.py",
-    "_ps/task_server.py",
+    "_ps/hosts/task_server.py",
     "_ps/wire/_link.py",
 }
 TYPES = ("annotation", "returns")  # what they name is not called

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from replicax._ps.cluster import place_of
-from replicax._ps.contact import Presence
+from replicax._ps.hosts.cluster import place_of
+from replicax._ps.hosts.contact import Presence
 from replicax._ps.wire import Link, Listener
 
 

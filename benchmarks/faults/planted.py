@@ -61,7 +61,7 @@ def plant_in_manifest(manifest: Path, planted: Planted) -> None:
 
 def plant_in_journal(manifest: Path, planted: Planted) -> None:
     """Add a message that brings an optimizer, as the coordinator sends it."""
-    from replicax._ps.journal import Journal  # as Replicax itself would write it
+    from replicax._ps.server.journal import Journal  # as Replicax itself would write it
 
     run = json.loads(manifest.read_bytes())[2]["run"]
     journal = Journal(manifest.with_name("journal-99999999-ff"))

@@ -18,9 +18,9 @@ from faults.fault import Fault, Outcome
 from replicax._control import meet
 from replicax._core.errors import ClusterError
 from replicax._net import Denied, Refused, Secret, introduce
-from replicax._ps.cluster import WORKER, place_of
-from replicax._ps.given_cluster import GivenCluster
-from replicax._ps.member import start_member
+from replicax._ps.hosts.cluster import WORKER, place_of
+from replicax._ps.hosts.given_cluster import GivenCluster
+from replicax._ps.hosts.member import start_member
 from replicax._ps.wire import Link, LinkLost, at_place
 from replicax.cluster_resolver import ClusterSpec
 from replicax.launch._ports import free_ports

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from replicax._keras.variable import Variable as Variable
     from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
     from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
-    from replicax._ps.task_server import Server as Server
+    from replicax._ps.hosts.task_server import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
     from replicax._tools.plan._planning import plan as plan
@@ -105,7 +105,7 @@ _HOMES = {
     "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
     "replicax._tools.plan._planning": ["plan"],
     "replicax._tools.plan._result": ["Plan"],
-    "replicax._ps.task_server": ["Server"],
+    "replicax._ps.hosts.task_server": ["Server"],
     "replicax._tools.verify._result": ["Verification"],
     "replicax._tools.verify._verifying": ["verify"],
     "replicax.strategies": [

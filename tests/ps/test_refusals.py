@@ -10,9 +10,9 @@ import pytest
 import replicax as rx
 from replicax._core.errors import UsageError
 from replicax._keras.recording import record
-from replicax._ps.client import Client
-from replicax._ps.dialer import Dialer
-from replicax._ps.lanes import ServerGone
+from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.store.client import Client
 
 
 def test_a_closure_that_calls_back_into_python_stays_behind(started):

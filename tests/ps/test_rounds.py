@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._ps.rounds import RoundGate, Sums
+from replicax._ps.server.rounds import RoundGate, Sums
 
 
 def made_model():

@@ -10,9 +10,9 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.recorder import recorder_of
+from replicax._ps.data.per_worker_dataset import PerWorkerDataset
 from replicax._ps.on_worker import on_worker as on_worker
 from replicax._ps.on_worker import worker_here
-from replicax._ps.per_worker_dataset import PerWorkerDataset
 
 
 class NotOnWorker(UsageError, RuntimeError):

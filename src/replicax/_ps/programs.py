@@ -19,7 +19,7 @@ from replicax._core.attention_kernel.operation import on_this_machine
 from replicax._core.errors import UsageError
 from replicax._keras.capture import evaluate
 from replicax._keras.shard_optimizer import check_by_rows
-from replicax._ps.id_sources import source_of
+from replicax._ps.tables.id_sources import source_of
 
 if TYPE_CHECKING:
     from replicax._keras.recorder import Table

@@ -15,28 +15,28 @@ import cloudpickle
 
 from replicax._control import Limits
 from replicax._core.errors import UsageError
-from replicax._ps.client import Client
-from replicax._ps.cluster import Size, local_size
-from replicax._ps.coordination import Coordination, Engine
-from replicax._ps.dialer import Dialer
-from replicax._ps.early import Early
-from replicax._ps.given_cluster import GivenCluster
-from replicax._ps.host_process import FORK, RAY
-from replicax._ps.keeping import keeping, own_folder
-from replicax._ps.recovery import Recoveries
-from replicax._ps.scaling import scaling
-from replicax._ps.started_cluster import Members, StartedCluster
-from replicax._ps.steady import SteadyClient
-from replicax._ps.store import ServerStore
-from replicax._ps.task_server import serve_this_task_if_member
-from replicax._ps.thread_cluster import ThreadCluster
+from replicax._ps.hosts.cluster import Size, local_size
+from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.hosts.given_cluster import GivenCluster
+from replicax._ps.hosts.host_process import FORK, RAY
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.task_server import serve_this_task_if_member
+from replicax._ps.hosts.thread_cluster import ThreadCluster
+from replicax._ps.queue.coordination import Coordination, Engine
+from replicax._ps.queue.recovery import Recoveries
+from replicax._ps.server.keeping import keeping, own_folder
+from replicax._ps.store.client import Client
+from replicax._ps.store.early import Early
+from replicax._ps.store.scaling import scaling
+from replicax._ps.store.steady import SteadyClient
+from replicax._ps.store.store import ServerStore
 from replicax.cluster_resolver import detect
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from replicax._ps.cluster import Cluster
-    from replicax._ps.dispatch import Dispatcher
+    from replicax._ps.hosts.cluster import Cluster
+    from replicax._ps.queue.dispatch import Dispatcher
 
 PATIENCE = 120.0  # seconds for a member to come back, of a cluster that is started here
 

@@ -17,14 +17,14 @@ import numpy as np
 from replicax._core.attention_kernel.library import FORWARD, is_there
 from replicax._core.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
-from replicax._ps.client import Client
-from replicax._ps.dialer import Dialer
-from replicax._ps.exchange import Traffic
-from replicax._ps.id_sources import check_narrow, taken
-from replicax._ps.lanes import ServerGone
-from replicax._ps.lookups import Wanted, look_up
+from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
+from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.programs import split_ids
-from replicax._ps.worker_data import Ended, NeedsProgram, Readers
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.store.client import Client
+from replicax._ps.store.exchange import Traffic
+from replicax._ps.store.lookups import Wanted, look_up
+from replicax._ps.tables.id_sources import check_narrow, taken
 
 if TYPE_CHECKING:
     from replicax._ps.wire import Message

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.errors import UsageError
-from replicax._ps.remote_value import fetched, holds_remote
+from replicax._ps.queue.remote_value import fetched, holds_remote
 from replicax.coordinator._progress import wait_and_show
 
 if TYPE_CHECKING:
-    from replicax._ps.dispatch import Coordination
-    from replicax._ps.recovery import Recovery
-    from replicax._ps.remote_value import RemoteValue
+    from replicax._ps.queue.dispatch import Coordination
+    from replicax._ps.queue.recovery import Recovery
+    from replicax._ps.queue.remote_value import RemoteValue
 
 _SHARDS = ("off", "dynamic")
 

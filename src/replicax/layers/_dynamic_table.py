@@ -9,8 +9,8 @@ import keras
 
 from replicax._core.errors import UsageError
 from replicax._core.lookup import NO_ID, embedding_lookup_sparse
-from replicax._ps.dynamic_table import DynamicTableSpec
-from replicax._ps.table_home import place_table
+from replicax._ps.tables.dynamic_table import DynamicTableSpec
+from replicax._ps.tables.table_home import place_table
 
 
 @keras.saving.register_keras_serializable(package="replicax")

@@ -9,7 +9,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._keras import texts
-from replicax._ps.hashing import hash_ids
+from replicax._ps.tables.hashing import hash_ids
 from replicax.layers._texts import as_texts, check_mode, counted, is_text, on_host, one_hot
 
 

@@ -114,7 +114,7 @@ class Vocabulary:
 
 def _hashed(keys: Any, buckets: int) -> np.ndarray:
     # Here, so that no layer of text loads what parameter servers need.
-    from replicax._ps.hashing import hash_ids
+    from replicax._ps.tables.hashing import hash_ids
 
     return hash_ids(keys, buckets)
 

@@ -8,8 +8,8 @@ import traceback
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
-from replicax._ps.closures import Closure, ClosureQueue
-from replicax._ps.remote_value import RemoteValueStatus
+from replicax._ps.queue.closures import Closure, ClosureQueue
+from replicax._ps.queue.remote_value import RemoteValueStatus
 
 from lane_fakes import in_thread, raised
 

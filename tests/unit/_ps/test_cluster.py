@@ -8,11 +8,11 @@ import time
 import pytest
 
 import replicax as rx
-from replicax._ps import started_cluster
-from replicax._ps.cluster import SERVER, WORKER, Member, Size, load_starter, local_size
-from replicax._ps.host_process import RAY
-from replicax._ps.roster import Roster
-from replicax._ps.started_cluster import Members, StartedCluster
+from replicax._ps.hosts import started_cluster
+from replicax._ps.hosts.cluster import SERVER, WORKER, Member, Size, load_starter, local_size
+from replicax._ps.hosts.host_process import RAY
+from replicax._ps.hosts.roster import Roster
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
 
 import tiny_member
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
-from replicax._ps.lanes import ServerGone, WorkerGone
+from replicax._ps.queue.lanes import ServerGone, WorkerGone
 
 from helpers import run_python, wait_until
 from lane_fakes import FakeCoordination, lane_threads, raised

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from replicax._keras.shard_optimizer import Recipe
-from replicax._ps import server_state
-from replicax._ps.dynamic_cell import DynamicCell
-from replicax._ps.dynamic_table import DynamicTableSpec
-from replicax._ps.hosted import Hosted
-from replicax._ps.server import ParameterServer
-from replicax._ps.snapshot_files import SnapshotFolder
-from replicax._ps.snapshots import Snapshots
-from replicax._ps.table_requests import packed
-from replicax._ps.table_state import join_states, split_state
+from replicax._ps.server import server_state
+from replicax._ps.server.hosted import Hosted
+from replicax._ps.server.server import ParameterServer
+from replicax._ps.server.snapshot_files import SnapshotFolder
+from replicax._ps.server.snapshots import Snapshots
+from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.tables.dynamic_table import DynamicTableSpec
+from replicax._ps.tables.table_requests import packed
+from replicax._ps.tables.table_state import join_states, split_state
 
 from server_messages import Asked
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps import removals
-from replicax._ps.dynamic_table import DynamicTable, DynamicTableSpec
-from replicax._ps.hashing import ids_by_server
-from replicax._ps.row_store import Column
-from replicax._ps.rowwise import rowwise_optimizer
-from replicax._ps.table_state import join_states, split_state
+from replicax._ps.tables import removals
+from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
+from replicax._ps.tables.hashing import ids_by_server
+from replicax._ps.tables.row_store import Column
+from replicax._ps.tables.rowwise import rowwise_optimizer
+from replicax._ps.tables.table_state import join_states, split_state
 
 DIM = 4
 ADAGRAD = rowwise_optimizer("Adagrad", keras.optimizers.Adagrad().get_config())

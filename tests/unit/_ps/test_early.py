@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from replicax._ps import early as early_module
-from replicax._ps.early import Early
+from replicax._ps.store import early as early_module
+from replicax._ps.store.early import Early
 
 
 class Home:

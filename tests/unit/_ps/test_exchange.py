@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax._ps.exchange import Traffic
-from replicax._ps.lanes import ServerGone
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.store.exchange import Traffic
 from replicax._ps.wire import Message, RemoteError
 
 META = {

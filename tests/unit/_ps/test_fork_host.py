@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
-from replicax._ps.cluster import SERVER, WORKER
-from replicax._ps.session import processes_of
-from replicax._ps.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.cluster import SERVER, WORKER
+from replicax._ps.hosts.session import processes_of
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
 import members
@@ -128,7 +128,7 @@ DRIVER = f"""
 import os, signal, sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
-from replicax._ps.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
 cluster = StartedCluster.start(Members(0), Members(1), starter={TINY!r})
 if sys.argv[1] == "there":
     worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")["pid"]

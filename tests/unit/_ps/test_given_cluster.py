@@ -11,10 +11,10 @@ import threading
 import pytest
 
 import replicax as rx
-from replicax._ps import contact, given_cluster
-from replicax._ps.cluster import SERVER, WORKER, place_of
-from replicax._ps.contact import Presence, ask_about, beginning_of
-from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.hosts import contact, given_cluster
+from replicax._ps.hosts.cluster import SERVER, WORKER, place_of
+from replicax._ps.hosts.contact import Presence, ask_about, beginning_of
+from replicax._ps.hosts.given_cluster import GivenCluster
 from replicax._ps.wire import Refused, at_place
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._ps.server_node import ServerNode
+from replicax._ps.server.server_node import ServerNode
 
 from server_messages import Asked, held, ones
 

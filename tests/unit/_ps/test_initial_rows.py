@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.initial_rows import initial_rows
+from replicax._ps.tables.initial_rows import initial_rows
 
 RANDOM = {
     "RandomUniform": {"minval": -2.0, "maxval": 4.0},

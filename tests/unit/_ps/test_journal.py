@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax._ps.journal import Journal, records
+from replicax._ps.server.journal import Journal, records
 
 
 @pytest.fixture

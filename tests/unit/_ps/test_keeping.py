@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.keeping import keeping, own_folder
+from replicax._ps.server.keeping import keeping, own_folder
 
 USUAL = {
     "snapshot_dir": None,

@@ -9,9 +9,9 @@ import threading
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
-from replicax._ps.closures import Closure, ClosureQueue
-from replicax._ps.gate import StalenessGate
-from replicax._ps.lanes import ComesLater, Lanes, ServerGone, WorkerGone
+from replicax._ps.queue.closures import Closure, ClosureQueue
+from replicax._ps.queue.gate import StalenessGate
+from replicax._ps.queue.lanes import ComesLater, Lanes, ServerGone, WorkerGone
 
 from helpers import wait_until
 from lane_fakes import FakeLane, in_thread, lane_threads, raised

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicax._ps.contact import Presence
-from replicax._ps.member import Post, WrongRun
+from replicax._ps.hosts.contact import Presence
+from replicax._ps.hosts.member import Post, WrongRun
 from replicax._ps.wire import Message
 
 from helpers import begun_threads, wait_until

@@ -11,7 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._ps.partition import num_shards, shard_offsets, shard_rows
+from replicax._ps.store.partition import num_shards, shard_offsets, shard_rows
 
 from helpers import run_python
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.per_worker import PerWorkerValues
+from replicax._ps.data.per_worker import PerWorkerValues
 
 
 def test_each_worker_has_its_component():

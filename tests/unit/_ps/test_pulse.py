@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from replicax._control import Limits
-from replicax._ps.pulse import Pulse
+from replicax._ps.hosts.pulse import Pulse
 from replicax._ps.wire import LinkLost
 
 from helpers import begun_threads, wait_until

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
-from replicax._ps.cluster import SERVER, WORKER
-from replicax._ps.host_process import RAY
-from replicax._ps.session import processes_of
-from replicax._ps.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.cluster import SERVER, WORKER
+from replicax._ps.hosts.host_process import RAY
+from replicax._ps.hosts.session import processes_of
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
 from replicax._ps.wire import Refused
 
 import members
@@ -202,8 +202,8 @@ DRIVER = f"""
 import sys, time
 sys.path[:0] = {sys.path!r}
 import tiny_member
-from replicax._ps.host_process import RAY
-from replicax._ps.started_cluster import Members, StartedCluster
+from replicax._ps.hosts.host_process import RAY
+from replicax._ps.hosts.started_cluster import Members, StartedCluster
 workers = Members(1, {{"variables": ["TMPDIR"]}})
 cluster = StartedCluster.start(Members(0), workers, host=RAY, starter={TINY!r})
 worker = tiny_member.about(cluster.member("worker", 0), cluster.secret, "given")

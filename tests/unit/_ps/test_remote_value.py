@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replicax._ps.remote_value import RemoteValue, RemoteValueStatus, fetched, holds_remote
+from replicax._ps.queue.remote_value import RemoteValue, RemoteValueStatus, fetched, holds_remote
 
 from helpers import wait_until
 

@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
-from replicax._ps import row_capture
-from replicax._ps.row_capture import RowCapture
+from replicax._ps.tables import row_capture
+from replicax._ps.tables.row_capture import RowCapture
 
 
 def gathered(chunks):

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 import replicax as rx
-from replicax._ps import secret
-from replicax._ps.secret import cluster_secret
+from replicax._ps.hosts import secret
+from replicax._ps.hosts.secret import cluster_secret
 from replicax.cluster_resolver import ClusterSpec
 
 HERE = ClusterSpec({"ps": ["localhost:1"], "worker": ["127.0.0.1:2", "[::1]:3"]})

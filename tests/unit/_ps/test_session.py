@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from replicax._ps import session
-from replicax._ps.session import end_session, processes_of
+from replicax._ps.hosts import session
+from replicax._ps.hosts.session import end_session, processes_of
 
 from helpers import wait_until
 from processes import is_running

@@ -14,12 +14,12 @@ import pytest
 from faults.planted import Planted, plant_in_journal, plant_in_manifest
 
 from replicax._keras.shard_optimizer import Recipe
-from replicax._ps import snapshots as module
 from replicax._ps.buffers import raw
-from replicax._ps.code import MissingCode
-from replicax._ps.server import ParameterServer
-from replicax._ps.snapshot_files import Damaged, OtherFormat, SnapshotFolder
-from replicax._ps.snapshots import Snapshots
+from replicax._ps.server import snapshots as module
+from replicax._ps.server.code import MissingCode
+from replicax._ps.server.server import ParameterServer
+from replicax._ps.server.snapshot_files import Damaged, OtherFormat, SnapshotFolder
+from replicax._ps.server.snapshots import Snapshots
 
 from helpers import wait_until
 from server_messages import Asked, held, ones
@@ -220,7 +220,7 @@ def test_a_table_that_is_assigned_or_gets_an_optimizer_is_written_whole(start):
 
 
 def test_a_snapshot_is_of_one_moment_although_pushes_go_on(start, monkeypatch):
-    monkeypatch.setattr("replicax._ps.row_capture.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("replicax._ps.tables.row_capture.BLOCK_BYTES", 1 << 10)
     first = start()
     asked = table(first, keras.optimizers.SGD(1.0))
     asked.create(1, [0.0], "counter")
@@ -291,7 +291,7 @@ def test_a_crash_while_writing_leaves_the_last_one(start, monkeypatch, where):
         if where == "rename":
             patch.setattr("os.rename", crash)
         elif where == "finish":
-            patch.setattr("replicax._ps.snapshot_files.DataFile.finish", crash)
+            patch.setattr("replicax._ps.server.snapshot_files.DataFile.finish", crash)
         else:
             patch.setattr(first.folder.__class__, "publish", crash)
         with pytest.raises(OSError, match="no space"):
@@ -357,7 +357,7 @@ def test_a_disk_that_is_full_does_not_stop_training(start, caplog, monkeypatch):
         raise OSError("no space is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("replicax._ps.journal._write", full)
+        patch.setattr("replicax._ps.server.journal._write", full)
         asked.create(2, [7.0], "made later")
     assert "cannot write to" in caplog.text
     asked.create(3, [8.0], "made after")

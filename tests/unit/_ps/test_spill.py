@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.row_store import Column, ResidentRows
-from replicax._ps.spill import SpilledRows
+from replicax._ps.tables.row_store import Column, ResidentRows
+from replicax._ps.tables.spill import SpilledRows
 
 from helpers import open_files
 

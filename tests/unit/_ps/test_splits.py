@@ -9,16 +9,16 @@ import random
 import pytest
 
 from replicax._core.errors import CancelledError
-from replicax._ps.closures import Closure
-from replicax._ps.lanes import ComesLater
-from replicax._ps.splits import Place, Splits
+from replicax._ps.data.splits import Place, Splits
+from replicax._ps.queue.closures import Closure
+from replicax._ps.queue.lanes import ComesLater
 
 numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch):
-    monkeypatch.setattr("replicax._ps.splits._PAUSE", 0.0)
+    monkeypatch.setattr("replicax._ps.data.splits._PAUSE", 0.0)
 
 
 def closure():

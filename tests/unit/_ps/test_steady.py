@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicax._ps.lanes import ServerGone
-from replicax._ps.steady import SteadyClient
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.store.steady import SteadyClient
 
 
 class Client:

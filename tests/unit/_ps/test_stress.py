@@ -9,10 +9,10 @@ import time
 import pytest
 
 from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
-from replicax._ps.closures import Closure, ClosureQueue
-from replicax._ps.gate import StalenessGate
-from replicax._ps.lanes import Lanes, ServerGone, WorkerGone
-from replicax._ps.remote_value import RemoteValueStatus
+from replicax._ps.queue.closures import Closure, ClosureQueue
+from replicax._ps.queue.gate import StalenessGate
+from replicax._ps.queue.lanes import Lanes, ServerGone, WorkerGone
+from replicax._ps.queue.remote_value import RemoteValueStatus
 
 from lane_fakes import lane_threads, raised
 

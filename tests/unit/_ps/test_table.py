@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.row_store import Column, ResidentRows
-from replicax._ps.rowwise import rowwise_optimizer
-from replicax._ps.spill import SpilledRows
-from replicax._ps.table import Table
+from replicax._ps.tables.row_store import Column, ResidentRows
+from replicax._ps.tables.rowwise import rowwise_optimizer
+from replicax._ps.tables.spill import SpilledRows
+from replicax._ps.tables.table import Table
 
 ROWS, DIM = 50, 3
 VALUES = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)

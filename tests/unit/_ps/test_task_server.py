@@ -13,10 +13,10 @@ import textwrap
 import pytest
 
 import replicax as rx
-from replicax._ps import task_server
-from replicax._ps.cluster import WORKER
-from replicax._ps.given_cluster import GivenCluster
-from replicax._ps.task_server import Server, interface_of, serve_this_task_if_member
+from replicax._ps.hosts import task_server
+from replicax._ps.hosts.cluster import WORKER
+from replicax._ps.hosts.given_cluster import GivenCluster
+from replicax._ps.hosts.task_server import Server, interface_of, serve_this_task_if_member
 from replicax.cluster_resolver import ClusterSpec, SimpleClusterResolver
 from replicax.launch._ports import free_ports
 

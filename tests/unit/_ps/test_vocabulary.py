@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replicax._ps.vocabulary import Vocabulary
+from replicax._ps.tables.vocabulary import Vocabulary
 
 
 def test_ids_get_rows_in_their_order():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
-from replicax._ps import work
-from replicax._ps.closures import Closure, ClosureQueue
-from replicax._ps.work import Work
+from replicax._ps.queue import work
+from replicax._ps.queue.closures import Closure, ClosureQueue
+from replicax._ps.queue.work import Work
 
 
 def test_closures_that_end_count(monkeypatch):

@@ -28,7 +28,7 @@ task_server.serve_this_task_if_member()
 """
 CHIEF = """
 import replicax as rx
-from replicax._ps.given_cluster import GivenCluster
+from replicax._ps.hosts.given_cluster import GivenCluster
 import tiny_member
 cluster = GivenCluster.described(rx.cluster_resolver.TFConfigClusterResolver())
 members = [("worker", 0), ("worker", 1), ("server", 0)]

@@ -1,0 +1,219 @@
+"""How workers divide a data set that they share, and the batches of a part of it.
+
+Four ways, the best that a data set allows. *runs*: the number of batches is known, and any of
+them can be gone to without making those before; a split is a run of batches, which a worker can
+read ahead. *files*: each split is some of the files, with batches of its own. *hint*: each is a
+`shard` that the data set says. *in turn*: nothing but reading shows what there is; every worker
+reads all of it, and computes with the batches that it was given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.errors import ClosureInputError, UsageError
+from replicax._input.dataset import DistributedDataset
+from replicax._input.source import Foreign, Once, as_dataset
+from replicax._ps.data.splits import Splits
+from replicax.data import UNKNOWN_CARDINALITY, AutoShardPolicy, Dataset, Options
+from replicax.data._node import Feed
+from replicax.data._nodes.ahead import read_ahead
+from replicax.data._nodes.map import Map
+from replicax.data._nodes.share import run_of
+from replicax.data._nodes.sources import Generated
+from replicax.data._nodes.workers import in_this_process
+from replicax.data._position import outline
+from replicax.data._rewrite import files_of, has_hint, with_file_shard, with_hinted_shard
+from replicax.data._seeds import drawn_seeds, rewritten
+from replicax.data._spec import own_copy
+
+if TYPE_CHECKING:
+    from replicax.data._node import Node
+
+_AHEAD = 2  # batches that a thread reads before they are asked for
+_SPLITS = 4  # for each worker there is; who comes later, or is quick, takes over halves
+_PARTS = 16  # of files, for each worker
+_ENDLESS = 16  # batches in a split of data without end
+
+
+@final
+@dataclass(frozen=True)
+class Division:
+    """How a data set is divided; the same for all workers.
+
+    Args:
+        by: "runs", "files", "hint" or "turn".
+        parts: How many parts there are whose batches are counted by themselves.
+        count: How many batches an epoch has, if that is known.
+        seeds: The seeds that nobody gave, as the coordinator has drawn them.
+        pipeline: The transformations by name.
+    """
+
+    by: str
+    parts: int
+    count: int | None
+    seeds: tuple[int, ...]
+    pipeline: str
+
+    @classmethod
+    def of(cls, dataset: Dataset, *, num_splits: int | None, workers: int) -> Division:
+        """The division of a data set.
+
+        Args:
+            dataset: What `divisible` gave.
+            num_splits: Into how many splits it is cut; None for a number that suits.
+            workers: How many workers there are.
+        """
+        node = _in_order(dataset)
+        asked = dataset.options().experimental_distribute.auto_shard_policy
+        files, count = files_of(node), node.cardinality
+        by, parts = "turn", 1
+        if asked is AutoShardPolicy.HINT and has_hint(node):
+            by, parts = "hint", num_splits or _SPLITS * workers
+        elif asked is not AutoShardPolicy.FILE and count != UNKNOWN_CARDINALITY and _is_quick(node):
+            by = "runs"
+        elif asked in (AutoShardPolicy.FILE, AutoShardPolicy.AUTO) and len(files) >= workers:
+            by, parts = "files", min(num_splits or _PARTS * workers, len(files))
+        known = count if count >= 0 and parts == 1 and by in ("runs", "turn") else None
+        return cls(by, parts, known, tuple(drawn_seeds(node)), outline(dataset.node))
+
+    def splits(self, num_splits: int | None, workers: int) -> Splits:
+        """The splits of a new epoch."""
+        if self.by in ("files", "hint"):
+            return Splits((part, 0, None) for part in range(self.parts))
+        if self.by == "turn" or self.count is None:
+            return Splits(further=(0, 1 if self.by == "turn" else _ENDLESS))
+        size = max(1, -(-self.count // (num_splits or _SPLITS * workers)))
+        starts = range(0, self.count, size)
+        return Splits((0, start, min(start + size, self.count or 0)) for start in starts)
+
+    def described(self) -> dict[str, Any]:
+        """What a position says of it."""
+        return {"by": self.by, "parts": self.parts, "seeds": list(self.seeds), "of": self.pipeline}
+
+    def resumed(self, state: Mapping[str, Any]) -> Division:
+        """The division of a position, whose random orders it goes on with.
+
+        Raises:
+            UsageError: If the position is one of another data set.
+        """
+        theirs = state.get("of"), state.get("by"), state.get("parts")
+        if theirs != (self.pipeline, self.by, self.parts):
+            raise UsageError(
+                "What was left of an epoch is gone on with on the same data set. Received: "
+                f"{theirs[0]} divided by {theirs[1]} into {theirs[2]}, for {self.pipeline} by "
+                f"{self.by} into {self.parts}. The numbers of its batches would mean other "
+                "examples. Make the same data set, with the same `num_splits`, or begin an epoch."
+            )
+        return dataclasses.replace(self, seeds=tuple(state["seeds"]))
+
+    def agreed(self, dataset: Dataset, worker: int) -> Node:
+        """The pipeline as a worker reads it, in the order that all have.
+
+        Raises:
+            ClosureInputError: If it is another one than on the coordinator.
+        """
+        node = _in_order(dataset)
+        mine = drawn_seeds(node)
+        count = node.cardinality
+        same = outline(dataset.node) == self.pipeline and len(mine) == len(self.seeds)
+        if not same or self.count not in (None, count):
+            raise ClosureInputError(
+                "A data set that workers share is the same on all of them. Received: "
+                f"{outline(dataset.node)} of {count} elements on worker {worker}, and "
+                f"{self.pipeline} of {self.count} on the coordinator. The numbers of its batches "
+                "would mean other examples. Let the function make the same data set everywhere."
+            )
+        dataset.epochs.reseed(dict(zip(mine, self.seeds, strict=True)))
+        return _in_order(dataset)
+
+    def batches(
+        self, node: Node, epoch: int, *, part: int, start: int, stop: int | None
+    ) -> tuple[int, int | None, Iterator[Any]]:
+        """Batches of a part, read ahead by a thread.
+
+        Args:
+            node: What `agreed` gave.
+            epoch: Which pass.
+            part: Which part.
+            start: The first batch that is wanted.
+            stop: The one behind the last.
+
+        Returns:
+            The number of the first batch that comes, of that behind the last, and the batches.
+        """
+        if self.by == "files":
+            node = with_file_shard(node, self.parts, part)
+        elif self.by == "hint":
+            node = with_hinted_shard(node, self.parts, part)
+        end = stop if self.by == "runs" else None
+        found = run_of(node, start, end)
+        return start if found else 0, end, read(found or node, epoch)
+
+
+def read(node: Node, epoch: int) -> Iterator[Any]:
+    """The elements of one pass, in memory of their own, read ahead by a thread."""
+    feed = Feed(node, (epoch,))
+
+    def make() -> Any:
+        for batch in feed.elements(1):
+            return own_copy(batch)
+        raise StopIteration
+
+    return read_ahead(make, _AHEAD)
+
+
+def whole(made: Any) -> Dataset:
+    """What a user gives workers to read, with whole batches: a worker is one replica."""
+    return as_dataset(made.sources[0] if isinstance(made, DistributedDataset) else made)
+
+
+def divisible(made: Any) -> Dataset:
+    """What a user wants to share out, as a data set that all workers read in one order.
+
+    Raises:
+        UsageError: If each worker might read something else.
+    """
+    if isinstance(made, list | tuple | Mapping | np.ndarray | jax.Array):
+        return as_dataset(made)
+    if isinstance(made, Dataset | DistributedDataset):
+        dataset = whole(made)
+        if not _has(dataset.node, (Generated, Foreign, Once)):
+            return dataset
+        what = "one made by a generator, or by another library"
+    else:
+        what = f"a {type(made).__name__}"
+    raise UsageError(
+        'With shard="dynamic" workers share a data set that each of them can read in the same '
+        f"order. Received: {what}. What it yields is known by running it only, and may be "
+        "something else on each worker. Pass an `rx.data.Dataset` of arrays, files or `range`, a "
+        'list of batches, or shard="off".'
+    )
+
+
+def _is_quick(node: Node) -> bool:
+    """Whether one gets to any element without making those before it."""
+    return run_of(node, 0, 1) is not None
+
+
+def _has(node: Node, kinds: tuple[type, ...]) -> bool:
+    return isinstance(node, kinds) or any(_has(inner, kinds) for inner in node.inputs)
+
+
+def _in_order(dataset: Dataset) -> Node:
+    """The pipeline as it is read, without what could give its elements another order."""
+    ordered = Options()
+    ordered.deterministic = True
+    node = in_this_process(dataset.with_options(ordered).prepared())
+    return rewritten(node, _ordered)
+
+
+def _ordered(node: Any) -> Node:
+    unordered = isinstance(node, Map) and node.ordered is False
+    return dataclasses.replace(node, ordered=True) if unordered else node

@@ -1,0 +1,272 @@
+"""Data sets that the workers read by themselves, as the coordinator sees them.
+
+Who reads them there is in `worker_data.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import cloudpickle
+import jax
+import numpy as np
+
+from replicax._core.errors import OutOfRangeError, UsageError
+from replicax._input.dataset import DistributedDataset
+from replicax._keras import _compat
+from replicax._keras.no_variables import variables_refused
+from replicax._keras.recorder import recorder_of
+from replicax._ps.data.division import Division, divisible, whole
+from replicax._ps.data.splits import Splits
+from replicax._ps.on_worker import on_worker
+from replicax.data._derive import Epochs
+from replicax.data._node import Feed
+
+if TYPE_CHECKING:
+    from replicax._ps.data.splits import Place
+    from replicax._ps.queue.closures import Closure
+
+_numbers = itertools.count()
+
+
+@final
+class Unused:
+    """Iterators and data sets that are no more: workers are told to let go of them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def when_gone(self, owner: Any, number: int) -> None:
+        """Note the number as soon as its owner is no more."""
+        weakref.finalize(owner, self.numbers.append, number).atexit = False
+
+
+@final
+class PerWorkerDataset:
+    """A data set of which every worker has its own copy, or its share; for closures.
+
+    Args:
+        make: Gives the data set, on a worker; or the data set itself.
+        shard: "off": each worker reads all of it. "dynamic": workers share the splits of it.
+        num_splits: Into how many splits it is cut; None for a number that suits.
+        workers: Says how many workers there are.
+        unused: Told when this, or an iterator of it, is no more.
+        change: Applied to each batch, on the worker.
+    """
+
+    def __init__(
+        self,
+        make: Any,
+        shard: str = "off",
+        *,
+        num_splits: int | None = None,
+        workers: Callable[[], int] = lambda: 1,
+        unused: Unused | None = None,
+        change: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if isinstance(make, DistributedDataset):
+            make = whole(make)
+        self.make, self.shard, self.change = make, shard, change
+        self.number = next(_numbers)
+        self.unused = unused or Unused()
+        self.unused.when_gone(self, self.number)
+        self._num_splits, self._workers = num_splits, workers
+        self._epochs = Epochs()
+        self.division: Division | None = None
+        if shard == "dynamic":
+            shared = divisible(self._made)
+            self._epochs = shared.epochs
+            self.division = Division.of(shared, num_splits=num_splits, workers=workers())
+        self.payload = _payload(make, change, self.division)
+
+    def __iter__(self) -> PerWorkerIterator:
+        return PerWorkerIterator(self, self.begin_epoch())
+
+    def __len__(self) -> int:
+        """How many batches an epoch has.
+
+        Raises:
+            TypeError: If that is not known, as Python wants it of `len`.
+        """
+        if self.num_batches is not None:
+            return self.num_batches
+        raise TypeError(
+            "A per-worker data set has a length if workers share it and its batches can be "
+            f"counted beforehand. Received: one with shard={self.shard!r}. Each worker has a copy "
+            "of its own, or only reading shows the end. Schedule closures until OutOfRangeError."
+        )
+
+    def __bool__(self) -> bool:
+        """Always true, as a data set is not nothing; without asking for its length."""
+        return True
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches an epoch has, if workers share it and that is known."""
+        return self.division.count if self.division is not None else None
+
+    def changed_by(self, change: Callable[[Any], Any]) -> PerWorkerDataset:
+        """The same data set, with another function for each batch."""
+        return PerWorkerDataset(
+            self.make,
+            self.shard,
+            num_splits=self._num_splits,
+            workers=self._workers,
+            unused=self.unused,
+            change=change,
+        )
+
+    def begin_epoch(self, after: int | None = None) -> int:
+        """The number of a new pass; with `after`, that one, and those that follow go on from it."""
+        return self._epochs.next(after)
+
+    def divide_like(self, division: Division) -> None:
+        """Divide it as another program did, from which it goes on."""
+        if division != self.division:
+            self.division, self.number = division, next(_numbers)
+            self.unused.when_gone(self, self.number)
+            self.payload = _payload(self.make, self.change, division)
+
+    def splits(self) -> Splits | None:
+        """The splits of a new epoch, if workers share it."""
+        if self.division is None:
+            return None
+        return self.division.splits(self._num_splits, self._workers())
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        with on_worker(0), variables_refused():
+            return self.make() if callable(self.make) else self.make
+
+    @functools.cached_property
+    def example(self) -> Any:
+        """A batch, for its shapes: made here, on the coordinator."""
+        with on_worker(0):
+            for batch in _first(self._made):
+                return batch if self.change is None else self.change(batch)
+        raise OutOfRangeError(
+            "A data set for closures has batches. Received: one without any. There is nothing to "
+            "train on. Check the function that makes it."
+        )
+
+    @functools.cached_property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return jax.tree.map(_shape_of, self.example)
+
+
+@final
+class PerWorkerIterator:
+    """An iterator on every worker; `next` of it is for closures.
+
+    Args:
+        dataset: What is read.
+        epoch: Which pass this is.
+    """
+
+    def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
+        self.dataset, self.epoch = dataset, epoch
+        self.number = next(_numbers)
+        self.splits = dataset.splits()
+        dataset.unused.when_gone(self, self.number)
+
+    @property
+    def shapes(self) -> Any:
+        """The shapes and types of a batch."""
+        return self.dataset.shapes
+
+    def __iter__(self) -> PerWorkerIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next_batch(self)
+
+    def get_next(self) -> Any:
+        """The next batch, in a closure."""
+        return next(self)
+
+    def place(self, closure: Closure, number: int, worker: int) -> Place | None:
+        """Where a closure finds the batch; None if its worker reads what comes next.
+
+        Raises:
+            OutOfRangeError: If there is none any more.
+        """
+        if self.splits is None:
+            return None
+        place = self.splits.give(closure, number, worker)
+        if place is None:
+            raise OutOfRangeError(
+                "A closure takes a batch that the epoch still has. Received: the end of epoch "
+                f"{self.epoch} of a data set that the workers share. All its batches have been "
+                "computed with, each of them once. Begin the next epoch with `iter(dataset)`; "
+                "`len(dataset)` says how many closures make one, if that is known."
+            )
+        return place
+
+    def get_state(self) -> dict[str, Any]:
+        """What is left of the epoch, of a data set that workers share.
+
+        Returns:
+            Numbers, lists and dicts, to be given to `set_state`, also of another program. Closures
+            that have not ended count as not begun: call `join` first.
+        """
+        division, splits = self._shared()
+        return {"epoch": self.epoch, **division.described(), **splits.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `get_state` was called; the epochs that follow come after that one.
+
+        Raises:
+            UsageError: If it was called on another data set.
+        """
+        division, _ = self._shared()
+        self.dataset.divide_like(division.resumed(state))
+        self.epoch = self.dataset.begin_epoch(after=state["epoch"])
+        self.splits = Splits(state["left"], further=state["further"])
+
+    def _shared(self) -> tuple[Division, Splits]:
+        if self.dataset.division is None or self.splits is None:
+            raise UsageError(
+                "What is left of an epoch is known of data that workers share. Received: a "
+                f"per-worker iterator with shard={self.dataset.shard!r}. Each worker reads a copy "
+                'of its own, at its own pace. Create it with shard="dynamic".'
+            )
+        return self.dataset.division, self.splits
+
+
+def next_batch(source: Any) -> Any:
+    """The next batch of a per-worker iterator, in the closure that is traced now."""
+    recorder = recorder_of(_compat.get_stateless_scope())
+    if recorder is None:
+        raise UsageError(
+            "The data of workers is read by closures. Received: `next` of a per-worker "
+            "iterator outside a scheduled function. Each worker has an iterator of its own, "
+            "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
+            "`next` in the function."
+        )
+    return recorder.next_batch(source)
+
+
+def _payload(*parts: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(parts)
+    except Exception as error:
+        raise UsageError(
+            "A data set that workers read can be sent to them. Received: "
+            f"{type(error).__name__}: {error}. A generator, a lock or an open file exists in one "
+            "process only. Pass a function that makes the data set, and make it there."
+        ) from error
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    array = np.asarray(leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+
+def _first(made: Any) -> Any:
+    """The first batch of a data set, and no pass begun that would count as one."""
+    return Feed(whole(made).prepared().sample, (0,)).elements(1)

@@ -1,0 +1,81 @@
+"""`SplitReader`: the batches that one worker was given of an epoch, whatever their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from replicax._ps.data.splits import Place
+
+_OPEN = 3  # runs: as many as a worker has lanes, and one that was just begun
+
+
+class PartEnded(Exception):
+    """A part has fewer batches than was thought.
+
+    Args:
+        length: How many it has at most.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
+
+
+@final
+@dataclass
+class _Run:
+    part: int
+    next: int
+    stop: int | None
+    batches: Iterator[Any]
+
+
+@final
+class SplitReader:
+    """Reads forward; what it passes on its way and was promised to another closure is kept.
+
+    Args:
+        begin: Called with a place; gives the number of a batch, there or before, that of the end if
+            it is not the end of the part, and the batches between.
+    """
+
+    def __init__(self, begin: Callable[[Place], tuple[int, int | None, Iterator[Any]]]) -> None:
+        self._begin = begin
+        self._runs: list[_Run] = []
+        self._kept: dict[tuple[int, int], Any] = {}
+
+    def batch(self, place: Place) -> Any:
+        """The batch at a place.
+
+        Raises:
+            PartEnded: If there is none.
+        """
+        wanted = place.part, place.number
+        if wanted in self._kept:
+            return self._kept.pop(wanted)
+        run = self._run_to(place)
+        while True:
+            try:
+                batch = next(run.batches)
+            except StopIteration:
+                self._runs.remove(run)
+                raise PartEnded(run.next) from None
+            here, run.next = (run.part, run.next), run.next + 1
+            if here == wanted:
+                break
+            if here in place.keep:
+                self._kept[here] = batch
+        self._kept = {key: kept for key, kept in self._kept.items() if key in place.keep}
+        return batch
+
+    def _run_to(self, place: Place) -> _Run:
+        for run in self._runs:
+            behind = run.stop is not None and place.number >= run.stop
+            if run.part == place.part and run.next <= place.number and not behind:
+                return run
+        run = _Run(place.part, *self._begin(place))
+        self._runs = [*self._runs[1 - _OPEN :], run]
+        return run

@@ -1,0 +1,254 @@
+"""The data that a worker reads by itself for its closures; the coordinator's side is in
+`per_worker_dataset.py`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import cloudpickle
+import jax
+import numpy as np
+
+from replicax._core.errors import ClosureInputError, OutOfRangeError
+from replicax._keras.no_variables import variables_refused
+from replicax._ps.data.division import Division, divisible, read, whole
+from replicax._ps.data.split_reader import PartEnded, SplitReader
+from replicax._ps.data.splits import Place
+from replicax._ps.on_worker import on_worker
+from replicax.data._seeds import drawn_seeds, with_seeds
+
+if TYPE_CHECKING:
+    from replicax.data._node import Node
+
+_REMEMBERED = 64  # closures that have not ended here, and might be run again
+
+
+class NeedsProgram(Exception):
+    """A batch has other shapes than the program that is to read it.
+
+    Args:
+        source: The number of the batch among those of the closure.
+        shapes: The batch's shapes and types.
+    """
+
+    def __init__(self, source: int, shapes: list[Any]) -> None:
+        super().__init__(source, shapes)
+        self.source, self.shapes = source, shapes
+
+
+class Ended(Exception):
+    """A closure was to find a batch where there is none.
+
+    Args:
+        source: The number of the batch among those of the closure.
+        length: How many batches there are at most.
+    """
+
+    def __init__(self, source: int, length: int) -> None:
+        super().__init__(source, length)
+        self.source, self.length = source, length
+
+
+class Reader(Protocol):
+    """What an iterator of the coordinator is on a worker."""
+
+    def batch(self, place: Place) -> Any:
+        """The batch at a place; of an own copy of the data, the next one."""
+        ...
+
+
+@final
+class Readers:
+    """The iterators of one worker, and the batches that its closures have taken.
+
+    Args:
+        worker: Which worker it is.
+    """
+
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
+        self._lock = threading.Lock()
+        self._payloads: dict[int, bytes] = {}
+        self._data: dict[int, Copy | Shared] = {}
+        self._readers: dict[int, Reader] = {}
+        # One for each iterator: a closure that waits for slow data holds up none with other data.
+        self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._taken: OrderedDict[int, list[Any]] = OrderedDict()
+
+    def add(self, number: int, payloads: Sequence[Any]) -> bool:
+        """Take a data set, if one is sent; whether it is there."""
+        with self._lock:
+            for payload in payloads:
+                self._payloads.setdefault(number, bytes(payload))
+            return number in self._payloads
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Let go of iterators and data sets."""
+        with self._lock:
+            for number in numbers:
+                for held in (self._payloads, self._data, self._readers, self._reading):
+                    held.pop(number, None)
+
+    def forget(self, closure: int) -> None:
+        """A closure is finished: its batches will not be asked for again."""
+        with self._lock:
+            self._taken.pop(closure, None)
+
+    def batches(
+        self, closure: int, wanted: Sequence[Any], sources: Sequence[Any]
+    ) -> list[np.ndarray]:
+        """The leaves of a closure's batches; again the same ones if it is run again.
+
+        Args:
+            closure: Its number.
+            wanted: The shapes and types of the leaves of each batch.
+            sources: For each batch the number of the iterator and of its data set, the epoch, and
+                the place, if workers share the data.
+
+        Raises:
+            NeedsProgram: If a batch has other shapes than the program.
+            Ended: If there is no batch at its place.
+            OutOfRangeError: If there is no batch any more.
+            ClosureInputError: If the data set cannot be made.
+        """
+        leaves: list[np.ndarray] = []
+        if not wanted:
+            return leaves
+        with self._lock:
+            taken = self._taken.setdefault(closure, [])
+        for number, shapes in enumerate(wanted):
+            if len(taken) <= number:
+                with self._lock:
+                    reading = self._reading[sources[number][0]]
+                with reading:
+                    if len(taken) <= number:  # a broken connection may bring a closure twice
+                        taken.append(self._next(number, *sources[number]))
+            if not _fits(taken[number], shapes):
+                raise NeedsProgram(number, [[list(x.shape), str(x.dtype)] for x in taken[number]])
+            leaves += taken[number]
+        with self._lock:
+            while len(self._taken) > _REMEMBERED:
+                self._taken.popitem(last=False)
+        return leaves
+
+    def _next(self, source: int, iterator: int, data: int, epoch: int, place: Any) -> list[Any]:
+        with on_worker(self._worker):
+            reader = self._readers.get(iterator)
+            if reader is None:
+                reader = self._readers[iterator] = self._made(data).begin(epoch)
+            try:
+                batch = reader.batch(_place(place))
+            except PartEnded as end:
+                raise Ended(source, end.length) from None
+            except StopIteration:
+                raise OutOfRangeError(
+                    "A closure takes a batch that its worker's data set has. Received: the end of "
+                    f"the data of worker {self._worker}. Each worker reads its own copy of the "
+                    "data set. Repeat the data set, or schedule as many closures as are wanted."
+                ) from None
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(batch)]
+
+    def _made(self, number: int) -> Copy | Shared:
+        if number not in self._data:
+            try:
+                make, change, division = cloudpickle.loads(self._payloads[number])
+                kind: Any = Copy if division is None else Shared
+                self._data[number] = kind(make, change, division, self._worker)
+            except Exception as error:
+                raise ClosureInputError(
+                    "The data set of a closure has to be made before the closure can run. "
+                    f"Received: {error!r} on worker {self._worker}. The function that makes it "
+                    "runs on every worker. Mend the function; files that it reads have to be "
+                    "there as well."
+                ) from error
+        return self._data[number]
+
+
+def _fits(leaves: Sequence[np.ndarray], shapes: Sequence[Any]) -> bool:
+    return len(leaves) == len(shapes) and all(
+        leaf.shape == tuple(shape) and leaf.dtype == np.dtype(dtype)
+        for leaf, (shape, dtype) in zip(leaves, shapes, strict=True)
+    )
+
+
+@final
+class Copy:
+    """A data set of which this worker reads all.
+
+    Args:
+        make: The data set, or a function that makes it.
+        change: Applied to each batch, or None.
+    """
+
+    def __init__(self, make: Any, change: Any, division: None, worker: int) -> None:
+        self._make, self._change = make, change
+        self._made, self._worker = _made(make), worker
+
+    def begin(self, epoch: int) -> Reader:
+        """Begin a pass."""
+        if epoch and isinstance(self._made, Iterator):
+            self._made = _made(self._make)  # there is one pass over what the function has made
+        node = in_own_order(whole(self._made).prepared(), self._worker)
+        return _InOrder(read(node, epoch), self._change)
+
+
+@final
+class _InOrder:
+    def __init__(self, batches: Iterator[Any], change: Callable[[Any], Any] | None) -> None:
+        self._batches, self._change = batches, change
+
+    def batch(self, place: Place) -> Any:
+        batch = next(self._batches)
+        return batch if self._change is None else self._change(batch)
+
+
+@final
+class Shared:
+    """A data set that this worker shares with the others.
+
+    Args:
+        make: The data set, or a function that makes it.
+        change: Applied to each batch, or None.
+        division: How it is divided.
+        worker: Which worker this is.
+    """
+
+    def __init__(self, make: Any, change: Any, division: Division, worker: int) -> None:
+        self._division, self._change = division, change
+        self._node = division.agreed(divisible(_made(make)), worker)
+
+    def begin(self, epoch: int) -> Reader:
+        """Begin a pass."""
+        node, division, change = self._node, self._division, self._change
+
+        def begin(place: Place) -> Any:
+            start, stop, batches = division.batches(
+                node, epoch, part=place.part, start=place.number, stop=place.stop
+            )
+            return start, stop, batches if change is None else map(change, batches)
+
+        return SplitReader(begin)
+
+
+def _place(told: Any) -> Any:
+    if told is None:
+        return None
+    part, number, stop, others = told
+    return Place(part, number, stop, tuple(map(tuple, others)))
+
+
+def _made(make: Any) -> Any:
+    with variables_refused():
+        return make() if callable(make) else make
+
+
+def in_own_order(node: Node, worker: int) -> Node:
+    """Data that is shuffled in another way on each worker, unless its user gave a seed."""
+    drawn = drawn_seeds(node) if worker else []
+    seeds = {
+        seed: int(np.random.SeedSequence([seed, worker]).generate_state(1)[0]) for seed in drawn
+    }
+    return with_seeds(node, seeds) if drawn else node

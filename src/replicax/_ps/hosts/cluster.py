@@ -1,0 +1,159 @@
+"""What all clusters of parameter servers have in common: `Member`, and the protocol `Cluster`.
+
+A *member* is a process that serves: a server, which holds variables, or a worker, which runs
+closures. What it does is in `member.py`. Where members run, and who brings dead ones back, is what
+the kinds of clusters differ in: `thread_cluster.py`, `started_cluster.py`, `given_cluster.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, final
+
+SERVER, WORKER = "server", "worker"
+# What TensorFlow calls them, in TF_CONFIG and in messages.
+JOBS = {SERVER: "ps", WORKER: "worker"}
+ROLES = {job: role for role, job in JOBS.items()}
+
+# By name: who starts members does not import what they are made of, and a test may have others.
+START_MEMBER = "replicax._ps.hosts.member:start_member"
+
+_MOST_LOCAL_WORKERS = 8
+_WORKERS_PER_SERVER = 4
+
+
+@final
+@dataclass(frozen=True)
+class Member:
+    """Where a member can be reached now.
+
+    Args:
+        role: `"server"` or `"worker"`.
+        index: Its number among those of its role, from 0.
+        addresses: All of one listener, such as `tcp://127.0.0.1:4000`; see `wire`.
+        incarnation: How often it was seen to have come back; what it held before is lost.
+    """
+
+    role: str
+    index: int
+    addresses: tuple[str, ...]
+    incarnation: int
+
+    @property
+    def task(self) -> str:
+        """Its name as TensorFlow writes it: `/job:ps/task:0`."""
+        return task_name(self.role, self.index)
+
+
+class Cluster(Protocol):
+    """Where members are, and how dead ones come back."""
+
+    secret: bytes
+    num_servers: int
+    num_workers: int
+
+    def member(
+        self, role: str, index: int, *, after: int = -1, timeout: float | None = None
+    ) -> Member:
+        """Wait for an incarnation of a member that is newer than `after`.
+
+        Raises:
+            UnavailableError: If none comes in time, or none will ever come.
+        """
+        ...
+
+    def kill(self, role: str, index: int) -> None:
+        """End a member hard that does not answer, so that it comes back anew."""
+        ...
+
+    def add_worker(self) -> int:
+        """Let the cluster grow by a worker, and give its index."""
+        ...
+
+    def close(self) -> None:
+        """End everything that the cluster has started."""
+        ...
+
+
+class Endpoint(Protocol):
+    """A member as who started it in its process sees it."""
+
+    addresses: tuple[str, ...]
+
+    def wait(self) -> None:
+        """Wait until the coordinator has said goodbye, or somebody has closed it."""
+        ...
+
+    def close(self) -> None:
+        """End it, and let `wait` return."""
+        ...
+
+
+class StartMember(Protocol):
+    """Starts a member in this process; returns when it listens."""
+
+    def __call__(
+        self,
+        role: str,
+        index: int,
+        secret: bytes,
+        settings: Mapping[str, Any],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        at: str = "",
+    ) -> Endpoint: ...
+
+
+class Size(NamedTuple):
+    """How large a local cluster is, and how many threads each worker has for itself."""
+
+    servers: int
+    workers: int
+    threads: int
+
+
+def local_size(cores: int) -> Size:
+    """The size of a local cluster on a machine with so many cores.
+
+    At least two workers: with one, nothing would be asynchronous, and on few cores the second
+    computes while the first one waits for a server. Not more than eight: each has a Python, a JAX
+    and compiled programs of its own, about half a gigabyte, and all wait for the same memory bus.
+    A server waits most of the time, so it has no core for itself; one serves four workers.
+
+    Example:
+        >>> from replicax._ps.hosts.cluster import local_size
+        >>> local_size(2)
+        Size(servers=1, workers=2, threads=1)
+        >>> local_size(32)
+        Size(servers=2, workers=8, threads=4)
+    """
+    workers = min(max(2, cores - 1), _MOST_LOCAL_WORKERS)
+    servers = -(-workers // _WORKERS_PER_SERVER)
+    return Size(servers, workers, max(1, cores // workers))
+
+
+def task_name(role: str, index: int) -> str:
+    """A member's name as TensorFlow writes it."""
+    return f"/job:{JOBS[role]}/task:{index}"
+
+
+def place_of(role: str, index: int, at: str = "") -> str:
+    """A member's place in its cluster, which it proves to whoever connects.
+
+    Args:
+        role: `"server"` or `"worker"`.
+        index: Its number.
+        at: Its address, where the description of the cluster has one: several clusters of one user
+            may have one secret.
+    """
+    return f"{task_name(role, index)}@{at}" if at else task_name(role, index)
+
+
+def load_starter(name: str) -> StartMember:
+    """Import what starts members, from `module:function`."""
+    module, _, function = name.partition(":")
+    starter: Callable[..., Endpoint] = getattr(importlib.import_module(module), function)
+    return starter

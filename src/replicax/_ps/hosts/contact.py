@@ -1,0 +1,138 @@
+"""What every member says of itself, and how it is told to go: both ends of it.
+
+A cluster whose processes somebody else starts finds out in this way who listens where.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from replicax._ps.hosts.encryption import client_context
+from replicax._ps.wire import Link
+
+ABOUT, GOODBYE = "about", "goodbye"
+
+
+class About(NamedTuple):
+    """Who listens at an address.
+
+    Args:
+        role: `"server"` or `"worker"`.
+        index: Its number.
+        life: What no other process has, nor this one when it is started again.
+        addresses: All of its listener.
+        process: Its number, on its machine.
+        began: When the process began, as its kernel counts; empty if it does not say.
+    """
+
+    role: str
+    index: int
+    life: str
+    addresses: tuple[str, ...]
+    process: int
+    began: str
+
+
+@final
+class Presence:
+    """The member's end: that it is there, and for how long.
+
+    Args:
+        role: `"server"` or `"worker"`.
+        index: Its number.
+    """
+
+    def __init__(self, role: str, index: int) -> None:
+        self.addresses: tuple[str, ...] = ()  # known as soon as it listens
+        self._who = (role, index)
+        self._life = secrets.token_hex(8)
+        self._left = threading.Event()
+
+    def answer(self, op: str) -> dict[str, Any] | None:
+        """Answer a request, if it is one of these; else None."""
+        if op == GOODBYE:
+            self.leave()
+            return {}
+        if op != ABOUT:
+            return None
+        process = os.getpid()
+        role, index = self._who
+        about = About(role, index, self._life, self.addresses, process, beginning_of(process))
+        return about._asdict()
+
+    def leave(self) -> None:
+        """Go: let `wait` return."""
+        self._left.set()
+
+    def wait(self) -> None:
+        """Wait until somebody has said goodbye, or `leave` was called."""
+        self._left.wait()
+
+
+def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
+    """Ask who listens at an address, which has its place.
+
+    Raises:
+        LinkLost: If nobody answers.
+        Refused: If it has another secret, or another place.
+    """
+    about = _ask(address, secret, ABOUT, timeout)
+    return About(**{**about, "addresses": tuple(about["addresses"])})
+
+
+def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
+    """Let who listens at an address go.
+
+    Raises:
+        LinkLost: If nobody answers.
+        Refused: If it has another secret.
+    """
+    _ask(address, secret, GOODBYE, timeout)
+
+
+def kill(about: About) -> bool:
+    """End the process that a member was, if it is on this machine and still the same.
+
+    Its number alone could be another's by now, or that of another container.
+
+    Returns:
+        Whether there was such a process.
+    """
+    if not about.began or not hasattr(os, "pidfd_open"):
+        return False
+    with suppress(OSError):
+        handle = os.pidfd_open(about.process)  # from here on, the number stays its own
+        try:
+            if beginning_of(about.process) == about.began:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
+def beginning_of(process: int) -> str:
+    """When a process began, in ticks since the machine did; empty if there is no way to know."""
+    with suppress(OSError):
+        # The name, in parentheses, may hold anything; the beginning is the 20th after it.
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return ""
+
+
+def _ask(address: str, secret: bytes, op: str, timeout: float) -> dict[str, Any]:
+    # A process that stands still is connected to all the same; and its answer never comes.
+    link = Link.connect([address], secret, timeout=timeout, tls=client_context())
+    timer = threading.Timer(timeout, link.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        return link.call(op).head
+    finally:
+        timer.cancel()
+        link.close()

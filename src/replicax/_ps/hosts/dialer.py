@@ -1,0 +1,80 @@
+"""How members of a cluster are reached: with its secret, for a run, and encrypted if so set."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from replicax._ps.hosts.cluster import place_of
+from replicax._ps.hosts.encryption import client_context
+from replicax._ps.wire import Link, LinkLost, RemoteError
+
+PATIENCE = 10.0  # seconds until a connection stands
+
+
+@final
+@dataclass(frozen=True)
+class Dialer:
+    """Connects to members.
+
+    Args:
+        secret: What the cluster's members know.
+        run: The name of the run; each coordinator has its own.
+        hello: Who this is.
+        settings: Gives what a member is told that may not have begun this run; None to tell
+            nothing.
+    """
+
+    secret: bytes = field(repr=False)
+    run: str
+    hello: dict[str, Any]
+    settings: Callable[[], bytes] | None = field(default=None, repr=False)
+
+    @property
+    def _place(self) -> str:
+        role = self.hello["role"]
+        return place_of(role, self.hello["index"]) if "index" in self.hello else f"/job:{role}"
+
+    @property
+    def bare(self) -> Dialer:
+        """One that tells nothing."""
+        return dataclasses.replace(self, settings=None)
+
+    def __call__(self, addresses: Sequence[str]) -> Link:
+        """A link to the member that listens there."""
+        link = Link.connect(
+            addresses,
+            self.secret,
+            hello={**self.hello, "run": self.run},
+            place=self._place,
+            timeout=PATIENCE,
+            tls=client_context(),
+        )
+        if self.settings is not None:
+            try:
+                link.call("configure", {}, [self.settings()])
+            except BaseException:
+                link.close()
+                raise
+        return link
+
+    def is_there(self, addresses: Sequence[str]) -> bool:
+        """Whether the member that listens there answers."""
+        try:
+            link = self.bare(addresses)
+        except (LinkLost, OSError):
+            return False
+        timer = threading.Timer(PATIENCE, link.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            link.call("ping")
+            return True
+        except (LinkLost, RemoteError):
+            return False
+        finally:
+            timer.cancel()
+            link.close()

@@ -1,0 +1,240 @@
+"""The process that members on this machine are forked from: it starts them, and watches over them.
+
+It imports what members are made of once, for all of them: a fork listens in some hundredths of a
+second. Nothing here may start JAX, or threads, of which a fork would have none.
+
+`started_cluster.py` runs it and says what to do, in the same lines as it says to `ray_host.py`. The
+input ends when the program has closed the cluster, and when it is killed; then all of this session
+does. When this process is killed, its members end by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from os import _exit as end_at_once  # documented, in spite of its name
+from typing import TYPE_CHECKING, Any, Never, final
+
+import numpy as np
+
+from replicax._ps.hosts.cluster import SERVER, WORKER, load_starter
+from replicax._ps.hosts.session import end_session
+
+if TYPE_CHECKING:
+    from replicax._ps.hosts.cluster import Endpoint, StartMember
+
+_LOOK_AT_PARENT = 1.0
+_PAUSE = 0.5  # seconds, before one is started again that has died while it was starting
+_LOOPBACK = "127.0.0.1"
+_BYTES = 1 << 16
+_LINES = 30
+
+
+def main() -> None:
+    """Read what is to be started, start it, and do what the input says until it ends."""
+    parent = os.getppid()
+    output = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what members print is not for the program that reads us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(0, "rb", buffering=0, closefd=False) as given:
+        plan = json.loads(given.readline())
+    host = _Host(plan, output, parent)
+    signal.signal(signal.SIGTERM, lambda *_: host.end())
+    host.begin()
+    host.serve()
+
+
+@final
+@dataclass
+class _Child:
+    """A process that a member lives in.
+
+    Args:
+        role: The member's role.
+        index: Its number.
+        incarnation: How many were before it.
+        told: From where we read what it says; None when it has said it, or ended.
+        said: That it listens, or why it cannot; None before.
+    """
+
+    role: str
+    index: int
+    incarnation: int
+    told: int | None
+    said: dict[str, Any] | None = None
+    heard: bytes = b""
+
+    def hear(self) -> bool:
+        """Take what it says: one line. Whether it is there now."""
+        assert self.told is not None
+        data = os.read(self.told, _BYTES)
+        self.heard += data
+        if data and not data.endswith(b"\n"):
+            return False
+        os.close(self.told)
+        self.told = None
+        if data:
+            self.said = json.loads(self.heard)
+        return self.said is not None
+
+
+@final
+class _Host:
+    """What has been started, and what becomes of it.
+
+    Args:
+        plan: What `started_cluster.py` has written.
+        output: Where it reads.
+        parent: The process that it is in.
+    """
+
+    def __init__(self, plan: dict[str, Any], output: Any, parent: int) -> None:
+        self._plan, self._output, self._parent = plan, output, parent
+        self._starter: StartMember | None = None
+        self._children: dict[int, _Child] = {}
+        self._input = b""
+        # While we have the other end open, members know that we are there.
+        self._alive, self._held = os.pipe()
+        self._woken, waking = os.pipe()
+        os.set_blocking(waking, False)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored wakes nobody
+
+    def begin(self) -> None:
+        """Import what members are made of, and start all of them."""
+        try:
+            self._starter = load_starter(self._plan["starter"])
+        except Exception as error:  # of what it imports: whoever waits has to know
+            self._tell({"event": "failed", "text": _last_lines(error)})
+            return
+        for role in (SERVER, WORKER):
+            for index in range(self._plan["members"][role]["count"]):
+                self._start(role, index, 0)
+
+    def serve(self) -> None:
+        """Look after members until the input has ended, or our parent has.
+
+        A process that the program has forked would hold the input open.
+        """
+        while os.getppid() == self._parent:
+            told = {child.told: child for child in self._children.values() if child.told}
+            ready, _, _ = select.select([0, self._woken, *told], [], [], _LOOK_AT_PARENT)
+            if 0 in ready and not self._obey():
+                break
+            for child in (told[end] for end in ready if end in told):
+                if child.hear():
+                    self._introduce(child)
+            if self._woken in ready:
+                os.read(self._woken, _BYTES)
+                self._replace_the_dead()
+        self.end()
+
+    def end(self) -> Never:
+        """End everything, and this process."""
+        end_session(os.getsid(0))
+        shutil.rmtree(self._plan["folder"], ignore_errors=True)
+        end_at_once(0)
+
+    def _obey(self) -> bool:
+        """Do what is ordered; whether there may be more."""
+        data = os.read(0, _BYTES)
+        *lines, self._input = (self._input + data).split(b"\n")
+        for order in map(json.loads, lines):
+            if order["do"] == "add":
+                self._start(WORKER, order["index"], 0)
+            else:
+                self._kill(order["role"], order["index"])
+        return bool(data)
+
+    def _start(self, role: str, index: int, incarnation: int, *, pause: float = 0.0) -> None:
+        if self._starter is None:
+            return
+        told, telling = os.pipe()
+        process = os.fork()
+        if process == 0:
+            for ours in (told, self._held, self._output.fileno()):
+                os.close(ours)
+            kind, secret = self._plan["members"][role], bytes.fromhex(self._plan["secret"])
+            start = partial(self._starter, role, index, secret, kind["settings"], host=_LOOPBACK)
+            _be_member(start, telling, alive=self._alive, pause=pause)
+        os.close(telling)
+        self._children[process] = _Child(role, index, incarnation, told)
+
+    def _introduce(self, child: _Child) -> None:
+        who = {"role": child.role, "index": child.index}
+        said = child.said or {}
+        if "addresses" in said:
+            self._tell({"event": "member", **who, **said, "incarnation": child.incarnation})
+        else:
+            self._tell({"event": "lost", **who, **said})
+
+    def _replace_the_dead(self) -> None:
+        """Start those again that have ended, but for those that said why they cannot start."""
+        for process, child in list(self._children.items()):
+            if os.waitpid(process, os.WNOHANG)[0] == 0:
+                continue
+            del self._children[process]
+            if child.told is not None and child.hear():
+                self._introduce(child)
+            if child.said is None:
+                self._start(child.role, child.index, child.incarnation, pause=_PAUSE)
+            elif "addresses" in child.said:
+                self._start(child.role, child.index, child.incarnation + 1)
+
+    def _kill(self, role: str, index: int) -> None:
+        for process, child in self._children.items():
+            if (child.role, child.index) == (role, index):
+                os.kill(process, signal.SIGKILL)  # the number is its own until it is waited for
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        try:
+            self._output.write(json.dumps(event) + "\n")
+        except OSError:  # nobody reads any more
+            self.end()
+
+
+def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause: float) -> Never:
+    """What a fork does: it is a member until it is killed, or who has forked it has ended."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        np.random.seed()  # else all forks would draw the same numbers; Python's own differ
+        threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+        time.sleep(pause)  # one that dies at its start, again and again, must not fill a core
+        with os.fdopen(telling, "w") as line:
+            try:
+                endpoint = start()
+                said: dict[str, Any] = {"addresses": list(endpoint.addresses)}
+            except Exception as error:
+                said = {"text": _last_lines(error)}
+            line.write(json.dumps(said) + "\n")
+        if "addresses" in said:
+            threading.Event().wait()
+    finally:
+        end_at_once(1)
+
+
+def _end_with(alive: int) -> None:
+    """End this process when nobody has the other end any more."""
+    os.read(alive, 1)
+    end_at_once(1)
+
+
+def _last_lines(error: BaseException) -> str:
+    return "\n".join("".join(traceback.format_exception(error)).splitlines()[-_LINES:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""A cluster whose processes somebody else starts, and starts again: where they are is described.
+
+Each of them runs `rx.Server(...).join()`, or creates the same strategy; see `task_server.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, final
+
+from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
+from replicax._net import is_loopback
+from replicax._ps.hosts.cluster import JOBS, ROLES, Member, place_of, task_name
+from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
+from replicax._ps.hosts.secret import cluster_secret, host_of
+from replicax._ps.wire import LinkLost, at_place
+
+if TYPE_CHECKING:
+    from replicax.cluster_resolver import ClusterResolver, ClusterSpec
+
+_log = logging.getLogger("replicax")
+_ALLOWED = ("chief", "worker", "ps", "evaluator")
+_ALONE = ("chief", "evaluator")
+_PATIENCE = 3600.0  # as TensorFlow: somebody may have to look after a machine first
+_SECONDS_TO_ANSWER = 5.0
+_SECONDS_TO_PART = 2.0
+_BETWEEN_LOOKS = 0.1
+_SECONDS_OF_SILENCE = 10.0
+
+
+@final
+class GivenCluster:
+    """Members at addresses that do not change.
+
+    Args:
+        spec: The cluster; the jobs `ps` and `worker` are its members.
+        secret: What lets the members trust each other.
+
+    Raises:
+        ClusterSpecError: If the cluster has other jobs than TensorFlow's, no ps or no worker, or
+            does not know where each of them is.
+    """
+
+    def __init__(self, spec: ClusterSpec, secret: bytes) -> None:
+        check_spec(spec)
+        self.secret = secret
+        self.num_servers = spec.num_tasks("ps")
+        self.num_workers = spec.num_tasks("worker")
+        self._spec = spec
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, int], About] = {}
+        self._incarnations: dict[tuple[str, int], int] = {}
+        self._given_up: set[tuple[str, int]] = set()
+
+    @classmethod
+    def described(cls, resolver: ClusterResolver) -> GivenCluster:
+        """The cluster that a resolver describes, with the secret that is found here.
+
+        Raises:
+            ClusterSpecError: If there is none, or the description is not that of such a cluster.
+        """
+        spec = resolver.cluster_spec()
+        check_spec(spec)
+        return cls(spec, cluster_secret(spec))
+
+    def member(
+        self, role: str, index: int, *, after: int = -1, timeout: float | None = None
+    ) -> Member:
+        """See `Cluster.member`. Without a timeout it waits for an hour, as TensorFlow does.
+
+        Raises:
+            UnavailableError: If none comes in time.
+            Refused: If somebody else listens there, or it has another secret.
+        """
+        address = self._spec.task_address(JOBS[role], index)
+        seconds = _PATIENCE if timeout is None else timeout
+        for left in _looks(seconds, f"{JOBS[role]} {index} at {address}"):
+            try:
+                there = self._address(role, index)
+                found = ask_about(there, self.secret, timeout=min(left, _SECONDS_TO_ANSWER))
+            except LinkLost:
+                continue
+            member = self._note(role, index, found)
+            if member.incarnation > after:
+                return member
+        raise UnavailableError(
+            "Every process of the cluster is started by somebody, and started again when it has "
+            f"ended. Received: no {'other ' if after >= 0 else ''}{JOBS[role]} {index} at "
+            f"{address} within {seconds:g} seconds. Nobody here can start it. Start the same "
+            "program there, with the same cluster and the same secret.",
+            task_name(role, index),
+        )
+
+    def kill(self, role: str, index: int) -> None:
+        """End a member hard, if its process is on this machine.
+
+        Elsewhere it can only be given up: if it answers again, it counts as a new one.
+        """
+        with self._lock:
+            last = self._last.get((role, index))
+            near = is_loopback(host_of(self._spec, JOBS[role], index))
+            if last is not None and not (near and kill(last)):
+                self._given_up.add((role, index))
+
+    def add_worker(self) -> int:
+        """Refused: somebody else starts the processes.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            "The description of a cluster says how many workers there are. "
+            f"Received: a worker in addition to {self._spec}. Nobody here can start its process. "
+            "Add its address for all processes and start again, or let Ray run the cluster."
+        )
+
+    def close(self) -> None:
+        """Say goodbye to all members, so that their processes end, as far as they answer."""
+        addresses = [
+            self._address(role, index)
+            for job, role in ROLES.items()
+            for index in self._spec.task_indices(job)
+        ]
+        threads = [
+            threading.Thread(target=self._part, args=(address,), daemon=True)
+            for address in addresses
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _note(self, role: str, index: int, found: About) -> Member:
+        """Count whoever is there: another process, or one that had been given up, is a new one."""
+        who = (role, index)
+        with self._lock:
+            before = self._last.get(who)
+            if before is None or before.life != found.life or who in self._given_up:
+                self._incarnations[who] = self._incarnations.get(who, -1) + 1
+                self._given_up.discard(who)
+            self._last[who] = found
+            # By the name that the description has: what the process calls its host may be unknown.
+            near = tuple(address for address in found.addresses if address.startswith("unix://"))
+            addresses = (*near, self._address(role, index))
+            return Member(role, index, addresses, self._incarnations[who])
+
+    def _address(self, role: str, index: int) -> str:
+        at = self._spec.task_address(JOBS[role], index)
+        return at_place(f"tcp://{at}", place_of(role, index, at))
+
+    def _part(self, address: str) -> None:
+        try:
+            say_goodbye(address, self.secret, timeout=_SECONDS_TO_PART)
+        except Exception as error:  # it is gone, or stands still, or is no member: it is not ours
+            _log.info("No goodbye to %s: %s", address, error)
+
+
+def check_spec(spec: ClusterSpec) -> None:
+    """Refuse a cluster that is none of parameter servers.
+
+    Raises:
+        ClusterSpecError: If it has other jobs than TensorFlow's, no ps or no worker, two chiefs,
+            or does not know where each task is.
+    """
+    strange = [job for job in spec.jobs if job not in _ALLOWED]
+    if strange:
+        raise ClusterSpecError(
+            f"Disallowed task type found in the cluster: the jobs are {', '.join(_ALLOWED)}. "
+            f"Received: {strange[0]!r} in {spec}. Nothing says what such a task does. "
+            "Rename the job."
+        )
+    for job in JOBS.values():
+        if job not in spec.jobs or not spec.num_tasks(job):
+            raise ClusterSpecError(
+                f"There must be at least one {job}. Received: {spec}. "
+                "A ps holds variables, and a worker computes: neither does without the other. "
+                f'Add its address: "{job}": ["host:port"].'
+            )
+    for job in spec.jobs:
+        if job in _ALONE and spec.num_tasks(job) > 1:
+            raise ClusterSpecError(
+                f"At most one task of a cluster is the {job}. Received: {spec}. "
+                "Each of them would schedule the whole of the work. Keep one address."
+            )
+        if None in spec.job_tasks(job):
+            raise ClusterSpecError(
+                "The description of a cluster of parameter servers has the address of every task. "
+                f"Received: {spec}. All variables and all workers are reached by their addresses. "
+                f"List those of all tasks of {job!r}."
+            )
+
+
+def _looks(seconds: float, who: str) -> Iterator[float]:
+    """Give the seconds that are left, again and again until there are none; say when it is long."""
+    began = time.monotonic()
+    told = False
+    while True:
+        gone = time.monotonic() - began
+        if gone >= seconds and gone > 0:
+            return
+        if gone >= _SECONDS_OF_SILENCE and not told:
+            told = True
+            _log.warning("Waiting for %s.", who)
+        yield max(seconds - gone, 0.001)
+        threading.Event().wait(min(_BETWEEN_LOOKS, max(seconds - gone, 0.0)))

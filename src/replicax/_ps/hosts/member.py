@@ -1,0 +1,210 @@
+"""What runs in the process of a server or a worker: a listener in front of its state.
+
+The state is made when a coordinator says hello for a run: that is when the settings are known. A
+coordinator that was started anew begins a new run, and gets a new state.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import jax
+
+from replicax._core.errors import ClusterError
+from replicax._core.starting import begin
+from replicax._ps.hosts.cluster import place_of
+from replicax._ps.hosts.contact import Presence
+from replicax._ps.hosts.encryption import server_context
+from replicax._ps.server.server_node import ServerNode
+from replicax._ps.wire import Listener
+from replicax._ps.worker import Worker
+
+logger = logging.getLogger("replicax")
+
+# For so many seconds the state of a run is kept whose coordinator is gone: it may only have lost
+# its connections. What a member holds may be large, and nobody may ever come for it.
+KEPT = 600.0
+
+
+class WrongRun(ClusterError):
+    """Raised when somebody means a run that is over, or has not begun."""
+
+    def __init__(self, theirs: Any, ours: Any) -> None:
+        super().__init__(theirs, ours)
+        self.theirs, self.ours = theirs, ours
+
+    def __str__(self) -> str:
+        return (
+            "A server or a worker belongs to one run at a time. Received: a message of run "
+            f"{self.theirs!r}, during run {self.ours!r}. Another coordinator uses this cluster, or "
+            "this process began anew. Give each coordinator a cluster of its own."
+        )
+
+
+@final
+class Post:
+    """A place for a server or a worker: empty at first, and again when a new run begins.
+
+    Args:
+        presence: Says who is here, and hears that it may go.
+        make: Makes the state of a run, from its settings.
+        kept: For how many seconds a state is kept when its coordinator is gone.
+    """
+
+    def __init__(
+        self, presence: Presence, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT
+    ) -> None:
+        begin()
+        self._presence, self._make, self._kept = presence, make, kept
+        # Reentrant: a session may be found to be garbage by a thread that holds it.
+        self._lock = threading.RLock()
+        self.run: str | None = None
+        self.state: Any = None
+        self._chiefs = 0
+        self._farewell: threading.Timer | None = None
+
+    def handle(self, session: Any, message: Any) -> Any:
+        """Answer one message."""
+        about = self._presence.answer(message.op)
+        if about is not None:
+            return about, ()
+        run = session.hello.get("run")
+        if message.op == "ping":
+            life = getattr(self.state, "life", None)
+            late = getattr(self.state, "staleness", [])
+            about = {"platform": jax.default_backend(), "run": self.run, "life": life}
+            return {**about, "staleness": late}, ()
+        if message.op == "configure":
+            session.state["chief"] = _Visit(self)
+            return self._configure(run, message)
+        if run != self.run:
+            raise WrongRun(run, self.run)
+        return self.state.handle(session, message)
+
+    def _configure(self, run: str, message: Any) -> Any:
+        with self._lock:
+            if run != self.run:
+                if self.run is not None:
+                    logger.warning("A new run begins here: %s, after %s.", run, self.run)
+                self._end(for_good=True)
+                self.state = self._make(pickle.loads(message.buffers[0]))
+                self.run = run
+        return {}, ()
+
+    def came(self) -> None:
+        """A coordinator has connected."""
+        with self._lock:
+            self._chiefs += 1
+            self._wait_no_more()
+
+    def left(self) -> None:
+        """A connection of a coordinator has ended; with the last one, it may be gone for good."""
+        with self._lock:
+            self._chiefs -= 1
+            self._wait_no_more()
+            if not self._chiefs and self.run is not None:
+                self._farewell = threading.Timer(self._kept, self._forget)
+                self._farewell.daemon = True
+                self._farewell.start()
+
+    def _wait_no_more(self) -> None:
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+
+    def _forget(self) -> None:
+        with self._lock:
+            if self._chiefs:
+                return
+            logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
+            self._end(for_good=True)
+
+    def _end(self, *, for_good: bool = False) -> None:
+        state, self.state, self.run = self.state, None, None
+        end = getattr(state, "abandon" if for_good else "close", None)
+        if end is not None:
+            end()
+
+    def close(self) -> None:
+        """End the state."""
+        with self._lock:
+            self._wait_no_more()
+            self._end()
+
+
+@final
+class _Visit:
+    """Is in the state of a coordinator's session, and so goes when the connection does."""
+
+    def __init__(self, post: Post) -> None:
+        post.came()
+        weakref.finalize(self, post.left).atexit = False
+
+
+@final
+class Endpoint:
+    """A running member.
+
+    Args:
+        presence: That it is there, and for how long.
+        post: The place of the server or the worker.
+        listener: Where it is asked.
+    """
+
+    def __init__(self, presence: Presence, post: Post, listener: Listener) -> None:
+        self._presence, self._post, self._listener = presence, post, listener
+        self.addresses = presence.addresses = listener.start()
+
+    @property
+    def state(self) -> Any:
+        """The server or the worker; None before a run begins."""
+        return self._post.state
+
+    def close(self) -> None:
+        """End it, as if its process had ended."""
+        self._listener.close()
+        self._post.close()
+        self._presence.leave()
+
+    def wait(self) -> None:
+        """Wait until it is closed, or the coordinator has said goodbye."""
+        self._presence.wait()
+
+
+def start_member(
+    role: str,
+    index: int,
+    secret: bytes,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    at: str = "",
+) -> Endpoint:
+    """Start a server or a worker in this process.
+
+    Args:
+        role: "server" or "worker".
+        index: Its number among those of its role.
+        secret: What whoever asks it has to know.
+        settings: Nothing so far: those of the strategy come with the run.
+        host: Where to listen.
+        port: The port; the system chooses if it is 0.
+        at: Its address in the description of the cluster, if there is one.
+    """
+    del settings
+    presence = Presence(role, index)
+    if role == "server":
+        post = Post(presence, functools.partial(ServerNode.begun, index, secret))
+    else:
+        post = Post(presence, functools.partial(Worker, index, secret))
+    place = place_of(role, index, at)
+    tls = server_context()
+    listener = Listener(secret, post.handle, host=host, port=port, tls=tls, place=place)
+    return Endpoint(presence, post, listener)

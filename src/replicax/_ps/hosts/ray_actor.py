@@ -1,0 +1,51 @@
+"""A member as a Ray actor: Ray starts its process, and starts it again when it has died.
+
+All that Ray carries is the address. What members say to each other goes over `wire`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from typing import Any, final
+
+from replicax._ps.hosts.cluster import load_starter
+
+
+@final
+class MemberActor:
+    """Starts a member in a process of Ray, and says where it listens.
+
+    Args:
+        starter: What starts it, as `module:function`.
+        role: `"server"` or `"worker"`.
+        index: Its number.
+        secret: That of the cluster.
+        settings: What the member is told.
+    """
+
+    def __init__(
+        self, starter: str, role: str, index: int, secret: bytes, settings: Mapping[str, Any]
+    ) -> None:
+        import ray
+
+        # That of this machine in the cluster: a cluster of our own is on the loopback interface.
+        host = ray.util.get_node_ip_address()
+        self._life = secrets.token_hex(8)
+        self._endpoint = load_starter(starter)(role, index, secret, settings, host=host, port=0)
+
+    def look(self, known: str | None) -> dict[str, Any]:
+        """Say where it listens; wait for ever if that is known.
+
+        So a call that is under way ends when the process does, and is made again by Ray in the
+        next process, where it has an answer.
+
+        Args:
+            known: What the last answer had as `life`.
+        """
+        while known == self._life:
+            threading.Event().wait()
+        addresses = list(self._endpoint.addresses)
+        return {"life": self._life, "addresses": addresses, "pid": os.getpid()}

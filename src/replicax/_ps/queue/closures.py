@@ -1,0 +1,282 @@
+"""`ClosureQueue`: what is scheduled, by the rules of `schedule`, `join` and `done`.
+
+1. First in, first out; a closure whose worker died is put back in front: each runs at least once.
+2. The first error wins. What waits is cancelled at once, what runs is waited for, and its result
+   is cancelled too.
+3. The error is raised once, by the next `put`, `wait` or `done`; then nothing runs any more, and
+   the queue can be used again.
+
+The threads that take closures are in `lanes.py`; how one runs is known to a lane alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from replicax._core.errors import CoordinatorError, UnavailableError
+from replicax._ps.queue.closure_errors import (
+    cancelled,
+    deadly,
+    first_line,
+    no_worker_is_left,
+    worker_is_gone,
+)
+from replicax._ps.queue.remote_value import RemoteValue as RemoteValue
+from replicax._ps.queue.waiting import WaitingLine
+
+CAPACITY = 256 * 1024
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Closure:
+    """Something to run once on a worker.
+
+    Args:
+        id: Its number, another for each closure of a coordinator.
+        task: What to run; a lane knows how.
+        value: What it will have returned.
+        tag: The worker that is to run it; None for any.
+        movable: Whether another worker may run it if the one of the tag will not come back.
+        attempts: How often a lane has taken it.
+        deaths: The workers that died while they ran it.
+        newest: The newest closure that was scheduled when it was taken.
+    """
+
+    id: int
+    task: Any
+    value: RemoteValue = field(default_factory=RemoteValue)
+    tag: int | None = None
+    movable: bool = False
+    attempts: int = 0
+    deaths: list[int] = field(default_factory=list)
+    newest: int = -1
+
+
+@final
+class ClosureQueue:
+    """Closures on their way from the user's program to the lanes and back; for many threads.
+
+    Args:
+        capacity: How many may wait for any worker; then `put` waits.
+        max_deaths: How many workers may die of one closure; with the next one, it has failed.
+    """
+
+    def __init__(self, *, capacity: int = CAPACITY, max_deaths: int = 3) -> None:
+        self._capacity = capacity
+        self._max_deaths = max_deaths
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)  # there is something for a lane
+        self._room = threading.Condition(self._lock)  # there is room for one more
+        self._calm = threading.Condition(self._lock)  # nothing runs, or there is an error
+        self._line = WaitingLine()
+        self._running: dict[int, Closure] = {}
+        self._newest = -1
+        self.depths = 0, 0  # how many were put, and how many others had not ended then, in sum
+        self._error: BaseException | None = None
+        self._why = ""  # of what is cancelled
+        self._deserted: UnavailableError | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        """How many closures wait or run."""
+        with self._lock:
+            return len(self._line) + len(self._running)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether what has not begun should not begin; asked without a lock."""
+        return self._error is not None or self._closed
+
+    def put(self, closure: Closure) -> None:
+        """Let a closure wait for a worker; wait for room first.
+
+        Raises:
+            Exception: What an earlier closure raised; then `closure` is not scheduled.
+            UnavailableError: If no worker can ever run it.
+        """
+        with self._lock:
+            # Those for one worker need no room: they are few, and others may wait for them.
+            self._room.wait_for(
+                lambda: (
+                    closure.tag is not None
+                    or self._line.for_any < self._capacity
+                    or self.is_stopping
+                    or self._deserted
+                )
+            )
+            self._raise_error()
+            if self._closed:
+                raise CoordinatorError(
+                    "Functions can be scheduled until the coordinator is closed. Received: "
+                    f"closure {closure.id}, after that. Its workers have been let go. Make a new "
+                    "strategy and a coordinator for it."
+                )
+            if self._deserted:
+                raise self._deserted.with_traceback(None)
+            if self._line.is_stranded(closure):
+                raise worker_is_gone(closure)
+            self._newest = max(self._newest, closure.id)
+            count, others = self.depths
+            self.depths = count + 1, others + len(self._line) + len(self._running)
+            self._line.add(closure)
+            self._ready.notify(_waiters_to_tell(closure))
+
+    def get(self, worker: int, timeout: float | None = None) -> Closure | None:
+        """Take the next closure for a worker, which then runs; wait for one.
+
+        Returns:
+            None after `timeout` seconds, or if there will be none for this worker.
+        """
+        with self._lock:
+            self._ready.wait_for(
+                lambda: self._line.has(worker) or self._closed or self._line.is_retired(worker),
+                timeout,
+            )
+            if self._closed or self._line.is_retired(worker) or not self._line.has(worker):
+                return None
+            closure = self._line.take(worker)
+            closure.attempts += 1
+            closure.newest = self._newest
+            self._running[closure.id] = closure
+            self._room.notify()
+            return closure
+
+    def has_more(self, worker: int) -> bool:
+        """Whether there is something for a worker to run next; asked without a lock."""
+        return self._line.has(worker)
+
+    def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
+        """Give back a closure that was taken and has not ended.
+
+        Args:
+            closure: It waits again, unless an error has cancelled it.
+            died: The worker that died of it, as far as one can tell.
+            first: Whether it waits before all others, or behind them.
+        """
+        with self._lock:
+            self._running.pop(closure.id, None)
+            if died is not None:
+                closure.deaths.append(died)
+            if self._deserted:
+                closure.value.fail(self._deserted)
+            elif self.is_stopping:
+                closure.value.fail(cancelled(closure, "it was put back", self._why))
+            elif len(closure.deaths) > self._max_deaths:
+                self._fail(deadly(closure), [closure])
+            elif self._line.is_stranded(closure):
+                self._fail(worker_is_gone(closure), [closure])
+            else:
+                (self._line.add_first if first else self._line.add)(closure)
+                self._ready.notify(_waiters_to_tell(closure))
+            self._tell_waiting()
+
+    def mark_finished(self, closure: Closure, result: Any) -> None:
+        """Note that a closure has ended well; its result is cancelled if another one failed."""
+        with self._lock:
+            self._running.pop(closure.id, None)
+            if self._error is None:
+                closure.value.fulfil(result)
+            else:
+                closure.value.fail(cancelled(closure, "it ran", self._why))
+            self._tell_waiting()
+
+    def mark_failed(self, closure: Closure | None, error: BaseException) -> None:
+        """Note that a closure has raised, or, with None, that none can run.
+
+        The first error cancels all, and is raised once.
+        """
+        with self._lock:
+            if closure is not None:
+                self._running.pop(closure.id, None)
+            self._fail(error, [closure] if closure else [])
+
+    def admit(self, worker: int) -> None:
+        """Note that a worker takes closures from now on."""
+        with self._lock:
+            self._line.admit(worker)
+            self._deserted = None
+
+    def retire(self, worker: int, why: BaseException) -> None:
+        """Note that a worker will not come back.
+
+        What only it could have run fails. If no worker is left, so does everything else, now and
+        when it is scheduled.
+        """
+        with self._lock:
+            stranded = self._line.retire(worker)
+            if not self._line.has_workers:
+                self._deserted = no_worker_is_left(worker, why)
+                self._fail(self._deserted, [*stranded, *self._line.clear()])
+            elif stranded:
+                self._fail(worker_is_gone(stranded[0]), stranded)
+            self._ready.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all closures have ended.
+
+        Returns:
+            Whether they have; False after `timeout` seconds.
+
+        Raises:
+            Exception: The first one that a closure raised, once.
+        """
+        with self._lock:
+            self._calm.wait_for(lambda: self._error is not None or self._is_idle(), timeout)
+            self._raise_error()
+            return self._is_idle()
+
+    def done(self) -> bool:
+        """Whether all closures have ended; raises as `wait` does, and does not wait otherwise."""
+        with self._lock:
+            self._raise_error()
+            return self._is_idle()
+
+    def close(self) -> None:
+        """Cancel everything, and let nobody take anything any more."""
+        with self._lock:
+            self._closed = True
+            open_ones = [*self._running.values(), *self._line.clear()]
+            self._running.clear()
+            self._why = "the coordinator was closed"
+            for closure in open_ones:
+                error = cancelled(closure, "it waited or ran", self._why)
+                closure.value.fail(error)
+                self._error = error if self._error is None else self._error
+            for condition in (self._ready, self._room, self._calm):
+                condition.notify_all()
+
+    def _is_idle(self) -> bool:
+        return not self._running and not len(self._line)
+
+    def _tell_waiting(self) -> None:
+        # Not at every lull: the program's thread would wake up between any two closures.
+        if not self._running and (self._error is not None or not len(self._line)):
+            self._calm.notify_all()
+
+    def _fail(self, error: BaseException, closures: list[Closure]) -> None:
+        """Let `closures` fail with `error`, and cancel what waits if it is the first error."""
+        for closure in closures:
+            closure.value.fail(error)
+        if self._error is None:
+            self._error, self._why = error, f"another failed ({first_line(error)})"
+            for closure in self._line.clear():
+                closure.value.fail(cancelled(closure, "it waited", self._why))
+        self._room.notify_all()
+        self._calm.notify_all()
+
+    def _raise_error(self) -> None:
+        """Raise what has failed, if anything, once nothing runs any more."""
+        if self._error is not None:
+            self._calm.wait_for(lambda: not self._running)
+        error, self._error = self._error, None
+        if error is not None:  # another thread may have raised it meanwhile
+            raise error
+
+
+def _waiters_to_tell(closure: Closure) -> int:
+    # If it is for one worker, a single one that is told might be of another.
+    return 1 if closure.tag is None else sys.maxsize

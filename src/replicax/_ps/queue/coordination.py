@@ -1,0 +1,287 @@
+"""What a `ClusterCoordinator` asks of its strategy: tasks, lanes to workers, servers back again."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._core.errors import UnavailableError, UsageError
+from replicax._input.context import InputContext
+from replicax._keras.pace import Members
+from replicax._ps.data.per_worker_dataset import PerWorkerDataset, Unused
+from replicax._ps.hosts.pulse import Pulse
+from replicax._ps.queue.dispatch import Dispatcher
+from replicax._ps.queue.gate import StalenessGate
+from replicax._ps.queue.lanes import Lane, ServerGone
+from replicax._ps.queue.tasks import Tracer
+from replicax._ps.queue.worker_lane import WorkerLane
+from replicax._ps.server.rounds import RoundGate
+from replicax._ps.wire import RemoteError
+
+if TYPE_CHECKING:
+    from replicax._control import Limits
+    from replicax._ps.hosts.cluster import Cluster
+    from replicax._ps.hosts.dialer import Dialer
+    from replicax._ps.queue.recovery import Recoveries, Recovery
+    from replicax._ps.store.client import Client
+    from replicax._ps.store.steady import SteadyClient
+    from replicax._ps.store.store import ServerStore
+
+
+@final
+class Engine:
+    """What lanes share: the way to all members, and what is known of them.
+
+    Args:
+        cluster: Where servers and workers are.
+        dial: Connects to one of them.
+        client: The way to the servers.
+        store: Where variables live.
+        recoveries: Brings servers back.
+        steady: The way to the servers that outlives them, and waits for them at the beginning.
+        patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
+        platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
+            one of them.
+        keeps: Whether a later program may begin with what servers hold in the end.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        dial: Dialer,
+        client: Client,
+        store: ServerStore,
+        recoveries: Recoveries,
+        *,
+        steady: SteadyClient,
+        patience: float | None,
+        platform: str | None = None,
+        keeps: bool = False,
+    ) -> None:
+        self.platform, self._keeps = platform, keeps
+        self._steady = steady
+        self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
+        self.recoveries = recoveries
+        self.patience = patience
+        self.unused = Unused()
+        self._barrier = 0
+
+    @property
+    def epoch(self) -> str:
+        """Changes whenever closures from now on have to see something new."""
+        return f"{self._barrier}.{self.store.epoch}"
+
+    def barrier(self) -> None:
+        """Closures from now on see the updates of all that have ended."""
+        self._barrier += 1
+
+    def ready(self) -> None:
+        """Wait until there are servers that have all variables.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        self._steady.ready()
+
+    def wait_no_more(self) -> None:
+        """Whoever waits for servers that are still starting gets an error: it is over."""
+        if self._keeps:
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.ready()
+        self._steady.close()
+
+    def finish(self) -> None:
+        """The program ends well: servers write what a later run may begin with."""
+        if not self._steady.is_ready:
+            return
+        for server in range(self.client.num_servers):
+            with suppress(ServerGone, UnavailableError, RemoteError):
+                self.client.call(server, "finish")
+
+    def end_round(self) -> None:
+        """All closures of a round have ended: servers apply the mean of what they pushed."""
+        self.store.end_round()
+        self.barrier()
+
+
+@final
+class Coordination:
+    """The engine of one strategy, as its coordinator sees it.
+
+    Args:
+        engine: What lanes share.
+        adopt: Takes variables that were made outside the scope.
+        scope: Enters the strategy's scope.
+        max_staleness: How many updates a gradient may be late; None for any number.
+        closures_in_flight: How many closures a worker has under way: a lane for each. With more
+            than one, values are also pulled ahead.
+        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        adopt: Callable[[Sequence[Any]], None],
+        scope: Callable[[], AbstractContextManager[Any]],
+        *,
+        max_staleness: int | None,
+        closures_in_flight: int = 1,
+        in_rounds: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.max_staleness, self.closures_in_flight = max_staleness, closures_in_flight
+        rounds = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
+        self._flush = rounds.flush if in_rounds else lambda: None
+        gate = rounds if in_rounds else StalenessGate(max_staleness, ahead=closures_in_flight > 1)
+        near = engine.platform is not None
+        self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
+        self.dispatcher = Dispatcher(self, gate)  # pyright: ignore[reportArgumentType]
+        self._found: tuple[str, ...] | None = None
+        self._watch: Pulse | None = None
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are."""
+        return self.engine.cluster.num_workers
+
+    def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a call of `fn` is for workers."""
+        return self.tracer.task(fn, args, dict(kwargs))
+
+    def barrier(self) -> None:
+        """Closures from now on see the updates of all that have ended."""
+        self._flush()
+        self.engine.barrier()
+
+    def lanes(self) -> list[Lane]:
+        """The lanes to all workers."""
+        return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
+
+    def add_worker(self) -> list[Lane]:
+        """Start one more worker; the lanes to it."""
+        return self._lanes_of(self.engine.cluster.add_worker())
+
+    def restore_server(self, server: int) -> None:
+        """Wait until a server is back."""
+        self.engine.recoveries.restore(server)
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The servers that died and came back."""
+        return tuple(self.engine.recoveries.records)
+
+    def worker_dataset(
+        self, dataset_or_fn: Any, shard: str = "off", num_splits: int | None = None
+    ) -> PerWorkerDataset:
+        """A data set of which each worker has a copy, or a share."""
+        cluster = self.engine.cluster
+        return PerWorkerDataset(
+            dataset_or_fn,
+            shard,
+            num_splits=num_splits,
+            workers=lambda: cluster.num_workers,
+            unused=self.engine.unused,
+        )
+
+    def created_dataset(self, dataset_fn: Callable[[InputContext], Any], _: Any) -> Any:
+        """The data set of a `DatasetCreator`: each worker makes one."""
+        return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
+
+    def staleness(self) -> Counter[int]:
+        """How often a server has applied a gradient that was so many updates late."""
+        self.engine.store.wait()
+        self.engine.ready()
+        client, found = self.engine.client, Counter[int]()
+        asked = range(client.num_servers)
+        for late in self.dispatcher.with_servers(
+            lambda: [client.call(server, "stats").head["staleness"] for server in asked]
+        ):
+            found.update({int(updates): count for updates, count in late.items()})
+        return found
+
+    def members(self) -> Members:
+        """What is known of workers and servers, without asking them."""
+        return Members(
+            closures=self.dispatcher.work(),
+            staleness=self._watch.staleness() if self._watch else {},
+            depths=self.dispatcher.depths(),
+            unfinished=len(self.dispatcher),
+        )
+
+    def begin(self, limits: Limits) -> None:
+        """Watch over all members from now on."""
+        silent = _on_silence(weakref.ref(self))
+        pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
+        weakref.finalize(self, pulse.close)
+        pulse.start()
+        self._watch = pulse
+
+    def close(self) -> None:
+        """End all that was started: closures, links, members."""
+        self.engine.wait_no_more()
+        self.dispatcher.close()
+        if self._watch is not None:
+            self._watch.close()
+        self.engine.finish()
+        self.engine.client.close()
+        self.engine.cluster.close()
+
+    def _lanes_of(self, worker: int) -> list[Lane]:
+        return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
+
+    def _platforms(self) -> tuple[str, ...]:
+        """What the workers compute on: asked of the first one."""
+        if self._found is None:
+            self._found = (_export_name(self.engine.platform or self._asked()),)
+        return self._found
+
+    def _asked(self) -> str:
+        engine = self.engine
+        member = engine.cluster.member("worker", 0, timeout=engine.patience)
+        link = engine.dial(member.addresses)
+        platform = link.call("ping").head["platform"]
+        link.close()
+        return platform
+
+
+def check_in_flight(closures: int, *, in_rounds: bool) -> int:
+    """How many closures a worker may have under way.
+
+    Raises:
+        UsageError: For what is no such number, and for more than one in rounds.
+    """
+    if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
+        raise UsageError(
+            "A worker has at least one closure under way. Received: "
+            f"closures_in_flight={closures!r}. Pass 1, as TensorFlow does it, or 2, so that one "
+            "computes while the other exchanges values with servers."
+        )
+    if in_rounds and closures > 1:
+        raise UsageError(
+            "In a round each worker runs one closure. Received: dense='mirrored' with "
+            f"closures_in_flight={closures}. A second one would take another worker's place. "
+            "Leave one of them out."
+        )
+    return closures
+
+
+def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
+    """What is done with a member that is silent, for a thread that must not keep the strategy."""
+
+    def let_go(role: str, index: int) -> None:
+        there = coordination()
+        if there is not None and role == "worker":
+            there.dispatcher.drop_worker(index)
+        elif there is not None:
+            there.engine.client.drop(index)
+
+    return let_go
+
+
+def _export_name(platform: str) -> str:
+    """How `jax.export` calls what a backend is called."""
+    return {"gpu": "cuda"}.get(platform, platform)

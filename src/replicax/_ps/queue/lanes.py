@@ -1,0 +1,299 @@
+"""`Lanes`: the threads that take closures and run them, also when workers and servers die.
+
+What a lane is and how it reaches its worker is elsewhere; so is the order of closures
+(`closures.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
+from replicax._ps.queue.gate import Gate, StalenessGate
+from replicax._ps.queue.repairs import Repairs
+from replicax._ps.queue.work import Work
+
+if TYPE_CHECKING:
+    from replicax._ps.queue.closures import Closure, ClosureQueue
+
+_log = logging.getLogger("replicax")
+_LONGEST_PAUSE = 1.0  # seconds, before a worker that died while it was made ready is tried again
+
+
+class Lane(Protocol):
+    """A connection to a worker, on which one closure runs at a time.
+
+    A worker may have several. While one of them recovers it, `run` of another may still be
+    underway, and has to end by `WorkerGone`.
+    """
+
+    worker: int
+
+    def run(self, closure: Closure, *, more: bool) -> Any:
+        """Run a closure, and give what it returned; a worker or server that dies is an error.
+
+        Args:
+            closure: What to run.
+            more: Whether another closure waits already, so that it pays to pull variables ahead.
+
+        Raises:
+            WorkerGone: If the worker died before the closure had ended.
+            ServerGone: If a server died before the closure had ended.
+            ComesLater: If it cannot run yet: it waits again, behind all others.
+            Exception: What the closure raised.
+        """
+        ...
+
+    def recover(self) -> None:
+        """Wait until the worker is back, and give it again what it had; all its lanes work then.
+
+        Raises:
+            WorkerGone: If it died again; this is called again then.
+            UnavailableError: If it will not come back.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the worker: `run` and `recover`, in another thread, raise or return soon."""
+        ...
+
+
+class ComesLater(Exception):
+    """Raised by a lane for a closure that has to wait until others have ended."""
+
+
+class WorkerGone(ClusterError):
+    """Raised when a worker dies, or is silent for too long, while a closure runs on it.
+
+    Args:
+        worker: Its number.
+        why: What was seen of it.
+        started: Whether the closure may have been the cause: False if it never got there.
+    """
+
+    def __init__(self, worker: int, why: str = "", started: bool = True) -> None:
+        super().__init__(worker, why, started)  # so that it can be pickled
+        self.worker = worker
+        self.why = why
+        self.started = started
+
+    def __str__(self) -> str:
+        return _gone(f"worker {self.worker}", self.why, "The closure runs again on another")
+
+
+class ServerGone(ClusterError):
+    """Raised when a parameter server dies, or is silent for too long, while a closure needs it.
+
+    Args:
+        server: Its number.
+        why: What was seen of it.
+    """
+
+    def __init__(self, server: int, why: str = "") -> None:
+        super().__init__(server, why)  # so that it can be pickled
+        self.server = server
+        self.why = why
+
+    def __str__(self) -> str:
+        return _gone(f"server {self.server}", self.why, "The closure runs again when it is back")
+
+
+@final
+class Lanes:
+    """One thread for each lane, from `add` to `close`.
+
+    Args:
+        queue: Where closures come from.
+        on_server_gone: Restores the server of that number, or raises UnavailableError; called by
+            one thread at a time for each server.
+        gate: How many closures may run at the same time.
+    """
+
+    def __init__(
+        self,
+        queue: ClosureQueue,
+        *,
+        on_server_gone: Callable[[int], None],
+        gate: Gate | None = None,
+    ) -> None:
+        self._queue = queue
+        self._on_server_gone = on_server_gone
+        self._gate = gate or StalenessGate(None)
+        self._repairs = Repairs()
+        self.work = Work()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._lanes: dict[int, list[Lane]] = {}
+        self._threads: list[threading.Thread] = []
+
+    def add(self, lanes: Sequence[Lane]) -> None:
+        """Let lanes take closures from now on, also of workers that were not there before."""
+        with self._lock:
+            if self._over.is_set():
+                for lane in lanes:
+                    lane.close()
+                raise CoordinatorError(
+                    "Workers can join until the coordinator is closed. Received: lanes of workers "
+                    f"{sorted({lane.worker for lane in lanes})}, after that. There is nothing "
+                    "for them to run. Make a new strategy and a coordinator for it."
+                )
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            for lane in lanes:
+                self._begin(lane)
+
+    def with_servers(self, call: Callable[[], Any]) -> Any:
+        """`call()`, again after each server that it finds gone; UnavailableError if it stays so."""
+        while True:
+            since = self._repairs.now()
+            try:
+                return call()
+            except ServerGone as gone:
+                server = gone.server
+            self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
+
+    def drop(self, worker: int) -> None:
+        """Let go of a worker that is taken for dead: what it runs is put back."""
+        with self._lock:
+            lanes = list(self._lanes.get(worker, ()))
+        for lane in lanes:
+            lane.close()
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Cancel all closures, and end all threads, for which it waits so many seconds; once."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._queue.close()
+        self._gate.close()
+        with self._lock:
+            lanes = [lane for mine in self._lanes.values() for lane in mine]
+            self._lanes.clear()
+        for lane in lanes:
+            lane.close()
+        end = time.monotonic() + timeout
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        for thread in others:
+            thread.join(max(0.0, end - time.monotonic()))
+        left = [thread.name for thread in others if thread.is_alive()]
+        if left:
+            _log.warning("Threads that still wait for workers or servers: %s.", ", ".join(left))
+
+    def _begin(self, lane: Lane) -> None:
+        mine = self._lanes.setdefault(lane.worker, [])
+        name = f"replicax-lane-{lane.worker}-{len(mine)}"
+        mine.append(lane)
+        self._queue.admit(lane.worker)
+        thread = threading.Thread(target=self._serve, args=(lane,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, lane: Lane) -> None:
+        """Run closures until the worker is retired or all is over."""
+        try:
+            while True:
+                self._repairs.wait(("worker", lane.worker))
+                closure = self._queue.get(lane.worker)
+                if closure is None:
+                    return
+                if self._may_run(lane, closure):
+                    self._run(lane, closure)
+                    if self._over.is_set():
+                        lane.close()  # it may have connected again since all were closed
+                else:
+                    self._gate.finish(closure.id)
+                    self._queue.put_back(closure)
+                del closure  # while it waits for the next one: it knows the strategy
+        except BaseException as error:  # a thread that dies without a word would stop the program
+            self._queue.mark_failed(None, error)
+
+    def _may_run(self, lane: Lane, closure: Closure) -> bool:
+        """Wait at the gate, and look at what may have happened since the closure was taken."""
+        return (
+            self._gate.admit(closure.id)
+            and not self._queue.is_stopping
+            and not self._repairs.is_underway(("worker", lane.worker))  # a sibling found it dead
+        )
+
+    def _run(self, lane: Lane, closure: Closure) -> None:
+        """Run one closure, and settle it; mend what is broken."""
+        since = self._repairs.now()
+        try:
+            try:
+                more = self._gate.allows_ahead and self._queue.has_more(lane.worker)
+                with self.work.of(lane.worker):
+                    result = lane.run(closure, more=more)
+            finally:
+                self._gate.finish(closure.id)
+        except WorkerGone as gone:
+            died = lane.worker if gone.started else None
+            # Put back first, so that others can run it; but not before its siblings know that
+            # this worker is dead, or they would take it.
+            self._repairs.mend(
+                ("worker", lane.worker),
+                since,
+                lambda: self._recover(lane),
+                first=lambda: self._queue.put_back(closure, died=died),
+            )
+        except ServerGone as gone:
+            self._queue.put_back(closure)
+            self._mend_server(gone.server, since)
+        except ComesLater:
+            self._queue.put_back(closure, first=False)
+        except BaseException as error:
+            self._queue.mark_failed(closure, error)
+        else:
+            self._queue.mark_finished(closure, result)
+
+    def _recover(self, lane: Lane) -> None:
+        """Get a worker back, however often it dies meanwhile, or do without it."""
+        pause = _LONGEST_PAUSE / 64
+        while not self._over.is_set():
+            since = self._repairs.now()
+            try:
+                lane.recover()
+                return
+            except WorkerGone:
+                pass
+            except ServerGone as gone:
+                self._mend_server(gone.server, since)
+            except BaseException as error:
+                if not isinstance(error, UnavailableError):
+                    self._queue.mark_failed(None, error)
+                self._retire(lane.worker, error)
+                return
+            self._over.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _retire(self, worker: int, why: BaseException) -> None:
+        if self._over.is_set():
+            return
+        _log.warning("Worker %d will not come back; the others go on. %s", worker, why)
+        with self._lock:
+            lanes = self._lanes.pop(worker, [])
+        self._queue.retire(worker, why)
+        for lane in lanes:
+            lane.close()
+
+    def _mend_server(self, server: int, since: int) -> None:
+        """Get a server back, or let everything fail."""
+
+        def restore() -> None:
+            try:
+                if not self._over.is_set():
+                    self._on_server_gone(server)
+            except BaseException as error:
+                self._queue.mark_failed(None, error)
+
+        self._repairs.mend(("server", server), since, restore)
+
+
+def _gone(who: str, why: str, then: str) -> str:
+    return (
+        f"A closure needs its worker and all servers until it has ended. Received: {who} is gone"
+        f"{': ' + why if why else ''}. It died, or it was silent for too long. {then}; look at "
+        "what it printed last if this happens often."
+    )

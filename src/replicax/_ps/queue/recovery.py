@@ -1,0 +1,212 @@
+"""Servers that died, brought back by the coordinator, and what was lost with them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from replicax._core.errors import UnavailableError
+from replicax._ps.buffers import numbers_of
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.wire import RemoteError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from replicax._ps.hosts.cluster import Cluster
+    from replicax._ps.store.client import Client
+
+logger = logging.getLogger("replicax")
+
+# As many closures' ids are known of each server; half of what servers remember (see applied.py), so
+# that none is taken for lost that was only forgotten.
+_REMEMBERED = 1 << 16
+_PAUSE = 0.1  # seconds, before one that died while it was restored is looked for again
+
+
+class Recovery(NamedTuple):
+    """A server that died and is back.
+
+    Args:
+        server: Which.
+        lost_updates: How many functions that had ended changed something there which is lost.
+        seconds: How long it took, from when somebody needed it.
+        source: Where its state is from: "replica" or "snapshot".
+    """
+
+    server: int
+    lost_updates: int
+    seconds: float
+    source: str
+
+
+@final
+class Recoveries:
+    """Brings servers back, and keeps account of it.
+
+    Args:
+        cluster: Where servers are.
+        client: The way to them.
+        changes: How many of the coordinator's changes each has confirmed.
+        replicas: Whether each has a replica on the next one.
+        patience: Seconds to wait for one that is gone; None for as long as the cluster does.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: Client,
+        changes: Callable[[int], int],
+        *,
+        replicas: bool,
+        patience: float | None,
+    ) -> None:
+        self.records: list[Recovery] = []
+        self._cluster, self._client, self._changes = cluster, client, changes
+        self._replicas, self._patience = replicas, patience
+        self._incarnations = dict.fromkeys(range(client.num_servers), 0)
+        self._lives: dict[int, str] = {}
+        self._clocks: dict[int, int] = {}
+        self._ended: dict[int, dict[int, None]] = {}
+
+    def meet(self) -> None:
+        """Wait for all servers, which are new, and let workers in.
+
+        Raises:
+            UnavailableError: If one does not come.
+        """
+        for server in range(self._client.num_servers):
+            self._meet(server)
+        if self._replicas:
+            for server in range(self._client.num_servers):
+                self._tell_partner(server)
+
+    def _meet(self, server: int) -> None:
+        end = time.monotonic() + (self._patience or 0.0)
+        while True:
+            member = self._cluster.member("server", server, timeout=self._patience)
+            self._incarnations[server] = member.incarnation
+            self._client.move(server, member.addresses)
+            try:
+                self._lives[server] = self._opened(server, workers=True)[0]["life"]
+                return
+            except ServerGone:  # it has died; so far it holds nothing
+                if time.monotonic() >= end:
+                    raise
+            threading.Event().wait(_PAUSE)
+
+    def note(self, closure: int, pushed: list[int], clocks: dict[str, int]) -> None:
+        """A closure has ended, and pushed to these servers."""
+        for server in pushed:
+            ended = self._ended.setdefault(server, {})
+            ended[closure] = None
+            if len(ended) > _REMEMBERED:
+                del ended[next(iter(ended))]
+            self._clocks[server] = max(self._clocks.get(server, 0), clocks[str(server)])
+
+    def restore(self, server: int) -> None:
+        """Wait until a server is back.
+
+        Raises:
+            UnavailableError: If it does not come back, or has lost what it had.
+        """
+        self._client.check(server)
+        began = time.monotonic()
+        while True:
+            try:
+                self._restore(server, began)
+                return
+            except ServerGone:  # it died again
+                threading.Event().wait(_PAUSE)
+
+    def _restore(self, server: int, began: float) -> None:
+        life = self._life_of(server)
+        if life is not None and life == self._lives[server]:
+            return  # only a connection was gone
+        if life is None:
+            known = self._incarnations[server]
+            member = self._cluster.member("server", server, after=known, timeout=self._patience)
+            self._incarnations[server] = member.incarnation
+            self._client.move(server, member.addresses)
+        source = self._source(server)
+        head, applied = self._opened(server, workers=False)
+        self._check(server, head)
+        lost = self._count_lost(server, head["clock"], applied)
+        self._lives[server] = head["life"]
+        if self._replicas:
+            for one in {server, (server - 1) % self._client.num_servers}:
+                self._tell_partner(one)
+        self._opened(server, workers=True)
+        record = Recovery(server, lost, time.monotonic() - began, source)
+        self.records.append(record)
+        _tell(record)
+
+    def _life_of(self, server: int) -> str | None:
+        with suppress(ServerGone):
+            return self._client.call(server, "ping").head["life"]
+        return None
+
+    def _opened(self, server: int, *, workers: bool) -> tuple[dict[str, Any], np.ndarray]:
+        """What a server has; and whether workers may use it."""
+        reply = self._client.call(server, "open", {"workers": workers})
+        return reply.head, numbers_of(reply.buffers[0])
+
+    def _source(self, server: int) -> str:
+        if self._replicas:
+            try:
+                self._client.call(server, "recover", self._partner_of(server))
+                return "replica"
+            except RemoteError as error:
+                logger.warning("Parameter server %d has no replica either: %s", server, error)
+        return "snapshot"
+
+    def _tell_partner(self, server: int) -> None:
+        try:
+            self._client.call(server, "partner", self._partner_of(server))
+        except (ServerGone, RemoteError) as error:
+            # Who restores the one that is gone tells the other one again.
+            logger.warning("Parameter server %d goes on without a replica: %s", server, error)
+
+    def _partner_of(self, server: int) -> dict[str, Any]:
+        partner = (server + 1) % self._client.num_servers
+        return {"addresses": self._client.addresses[partner]}
+
+    def _check(self, server: int, head: dict[str, Any]) -> None:
+        """All that the coordinator has made there must be there."""
+        if head["changes"] >= self._changes(server):
+            return
+        error = UnavailableError(
+            "A parameter server that died comes back with what it held. Received: server "
+            f"{server} with {head['changes']} of {self._changes(server)} changes that the program "
+            "has made there. It had no snapshot, or none that is whole, and no replica. Restore "
+            "the last checkpoint in a new strategy; pass it `snapshot_seconds=` or `replicas=1`.",
+            f"/job:ps/task:{server}",
+        )
+        self._client.lose(server, error)
+        raise error
+
+    def _count_lost(self, server: int, clock: int, applied: np.ndarray) -> int:
+        """How many closures that had ended have left nothing on the restored server."""
+        ended = self._ended.get(server, {})
+        known = set(applied.tolist())
+        left = [closure for closure in ended if closure in known]
+        lost = len(ended) - len(left)
+        if lost == _REMEMBERED:  # as many as are remembered: the clocks know better
+            lost = max(lost, self._clocks[server] - clock)
+        self._ended[server] = dict.fromkeys(left)
+        self._clocks[server] = clock
+        return lost
+
+
+def _tell(record: Recovery) -> None:
+    logger.warning(
+        "Parameter server %d had died and is back from its %s after %.1f s; %s.",
+        record.server,
+        record.source,
+        record.seconds,
+        f"{record.lost_updates} update(s) were lost" if record.lost_updates else "nothing was lost",
+    )

@@ -1,0 +1,85 @@
+"""Optimizers on a server, and how they step."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from replicax._core.errors import ClusterError
+from replicax._keras.shard_optimizer import ShardOptimizer
+from replicax._ps.buffers import array_of
+from replicax._ps.tables.row_updates import row_update
+
+if TYPE_CHECKING:
+    from replicax._keras.shard_optimizer import Part, Recipe
+    from replicax._ps.server.cells import Cell
+    from replicax._ps.tables.table import Apply
+
+
+class OtherOptimizer(ClusterError):
+    """Raised for gradients for an optimizer that a variable has no more."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "A variable on a parameter server is trained by one optimizer at a time. Received: "
+            f"gradients of '{path}' for one that another has replaced. What the first one kept "
+            "beside it is gone. Train it by one optimizer only."
+        )
+
+
+@dataclass
+class Hosted:
+    """An optimizer on a server: its steps are counted for all values at once.
+
+    Args:
+        recipe: How it is made.
+        updates: What it does.
+        iterations: How many steps it has made.
+        learning_rate: The current one; None for a schedule.
+        kind: The name of its class.
+    """
+
+    recipe: Recipe
+    updates: ShardOptimizer
+    iterations: int
+    learning_rate: float | None
+    kind: str
+
+    @classmethod
+    def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
+        """One that has not updated anything here; `kind` if the recipe does not know."""
+        return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
+
+    def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
+        """What updates rows of a cell, and whether it goes row by row: see `Table.update`."""
+        return row_update(self.recipe, self.updates, part, self.learning_rate, scale)
+
+
+def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
+    if not cells:
+        return
+    values, slots = hosted.updates.update(
+        [cell.part for cell in cells],
+        [cell.value for cell in cells],
+        grads,
+        [cell.slots for cell in cells],
+        hosted.iterations,
+        hosted.learning_rate,
+        scale,
+    )
+    for cell, value, held in zip(cells, values, slots, strict=True):
+        cell.step(value, held)
+
+
+def prepare(hosted: Hosted, cells: list[Cell]) -> None:
+    """Compile what `step` needs for these cells."""
+    with suppress(Exception):  # whatever it is, the first step will raise it again
+        hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
+
+
+def step_rows(hosted: Hosted, cell: Cell, rows: Any, buffer: Any, scale: float) -> None:
+    if not len(rows):
+        return
+    grads = array_of(buffer, cell.part.dtype, (len(rows), *cell.part.shape[1:]))
+    cell.step_rows(rows, grads, hosted, scale)

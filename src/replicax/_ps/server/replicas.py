@@ -1,0 +1,219 @@
+"""A replica of each server, on its partner: what one applies, the other applies before it answers.
+
+`Mirror` sends, `Shadows` receive. Servers send each other messages, not values: these are smaller,
+and the same updates of the same values give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, final
+
+from replicax._core.errors import ClusterError
+from replicax._ps.hosts.dialer import Dialer
+from replicax._ps.server import server_state
+from replicax._ps.server.server import ParameterServer
+from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
+
+logger = logging.getLogger("replicax")
+
+Reply = tuple[dict[str, Any], Sequence[Any]]
+
+
+class Deposed(ClusterError):
+    """Raised on a server that another process has taken the place of."""
+
+
+class NoReplica(ClusterError):
+    """Raised on a server that is asked for a replica which it does not have."""
+
+
+@final
+class Mirror:
+    """Sends what a server applies to its partner, in the same order.
+
+    Args:
+        server: The server.
+        secret: What the cluster's members know.
+        run: Names the run.
+        life: Names the process of the server.
+    """
+
+    def __init__(self, server: ParameterServer, secret: bytes, run: str, life: str) -> None:
+        self._server, self._life = server, life
+        self._dial = Dialer(secret, run, {"role": "server", "index": server.index})
+        self._sending = threading.Lock()
+        self._link: Link | None = None
+        self._addresses: Sequence[str] = ()
+        # Under the server's lock.
+        self._is_on = False
+        self._noted = self._sent = 0
+        self._waiting: list[tuple[str, dict[str, Any], Sequence[Any]]] = []
+        server.observers.append(self._note)
+
+    def settle(self) -> None:
+        """Wait until the partner has applied all that the server has; before it answers.
+
+        Raises:
+            Deposed: If the server has been replaced: it must not answer.
+        """
+        if not self._is_on:
+            return
+        mine = self._noted
+        with self._sending:
+            if self._sent < mine and self._is_on:
+                self._send()
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Have a partner from now on, which gets all of the server's state first.
+
+        Raises:
+            OSError: If it cannot be reached.
+        """
+        self._addresses = tuple(addresses)
+        self.close()  # who waits for the old one waits no longer
+        with self._sending:
+            self._open(addresses)
+            self._send_all()
+
+    def fetch(self, addresses: Sequence[str]) -> None:
+        """Take over the state that the partner has of this server, and follow it.
+
+        Raises:
+            OSError: If it cannot be reached.
+            RemoteError: If it has none.
+        """
+        with self._sending:
+            link = self._open(addresses)
+            head = {"owner": self._server.index, "life": self._life}
+            reply = link.call("shadow-state", head)
+            server_state.unpack(self._server, reply.buffers)
+            self._begin()
+
+    def close(self) -> None:
+        """End the connection."""
+        link, self._link = self._link, None
+        if link is not None:
+            with suppress(OSError):
+                link.close()
+
+    def _note(self, op: str, head: dict[str, Any], buffers: Sequence[Any]) -> None:
+        if self._is_on:
+            self._noted += 1
+            self._waiting.append((op, head, buffers))
+
+    def _begin(self) -> None:
+        with self._server.lock:
+            self._waiting, self._sent, self._is_on = [], self._noted, True
+
+    def _open(self, addresses: Sequence[str]) -> Link:
+        self.close()
+        self._addresses = tuple(addresses)
+        self._link = self._dial(self._addresses)
+        return self._link
+
+    def _send_all(self) -> None:
+        """Send the state as it is now; what is applied meanwhile waits."""
+        assert self._link is not None
+        with self._server.lock:
+            state = server_state.capture(self._server)
+            self._begin()
+        buffers = server_state.packed_state(self._server, state)
+        head = {"owner": self._server.index, "life": self._life}
+        self._link.call("shadow-begin", head, buffers)
+
+    def _send(self) -> None:
+        with self._server.lock:
+            messages, self._waiting = self._waiting, []
+            upto = self._noted
+        head = {
+            "owner": self._server.index,
+            "life": self._life,
+            "messages": [[op, head, len(buffers)] for op, head, buffers in messages],
+        }
+        try:
+            assert self._link is not None
+            self._link.call("shadow", head, [b for *_, buffers in messages for b in buffers])
+        except RemoteError as error:
+            if error.kind == "Deposed":
+                raise Deposed(self._server.index) from error
+            self._again(error)
+        except (LinkLost, Refused, OSError) as error:
+            self._again(error)
+        self._sent = upto
+
+    def _again(self, error: Exception) -> None:
+        """Only the connection may have broken; then the partner is sent everything once more."""
+        try:
+            self._open(self._addresses)
+            self._send_all()
+        except (LinkLost, Refused, RemoteError, OSError):
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        with self._server.lock:
+            self._is_on, self._waiting = False, []
+        self.close()
+        logger.warning(
+            "Parameter server %d goes on without a replica until its partner is back: %r",
+            self._server.index,
+            error,
+        )
+
+
+@final
+class Shadows:
+    """The replicas of other servers that one has.
+
+    Args:
+        settings: Of the strategy.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._lives: dict[int, str] = {}
+        self._shadows: dict[int, ParameterServer] = {}
+
+    def begin(self, message: Any) -> Reply:
+        """Take the state of a server."""
+        owner = message.head["owner"]
+        shadow = ParameterServer(owner, self._settings)
+        server_state.unpack(shadow, message.buffers)
+        with self._lock:
+            self._shadows[owner], self._lives[owner] = shadow, message.head["life"]
+        return {}, ()
+
+    def apply(self, message: Any) -> Reply:
+        """Apply what a server has applied.
+
+        Raises:
+            Deposed: If it is not the process that stands for this server.
+        """
+        owner = message.head["owner"]
+        given = iter(message.buffers)
+        with self._lock:
+            if owner not in self._shadows:
+                raise NoReplica(owner)
+            if self._lives[owner] != message.head["life"]:
+                raise Deposed(owner)
+            for op, head, count in message.head["messages"]:
+                buffers = [next(given) for _ in range(count)]
+                self._shadows[owner].handle(None, Message(op, head, buffers))
+        return {}, ()
+
+    def state(self, message: Any) -> Reply:
+        """Give the state of a server to its next process; from now on, only that one is heard.
+
+        Raises:
+            NoReplica: If there is none.
+        """
+        owner = message.head["owner"]
+        with self._lock:
+            if owner not in self._shadows:
+                raise NoReplica(owner)
+            self._lives[owner] = message.head["life"]
+            return {}, server_state.packed(self._shadows[owner])

@@ -1,0 +1,148 @@
+"""A server's process: its state, and what keeps that from being lost with the process.
+
+What a server computes is in `server.py`. Here are its snapshots, its replica on a partner, and the
+replicas that it has of others.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from replicax._core.errors import ClusterError
+from replicax._ps.buffers import raw
+from replicax._ps.server.inheritance import Inheritance
+from replicax._ps.server.replicas import Mirror, Shadows
+from replicax._ps.server.server import ParameterServer, is_change
+from replicax._ps.server.snapshot_files import SnapshotFolder
+from replicax._ps.server.snapshots import Snapshots
+
+Reply = tuple[dict[str, Any], Sequence[Any]]
+
+
+class NotOpen(ClusterError):
+    """Raised on a server of which the coordinator does not know yet that it began anew."""
+
+
+@final
+class ServerNode:
+    """A server that can be restored.
+
+    Args:
+        index: Which server it is.
+        secret: What the cluster's members know.
+        settings: Of the strategy.
+    """
+
+    def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
+        self.server = ParameterServer(index, settings)
+        self._settings = settings
+        self.life = secrets.token_hex(8)
+        self._is_open = False
+        self._mirror = Mirror(self.server, secret, settings["run"], self.life)
+        self._shadows = Shadows(settings)
+        self._snapshots: Snapshots | None = None
+        self._inheritance: Inheritance | None = None
+        self._handlers: dict[str, Callable[[Any], Reply]] = {
+            "open": self._open,
+            "finish": self._finish,
+            "partner": self._partner,
+            "recover": self._recover,
+            "shadow-begin": self._shadows.begin,
+            "shadow": self._shadows.apply,
+            "shadow-state": self._shadows.state,
+        }
+
+    @classmethod
+    def begun(cls, index: int, secret: bytes, settings: dict[str, Any]) -> ServerNode:
+        """A server, restored if there is something to be restored."""
+        node = cls(index, secret, settings)
+        node.begin()
+        return node
+
+    def begin(self) -> None:
+        """Restore what there is, and take snapshots from now on, if they are wanted."""
+        folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
+        if not folder or not seconds:
+            return
+        index, run = self.server.index, self._settings["run"]
+        place = SnapshotFolder(Path(folder) / f"server-{index}", self.life)
+        self._inheritance = Inheritance.of(
+            place,
+            run,
+            ParameterServer(index, self._settings),
+            self.server.code,
+            is_wanted=bool(self._settings.get("restore")),
+        )
+        self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
+        self._snapshots.begin()
+
+    def handle(self, session: Any, message: Any) -> Reply:
+        """Answer one message.
+
+        Raises:
+            NotOpen: If a worker asks before the coordinator knows what the server has.
+        """
+        own = self._handlers.get(message.op)
+        if own is not None:
+            return own(message)
+        if message.op == "plan" and not self._is_open:
+            raise NotOpen(self.server.index)
+        if self._inheritance is not None:
+            message = self._inheritance.applied_to(message)
+        reply = self.server.handle(session, message)
+        if message.head.get("push") or is_change(message.op, message.head):
+            self._mirror.settle()
+        return reply
+
+    @property
+    def staleness(self) -> list[tuple[int, int]]:
+        """How many gradients were how many updates late."""
+        return list(dict(self.server.staleness).items())
+
+    def abandon(self) -> None:
+        """End it; its program is gone, and nobody will ask for what it has written."""
+        self.close()
+        if self._snapshots is not None and not self._settings["is_kept"]:
+            folder = Path(self._settings["snapshot_dir"])
+            shutil.rmtree(folder / f"server-{self.server.index}", ignore_errors=True)
+            with suppress(OSError):  # there are others in it
+                folder.rmdir()
+
+    def close(self) -> None:
+        """End it, as if the process had ended."""
+        if self._snapshots is not None:
+            self._snapshots.close()
+        self._mirror.close()
+
+    def _open(self, message: Any) -> Reply:
+        """Say what it has, and let workers in."""
+        server = self.server
+        with server.lock:
+            head = {"life": self.life, "clock": server.clock, "changes": server.changes}
+            applied = server.applied.ids()
+        self._is_open = message.head["workers"]
+        return head, [raw(np.array(applied, np.int64))]
+
+    def _finish(self, message: Any) -> Reply:
+        """The program has ended well: write what a later one may begin with."""
+        if self._snapshots is not None and self._settings["is_kept"]:
+            self._snapshots.take()
+        return {}, ()
+
+    def _partner(self, message: Any) -> Reply:
+        self._mirror.follow(message.head["addresses"])
+        return {}, ()
+
+    def _recover(self, message: Any) -> Reply:
+        """Take over what the partner has of the process before this one."""
+        self._mirror.fetch(message.head["addresses"])
+        if self._snapshots is not None:
+            self._snapshots.forget()
+        return {}, ()

@@ -1,0 +1,283 @@
+"""What a server holds, as it was at one moment: taken out of a server, and put into one.
+
+A snapshot writes it to disk (`snapshots.py`), a replica gets it over a connection (`replicas.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replicax._keras.shard_optimizer import Part
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.server.applied import Applied, as_ranges, from_ranges
+from replicax._ps.server.cells import Cell
+from replicax._ps.server.hosted import Hosted
+from replicax._ps.server.rounds import Sums
+from replicax._ps.tables.dynamic_cell import DynamicCell
+
+if TYPE_CHECKING:
+    from replicax._ps.server.code import Code
+    from replicax._ps.server.server import ParameterServer
+    from replicax._ps.tables.row_capture import RowCapture
+
+Stamp = tuple[int, int]
+
+
+@dataclass
+class CellState:
+    """A cell as it was.
+
+    Args:
+        number: Its number.
+        cell: The cell; nothing but its lists of captures may be looked at later.
+        part: What an optimizer has to know of it.
+        stamp: Its version, and how often it was replaced. What has the same is the same.
+        optimizer: Its optimizer.
+        arrays: The value and the slots. They never change; those that do are in `rows`.
+        rows: The rows that are wanted of one that is changed in place.
+        continues: Whether other rows are as they were when it was taken before.
+        table: Of a dynamic table, what it is; `arrays` are then an export of it.
+    """
+
+    number: int
+    cell: Any
+    part: Part
+    stamp: Stamp
+    optimizer: int | None
+    arrays: list[Any]
+    rows: RowCapture | None = None
+    continues: bool = False
+    table: dict[str, Any] | None = None
+
+
+@dataclass
+class ServerState:
+    """A server as it was.
+
+    Args:
+        clock: How many pushes it had applied.
+        changes: How many changes of the coordinator.
+        applied: The ids of the pushes.
+        requests: The ids of the changes.
+        staleness: How many pushes were how late.
+        optimizers: The digests of their recipes, their kinds, steps and learning rates.
+        cells: The cells.
+        sums: What was pushed in the present round: keys, counts and sums.
+        plans: What pushes mean.
+    """
+
+    clock: int
+    changes: int
+    applied: list[int]
+    requests: list[int]
+    staleness: dict[int, int]
+    optimizers: dict[int, tuple[str | None, str, int, float | None]]
+    cells: list[CellState] = field(default_factory=list)
+    sums: list[tuple[tuple[int, ...], int, list[Any]]] = field(default_factory=list)
+    plans: dict[str, Any] = field(default_factory=dict)
+
+
+def capture(
+    server: ParameterServer, cells: Callable[[int, Any], CellState] | None = None
+) -> ServerState:
+    """Take the state of a server, in microseconds. The server is locked.
+
+    Args:
+        server: The server.
+        cells: How each cell is taken; by default all of it.
+    """
+    take = cells or whole_cell
+    return ServerState(
+        server.clock,
+        server.changes,
+        server.applied.ids(),
+        server.requests.ids(),
+        dict(server.staleness),
+        {
+            number: (
+                server.code.digest_of(one.recipe),
+                one.kind,
+                one.iterations,
+                one.learning_rate,
+            )
+            for number, one in server.optimizers.items()
+        },
+        [take(number, cell) for number, cell in server.cells.items()],
+        [] if server.round is None else server.round.held(),
+        dict(server.plans),
+    )
+
+
+def whole_cell(number: int, cell: Any) -> CellState:
+    """All of a cell."""
+    state = bare_cell(number, cell)
+    if isinstance(cell, DynamicCell):
+        take_table(state, None)
+    elif cell.is_in_place:
+        state.rows = cell.capture()
+    else:
+        state.arrays = [cell.get(), *(cell.get(slot) for slot in range(len(cell.slots)))]
+    return state
+
+
+def take_table(state: CellState, since: int | None) -> None:
+    """Take what is in a dynamic table, or what has changed in it."""
+    export = state.cell.export_since(since)
+    state.table = {"described": state.cell.described(), "names": list(export)}
+    state.arrays = list(export.values())
+    state.continues = not bool(export["whole"])
+
+
+def bare_cell(number: int, cell: Any) -> CellState:
+    """What a cell is, without what is in it."""
+    return CellState(
+        number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
+    )
+
+
+def described(state: ServerState) -> dict[str, Any]:
+    """What JSON can hold of a state: all but the contents of cells, and code, which is named."""
+    return {
+        "clock": state.clock,
+        "changes": state.changes,
+        "applied": as_ranges(state.applied),
+        "requests": as_ranges(state.requests),
+        "staleness": [[late, count] for late, count in state.staleness.items()],
+        "optimizers": [[number, *about] for number, about in state.optimizers.items()],
+        "sums": [
+            [key, count, [[str(array.dtype), list(array.shape)] for array in arrays]]
+            for key, count, arrays in state.sums
+        ],
+        "plans": list(state.plans.values()),
+    }
+
+
+def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
+    """What JSON can hold of a cell, whose value and slots are `arrays`."""
+    part = state.part
+    return {
+        "number": state.number,
+        "path": part.path,
+        "decays": part.decays,
+        "constraint": code.digest_of(part.constraint),
+        "stamp": list(state.stamp),
+        "optimizer": state.optimizer,
+        "arrays": [[str(array.dtype), list(array.shape)] for array in arrays],
+        "table": state.table,
+    }
+
+
+def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
+    """The cell that was described so, of these arrays."""
+    if about["table"] is not None:
+        cell = DynamicCell.of_description(about["table"]["described"])
+        cell.load(dict(zip(about["table"]["names"], arrays, strict=True)))
+        return cell
+    constraint = code.constraint(about["constraint"])
+    value, *slots = arrays
+    dtype, shape = about["arrays"][0]
+    part = Part(about["path"], tuple(shape), dtype, about["decays"], constraint)
+    version, replaced = about["stamp"]
+    return Cell(part, value, version, slots, about["optimizer"], replaced)
+
+
+def install(
+    server: ParameterServer,
+    about: Mapping[str, Any],
+    cells: Iterable[tuple[int, Any]],
+    sums: Iterable[Any],
+) -> None:
+    """Let a server be as it was described; what it held is dropped.
+
+    Args:
+        server: The server.
+        about: The description.
+        cells: The cells, with their numbers.
+        sums: The bytes of the sums, in the order of the description.
+    """
+    hosted = {
+        number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
+        for number, digest, kind, iterations, rate in about["optimizers"]
+    }
+    with server.lock:
+        server.clock, server.changes = about["clock"], about["changes"]
+        server.applied = Applied(from_ranges(about["applied"]))
+        server.requests = Applied(from_ranges(about["requests"]))
+        server.staleness = Counter(dict(about["staleness"]))
+        server.optimizers = hosted
+        server.cells = dict(cells)
+        server.plans = {plan["id"]: plan for plan in about["plans"]}
+        given = iter(sums)
+        if server.round is not None:
+            server.round = Sums()
+            for key, count, types in about["sums"]:
+                arrays = [array_of(next(given), dtype, shape) for dtype, shape in types]
+                server.round.add(tuple(key), arrays, count)
+
+
+def packed(server: ParameterServer) -> list[Any]:
+    """The state of a server as buffers of one message; pushes go on meanwhile."""
+    with server.lock:
+        state = capture(server)
+    return packed_state(server, state)
+
+
+def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
+    """A state that was captured, as buffers of one message."""
+    cells: list[Any] = []
+    code = server.code.pickled()
+    buffers: list[Any] = [*code]
+    try:
+        for one in state.cells:
+            arrays = one.arrays or whole_rows(server, one)
+            cells.append(described_cell(server.code, one, arrays))
+            buffers += map(raw, arrays)
+        buffers += sum_buffers(state)
+    finally:
+        release(server, state)
+    about = {**described(state), "cells": cells, "code": len(code)}
+    return [json.dumps(about).encode(), *buffers]
+
+
+def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
+    """Let a server be as another one was `packed`."""
+    about = json.loads(bytes(buffers[0]))
+    given = iter(buffers[1:])
+    for _ in range(about["code"]):
+        server.code.add(next(given))
+    cells = []
+    for one in about["cells"]:
+        arrays = [array_of(next(given), dtype, shape) for dtype, shape in one["arrays"]]
+        cells.append((one["number"], cell_of(server.code, one, arrays)))
+    install(server, about, cells, given)
+
+
+def sum_buffers(state: ServerState) -> list[Any]:
+    """The bytes of the sums."""
+    return [raw(array) for _, _, arrays in state.sums for array in arrays]
+
+
+def whole_rows(server: ParameterServer, state: CellState) -> list[np.ndarray]:
+    """The arrays of a cell that is changed in place, as they were when it was captured."""
+    assert state.rows is not None
+    arrays: list[np.ndarray] = []
+    for rows, columns in state.rows.chunks(server.lock):
+        if not arrays:
+            length = state.part.shape[0]
+            arrays = [np.empty((length, *column.shape[1:]), column.dtype) for column in columns]
+        for array, column in zip(arrays, columns, strict=True):
+            array[rows] = column
+    return arrays
+
+
+def release(server: ParameterServer, state: ServerState) -> None:
+    """Let cells go on without saving rows for this state."""
+    with server.lock:
+        for one in state.cells:
+            one.cell.captures = [kept for kept in one.cell.captures if kept is not one.rows]

@@ -1,0 +1,149 @@
+"""The way to the servers: a link to each, opened when it is needed and again after it broke."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, final
+
+from replicax._core.errors import UnavailableError
+from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
+
+# What a server answers that is not the process it was, until the coordinator has seen to it.
+_REPLACED = ("WrongRun", "NotOpen", "Deposed")
+
+
+@final
+class Client:
+    """Links to all servers.
+
+    Args:
+        dial: Connects to a member.
+        addresses: Where each server listens.
+    """
+
+    def __init__(
+        self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
+    ) -> None:
+        self._dial = dial
+        self._addresses = [tuple(one) for one in addresses]
+        self._links: list[Link | None] = [None] * len(addresses)
+        self._lock = threading.Lock()
+        self._lost: dict[int, Exception] = {}
+        self._closed = False
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return len(self._addresses)
+
+    @property
+    def addresses(self) -> list[tuple[str, ...]]:
+        """Where the servers listen."""
+        return list(self._addresses)
+
+    def move(self, server: int, addresses: Sequence[str]) -> None:
+        """A server listens elsewhere now."""
+        with self._lock:
+            if self._addresses[server] != tuple(addresses):
+                self._addresses[server] = tuple(addresses)
+                self._drop(server)
+
+    def call(
+        self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
+    ) -> Message:
+        """Ask a server something.
+
+        Raises:
+            ServerGone: If it cannot be reached, or the connection breaks.
+            UnavailableError: If it has lost what it had.
+        """
+        self._check_open(server)
+        with self._watched(server):
+            # Not by `begin`: an interrupt between its two parts would leave the link busy.
+            return self._link(server).call(op, head or {}, buffers)
+
+    def begin(
+        self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
+    ) -> Callable[[], Message]:
+        """Ask a server something, and do not wait. What is returned waits; it must be called."""
+        self._check_open(server)
+        with self._watched(server):
+            end = self._link(server).begin(op, head or {}, buffers)
+
+        def ended() -> Message:
+            with self._watched(server):
+                return end()
+
+        return ended
+
+    def _check_open(self, server: int) -> None:
+        if self._lost:
+            self.check(server)
+        if self._closed:
+            raise closed(server)
+
+    @contextmanager
+    def _watched(self, server: int) -> Iterator[None]:
+        try:
+            yield
+        except (LinkLost, Refused, OSError) as error:
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, str(error)) from error
+        except RemoteError as error:
+            if error.kind not in _REPLACED:
+                raise
+            with self._lock:
+                self._drop(server)
+            raise ServerGone(server, "It has begun anew.") from error
+
+    def lose(self, server: int, error: Exception) -> None:
+        """A server has lost what it had: there is no sense in asking it anything."""
+        self._lost[server] = error
+        self.drop(server)
+
+    def check(self, server: int) -> None:
+        """Raise what `lose` was given of a server."""
+        if server in self._lost:
+            raise self._lost[server].with_traceback(None)
+
+    def drop(self, server: int) -> None:
+        """End the link to a server; who waits for an answer gets ServerGone."""
+        with self._lock:
+            self._drop(server)
+
+    def close(self) -> None:
+        """End all links; there will be no others."""
+        self._closed = True
+        with self._lock:
+            for server in range(len(self._links)):
+                self._drop(server)
+
+    def _link(self, server: int) -> Link:
+        link = self._links[server]
+        if link is not None:
+            return link
+        with self._lock:
+            if self._links[server] is None:
+                self._links[server] = self._dial(self._addresses[server])
+            link = self._links[server]
+        assert link is not None
+        return link
+
+    def _drop(self, server: int) -> None:
+        link, self._links[server] = self._links[server], None
+        if link is not None:
+            with suppress(OSError):
+                link.close()
+
+
+def closed(server: int) -> UnavailableError:
+    return UnavailableError(
+        "Variables can be read and changed until their strategy is closed. Received: a use of "
+        f"server {server}, after that. It has ended, and what it held is gone. Save the model, or "
+        "read what is wanted, before `strategy.close()`.",
+        f"/job:ps/task:{server}",
+    )

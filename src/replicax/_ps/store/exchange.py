@@ -1,0 +1,224 @@
+"""A program's traffic with the servers: what is read, pushed and written where.
+
+One `Traffic` per lane of a worker and program. It knows, for every server, which pieces of which
+values go there or come from there, so that a round trip is one message to each server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from replicax._ps.buffers import aligned, array_of, raw
+
+if TYPE_CHECKING:
+    from replicax._ps.store.client import Client
+    from replicax._ps.store.lookups import Wanted
+    from replicax._ps.wire import Message
+
+_UNKNOWN = "UnknownPlan"  # raised by a server that began anew
+
+
+@final
+class Traffic:
+    """The traffic of one program.
+
+    Args:
+        digest: The program's name.
+        meta: Its description: see programs.py.
+        client: The way to the servers.
+    """
+
+    def __init__(self, digest: str, meta: dict[str, Any], client: Client) -> None:
+        self._digest, self._client = digest, client
+        self._reads, self._tables = meta["reads"], meta["tables"]
+        self._pushes, self._writes = meta["pushes"], meta["writes"]
+        self._plans = [self._plan(server) for server in range(client.num_servers)]
+        self._used = [server for server, plan in enumerate(self._plans) if _is_used(plan)]
+        self._pushed = [
+            server
+            for server in self._used
+            if self._plans[server]["pushes"] or self._plans[server]["writes"]
+        ]
+        self._shards: dict[int, list[tuple[int, int]]] = {server: [] for server in self._used}
+        for index, table in enumerate(self._tables):
+            for shard, part in enumerate(table["parts"]):
+                self._shards[part[0]].append((index, shard))
+        self._known: set[int] = set()
+
+    @property
+    def pushed(self) -> list[int]:
+        """The servers that get something from each closure."""
+        return self._pushed
+
+    def forget(self, server: int) -> None:
+        """A server began anew: it has to be told the plan again."""
+        self._known.discard(server)
+
+    def trip(
+        self,
+        closure: int,
+        *,
+        outputs: Sequence[np.ndarray] | None,
+        rows: Sequence[Wanted] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+        pull: bool,
+    ) -> tuple[list[np.ndarray], list[np.ndarray], dict[int, int]]:
+        """One round trip to every server that has to do with the program.
+
+        Args:
+            closure: The closure's id.
+            outputs: What the closure has computed; None to push nothing.
+            rows: For each table, the rows that it had.
+            wanted: For each table, the rows to get.
+            pull: Whether to get values.
+
+        Returns:
+            Values, in the order of `reads`; rows, in the order of tables; the servers' clocks.
+        """
+        head = {
+            "plan": self._digest,
+            "closure": closure,
+            "push": outputs is not None,
+            "pull": pull,
+        }
+        servers = self._used if pull else self._pushed
+        messages = {}
+        for server in servers:
+            buffers = self._pushing(server, outputs, rows) if outputs is not None else []
+            if wanted is not None:
+                for index, shard in self._shards[server]:
+                    buffers.append(raw(self._local(index, shard, wanted[index])))
+            messages[server] = buffers
+        replies = self._ask(head, messages)
+        clocks = {server: reply.head["clock"] for server, reply in replies.items()}
+        if not pull:
+            return [], [], clocks
+        pulled = {server: iter(reply.buffers) for server, reply in replies.items()}
+        return self._values(pulled), self._rows(pulled, wanted), clocks
+
+    def _ask(self, head: dict[str, Any], messages: dict[int, list[Any]]) -> dict[int, Message]:
+        found = self._asked(head, messages)
+        unknown = [s for s, answer in found.items() if getattr(answer, "kind", "") == _UNKNOWN]
+        if unknown:
+            self._known.difference_update(unknown)
+            found |= self._asked(head, {server: messages[server] for server in unknown})
+        for answer in found.values():
+            if isinstance(answer, Exception):
+                raise answer
+        return found
+
+    def _asked(self, head: dict[str, Any], messages: dict[int, list[Any]]) -> dict[int, Any]:
+        """Have servers work at the same time; what each of them answers, or the error."""
+        found: dict[int, Any] = {}
+        ends: dict[int, Callable[[], Message]] = {}
+        for server, buffers in messages.items():
+            try:
+                if server not in self._known:
+                    self._client.call(server, "plan", self._plans[server])
+                    self._known.add(server)
+                ends[server] = self._client.begin(server, "exchange", head, buffers)
+            except Exception as error:
+                found[server] = error
+        # Each of them, also if another has failed: a link is busy until its answer was taken.
+        for server, end in ends.items():
+            try:
+                found[server] = end()
+            except Exception as error:
+                found[server] = error
+        return found
+
+    def _plan(self, server: int) -> dict[str, Any]:
+        here = [(home, part) for home in self._reads for part in home["parts"]]
+        pushes, pushed = [], []
+        for push in self._pushes:
+            cells, tables = [], []
+            for _, kind, home in push["grads"]:
+                parts = (self._tables[home] if kind == "rows" else home)["parts"]
+                found = [part[1] for part in parts if part[0] == server]
+                (tables if kind == "rows" else cells).extend(found)
+            pushes.append({"optimizer": push["optimizer"], "cells": cells, "tables": tables})
+            pushed += cells + tables
+        return {
+            "id": self._digest,
+            "reads": [[*part[1:2], home.get("slot")] for home, part in here if part[0] == server],
+            "tables": [p[1] for t in self._tables for p in t["parts"] if p[0] == server],
+            "pushes": pushes,
+            "pushed": pushed,
+            "writes": [
+                [part[1], home.get("slot"), kind]
+                for _, kind, home in self._writes
+                for part in home["parts"]
+                if part[0] == server
+            ],
+        }
+
+    def _pushing(
+        self, server: int, outputs: Sequence[np.ndarray], rows: Sequence[Wanted] | None
+    ) -> list[Any]:
+        buffers: list[Any] = []
+        for push in self._pushes:
+            sparse: list[Any] = []
+            for output, kind, home in push["grads"]:
+                if kind == "value":
+                    buffers += _pieces(outputs[output], home["parts"], server)
+                    continue
+                assert rows is not None
+                for shard, part in enumerate(self._tables[home]["parts"]):
+                    if part[0] == server:
+                        gradients = outputs[output][rows[home].parts[shard]]
+                        sparse += [raw(self._local(home, shard, rows[home])), raw(gradients)]
+            buffers += sparse
+        for output, _, home in self._writes:
+            buffers += _pieces(outputs[output], home["parts"], server)
+        return buffers
+
+    def _local(self, index: int, shard: int, wanted: Wanted) -> np.ndarray:
+        """The rows of a part of a table, as its server counts them; ids of a dynamic table."""
+        table = self._tables[index]
+        rows = wanted.rows[wanted.parts[shard]]
+        return rows if table.get("dynamic") else rows - table["parts"][shard][2]
+
+    def _values(self, pulled: dict[int, Iterator[Any]]) -> list[np.ndarray]:
+        values = []
+        for home in self._reads:
+            parts = home["parts"]
+            pieces = [
+                array_of(next(pulled[part[0]]), home["dtype"], _shape(home, part)) for part in parts
+            ]
+            values.append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        return values
+
+    def _rows(
+        self, pulled: dict[int, Iterator[Any]], wanted: Sequence[Wanted] | None
+    ) -> list[np.ndarray]:
+        found = []
+        if wanted is None:
+            return found
+        for table, (rows, parts) in zip(self._tables, wanted, strict=True):
+            width = table["shape"][1:]
+            whole = aligned((table["rows"], *width), table["dtype"])
+            for part, place in zip(table["parts"], parts, strict=True):
+                shape = (place.stop - place.start, *width)
+                whole[place] = array_of(next(pulled[part[0]]), table["dtype"], shape)
+            whole[len(rows) :] = 0
+            found.append(whole)
+        return found
+
+
+def _is_used(plan: dict[str, Any]) -> bool:
+    return any(plan[name] for name in ("reads", "tables", "pushes", "writes"))
+
+
+def _shape(home: dict[str, Any], part: Sequence[Any]) -> tuple[int, ...]:
+    if len(home["parts"]) == 1:
+        return tuple(home["shape"])
+    return (part[3] - part[2], *home["shape"][1:])
+
+
+def _pieces(array: np.ndarray, parts: Sequence[Sequence[Any]], server: int) -> list[Any]:
+    if len(parts) == 1:
+        return [raw(array)] if parts[0][0] == server else []
+    return [raw(array[start:stop]) for where, _, start, stop in parts if where == server]

@@ -1,0 +1,239 @@
+"""Where a variable's rows are, and how the coordinator reads and writes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.store.rows import plan_index, rows_by_shard
+
+if TYPE_CHECKING:
+    from replicax._ps.store.steady import SteadyClient
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A run of a variable's rows.
+
+    Args:
+        server: Which server has it.
+        cell: Its number there.
+        start: The first row.
+        stop: The row behind the last.
+    """
+
+    server: int
+    cell: int
+    start: int
+    stop: int
+
+
+Create = Callable[[Placed, np.ndarray], None]
+
+
+def task_name(server: int) -> str:
+    """A server, as TensorFlow names it."""
+    return f"/job:ps/task:{server}"
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """A variable, or some of its rows, on one server; its value is read when it is asked for.
+
+    Args:
+        device: The task that holds it, such as "/job:ps/task:1".
+        shape: Its shape.
+        dtype: The type of its elements.
+        read: Fetches the value.
+    """
+
+    device: str
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], np.ndarray]
+
+    @property
+    def value(self) -> np.ndarray:
+        """The value, as it is now."""
+        return self.read()
+
+    def numpy(self) -> np.ndarray:
+        """The value, as it is now."""
+        return self.read()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.read(), dtype=dtype)
+
+
+@final
+class ServerHome:
+    """The home of one variable, or of one slot of it.
+
+    Args:
+        client: The way to the servers.
+        places: Where its rows are; empty until it has a value.
+        shape: The variable's shape.
+        dtype: The type of its elements.
+        make: Called for the first value: says where its rows are to be, and what makes their cells.
+        slot: Which slot it is; None for the variable itself.
+        changed: Called after each write.
+        before: Called before each read and write.
+    """
+
+    def __init__(
+        self,
+        client: SteadyClient,
+        places: Sequence[Placed],
+        shape: tuple[int, ...],
+        dtype: str,
+        *,
+        make: Callable[[], tuple[Sequence[Placed], Create]] | None = None,
+        slot: int | None = None,
+        changed: Callable[[], None] = lambda: None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.places = tuple(places)
+        self.shape, self.dtype = shape, dtype
+        self._client, self._make, self._slot = client, make, slot
+        self._create: Create | None = None
+        self._changed, self._before = changed, before
+
+    def read(self) -> np.ndarray | None:
+        self._before()
+        if not self.places:
+            return None
+        kept = self._client.kept(self)
+        if kept is not None:
+            return kept
+        found = [self._shard(place) for place in self.places]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def shards(self) -> list[Shard]:
+        return [
+            Shard(
+                task_name(place.server),
+                self._shape_of(place),
+                self.dtype,
+                functools.partial(self._read_shard, place),
+            )
+            for place in self.places
+        ]
+
+    def write(self, value: Any) -> None:
+        self._before()
+        new = np.asarray(value, dtype=np.dtype(self.dtype))
+        is_new = not self.places
+        if is_new and self._make is not None:
+            places, self._create = self._make()
+            self.places = tuple(places)
+        if not self._client.keep(self, new, is_new=is_new):
+            if is_new:
+                self.create(new)
+            else:
+                self._send(new, "set")
+        self._changed()
+
+    def create(self, value: np.ndarray) -> None:
+        """Make the cells on the servers."""
+        assert self._create is not None
+        for place in self.places:
+            self._create(place, _piece(value, place, self.places))
+
+    def add(self, value: np.ndarray) -> None:
+        """Add to the value, which workers may add to at the same time."""
+        self._before()
+        self._send(value, "add")
+        self._changed()
+
+    def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        self._before()
+        found = np.empty((len(rows), *self.shape[1:]), np.dtype(self.dtype))
+        for shard, local, positions in rows_by_shard(self._offsets, rows):
+            found[positions] = self._rows(self.places[shard], local)
+        return found
+
+    def select(self, index: Any) -> np.ndarray:
+        self._before()
+        plan = plan_index(self.shape, self._offsets, index)
+        return plan.assemble([self._part(shard, rows) for shard, rows in plan.parts])
+
+    def scatter(self, how: str, rows: np.ndarray, values: Any) -> None:
+        self._before()
+        new = np.asarray(values, dtype=np.dtype(self.dtype))
+        one = new.ndim < len(self.shape)
+        for shard, local, positions in rows_by_shard(self._offsets, rows):
+            place, piece = self.places[shard], new if one else new[positions]
+            if one:
+                piece = np.broadcast_to(new, self.shape[1:])
+            head = {"cell": place.cell, "how": how, "one": one}
+            self._client.call(place.server, "scatter", head, [raw(local), raw(piece)])
+        self._changed()
+
+    def described(self) -> dict[str, Any]:
+        """Where it is, for workers."""
+        parts = [[place.server, place.cell, place.start, place.stop] for place in self.places]
+        return {"shape": self.shape, "dtype": self.dtype, "slot": self._slot, "parts": parts}
+
+    @property
+    def _offsets(self) -> tuple[int, ...]:
+        return (*(place.start for place in self.places), self.shape[0])
+
+    def _send(self, new: np.ndarray, kind: str) -> None:
+        for place in self.places:
+            items = [[place.cell, self._slot, kind]]
+            piece = raw(_piece(new, place, self.places))
+            self._client.call(place.server, "write", {"items": items}, [piece])
+
+    def _read_shard(self, place: Placed) -> np.ndarray:
+        self._before()
+        return self._shard(place)
+
+    def _shard(self, place: Placed) -> np.ndarray:
+        head = {"cells": [[place.cell, self._slot]]}
+        reply = self._client.call(place.server, "read", head)
+        return array_of(reply.buffers[0], self.dtype, self._shape_of(place))
+
+    def _shape_of(self, place: Placed) -> tuple[int, ...]:
+        whole = len(self.places) == 1
+        return self.shape if whole else (place.stop - place.start, *self.shape[1:])
+
+    def _part(self, shard: int, rows: Any) -> np.ndarray:
+        place = self.places[shard]
+        if isinstance(rows, slice):
+            rows = np.arange(place.stop - place.start)[rows]
+        return self._rows(place, np.asarray(rows, np.int64))
+
+    def _rows(self, place: Placed, rows: np.ndarray) -> np.ndarray:
+        reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(rows)])
+        return array_of(reply.buffers[0], self.dtype, (len(rows), *self.shape[1:]))
+
+
+def _piece(value: np.ndarray, place: Placed, places: Sequence[Placed]) -> np.ndarray:
+    return value if len(places) == 1 else value[place.start : place.stop]
+
+
+@final
+class CopiedHome:
+    """The home of what is kept beside several values, and is the same beside all of them."""
+
+    def __init__(self) -> None:
+        self.homes: list[ServerHome] = []
+
+    def read(self) -> np.ndarray | None:
+        return self.homes[0].read()
+
+    def write(self, value: Any) -> None:
+        for home in self.homes:
+            home.write(value)
+
+    def shards(self) -> list[Shard]:
+        return self.homes[0].shards()
+
+    def described(self) -> dict[str, Any]:
+        return self.homes[0].described()

@@ -1,0 +1,116 @@
+"""`SteadyClient`: the coordinator's way to the servers, which outlives them.
+
+A server that is found gone is restored, and asked again. What changes anything has a number, by
+which the server, or the one in its place, knows whether it was applied: never twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from replicax._ps.server.server import is_change
+from replicax._ps.store.client import closed
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from replicax._ps.store.client import Client
+    from replicax._ps.store.early import Early
+    from replicax._ps.store.home import ServerHome
+    from replicax._ps.wire import Message
+
+Outlive = Callable[[Callable[[], Any]], Any]
+
+
+@final
+class SteadyClient:
+    """Links to all servers, each of which is restored when it is gone.
+
+    Args:
+        client: The links.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._changes: Counter[int] = Counter()
+        # `outlive(call)` gives `call()`, again after each server that it finds gone was restored.
+        self.outlive: Outlive = lambda call: call()
+        # While servers start; None if they were there at once.
+        self.early: Early | None = None
+
+    @property
+    def num_servers(self) -> int:
+        """How many servers there are."""
+        return self._client.num_servers
+
+    def changes(self, server: int) -> int:
+        """How many changes a server has confirmed."""
+        return self._changes[server]
+
+    def call(
+        self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
+    ) -> Message:
+        """Ask a server something; a change is made once.
+
+        Raises:
+            UnavailableError: If the server did not start, or is gone and will not come back with
+                what it had.
+        """
+        self.ready()
+        head = dict(head or {})
+        changes = is_change(op, head)
+        if changes:
+            head["request"] = next(self._numbers)
+        reply = self.outlive(lambda: self._client.call(server, op, head, buffers))
+        if changes:
+            with self._lock:
+                self._changes[server] += 1
+        return reply
+
+    def tell(self, server: int, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
+        """Change something there: now, or when there are servers."""
+
+        def call() -> None:
+            self.call(server, op, head, buffers)
+
+        if self.early is None or not self.early.tell(call):
+            call()
+
+    def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
+        """Keep a variable's value until there are servers; False if they are to have it now."""
+        return self.early is not None and self.early.keep(home, value, is_new=is_new)
+
+    def kept(self, home: ServerHome) -> np.ndarray | None:
+        """The value of a variable that no server has yet."""
+        return None if self.early is None else self.early.value(home)
+
+    def ready(self) -> None:
+        """Wait until there are servers that have all that was kept for them.
+
+        Raises:
+            UnavailableError: If they did not start.
+        """
+        if self.early is not None:
+            self.early.settle()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `ready` would return at once."""
+        return self.early is None or self.early.is_over
+
+    def close(self) -> None:
+        """Let nobody wait for servers any more."""
+        if self.early is not None:
+            self.early.end(closed(0))
+
+    def each(
+        self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
+    ) -> list[Any]:
+        """Ask all servers the same."""
+        return [select(self.call(server, op, head)) for server in range(self.num_servers)]

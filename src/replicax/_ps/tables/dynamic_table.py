@@ -1,0 +1,277 @@
+"""Tables whose ids are not known beforehand: an id gets a row on first use, and may lose it again.
+
+`Vocabulary` knows the row of each id, `Table` what the row holds, `Usage` which row to give up.
+Which server has an id is `hashing.server_of`'s. Whoever holds a table holds the lock it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._ps.tables.initial_rows import initial_rows
+from replicax._ps.tables.removals import Removals
+from replicax._ps.tables.row_store import Column, ResidentRows
+from replicax._ps.tables.spill import SpilledRows
+from replicax._ps.tables.table import Apply, Table
+from replicax._ps.tables.usage import Usage
+from replicax._ps.tables.vocabulary import Vocabulary
+
+_FIRST_ROWS = 1024
+# A full table gives up this part of its rows at once: choosing looks at all of them.
+_GIVEN_UP_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class DynamicTableSpec:
+    """What a dynamic table is; plain values, so that it can be sent to a server.
+
+    Args:
+        shape: The shape of one row.
+        dtype: The type of its elements.
+        initializer: The class of a Keras initializer, for new rows.
+        config: Its configuration.
+        seed: Chooses among the initial rows.
+        max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
+            None for any number: rows are then copied now and then, as they grow more.
+        time_to_live: After how many updates without a use an id loses its row; None for never.
+        resident_rows: How many rows are in memory at most, the others on disk; None for all.
+        directory: Where on disk.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    initializer: str = "RandomUniform"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    max_rows: int | None = None
+    time_to_live: int | None = None
+    resident_rows: int | None = None
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "time_to_live"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(
+                    f"`{name}` of a dynamic table must be positive. Received: {name}={value}. No "
+                    "id could keep a row until it is updated. Leave it out for no bound."
+                )
+
+
+@final
+class DynamicTable:
+    """Rows by id: any integers of 64 bits, negative ones too.
+
+    Args:
+        spec: What it is.
+
+    Example:
+        >>> table = DynamicTable(DynamicTableSpec((4,)))
+        >>> table.gather(np.array([10**15, 3, 10**15])).shape, len(table)
+        ((3, 4), 2)
+    """
+
+    def __init__(self, spec: DynamicTableSpec) -> None:
+        self._spec = spec
+        values = Column(tuple(spec.shape), spec.dtype)
+        self._initial = initial_rows(
+            spec.initializer, spec.config, seed=spec.seed, shape=spec.shape, dtype=spec.dtype
+        )
+        # All rows at once where their number is bounded, or they would be copied as they grow more;
+        # memory is taken when they are written.
+        rows = spec.max_rows or _FIRST_ROWS
+        if spec.resident_rows is None:
+            store = ResidentRows(np.zeros((rows, *values.shape), values.dtype))
+        else:
+            store = SpilledRows(values, rows, spec.resident_rows, spec.directory)
+        self.table = Table(store, values)
+        self._vocabulary = Vocabulary()
+        self._usage = Usage(spec.time_to_live)
+        self._removals = Removals()
+        self.evictions = self.created = self.hits = 0
+
+    @property
+    def spec(self) -> DynamicTableSpec:
+        """What it is."""
+        return self._spec
+
+    def statistics(self) -> dict[str, int]:
+        """How many ids have a row (`rows`), got one (`created`), lost it to a bound (`evicted`).
+
+        And how many rows are in memory (`resident`), and how often an id was found (`hits`).
+        """
+        most = len(self) if self._spec.resident_rows is None else self._spec.resident_rows
+        return {
+            "rows": len(self),
+            "created": self.created,
+            "evicted": self.evictions,
+            "resident": min(most, len(self)),
+            "hits": self.hits,
+        }
+
+    def __len__(self) -> int:
+        """How many ids have a row."""
+        return len(self._vocabulary)
+
+    def gather(self, ids: np.ndarray, *, create: bool = True) -> np.ndarray:
+        """Copy the values of ids.
+
+        Args:
+            ids: Integers, in any order and with repeats.
+            create: Whether an id without a row gets one, and others count as used: yes in
+                training. Without, it is answered what it would begin with.
+
+        Returns:
+            A row for each id.
+        """
+        ids = np.ascontiguousarray(ids, np.int64)
+        if create:
+            return self.table.gather(self._rows(ids))
+        rows = self._vocabulary.find(ids)
+        unknown = rows < 0
+        self.hits += len(ids) - int(unknown.sum())
+        values = self.table.gather(np.where(unknown, 0, rows))
+        if unknown.any():
+            values[unknown] = self._initial(ids[unknown])
+        return values
+
+    def update(
+        self,
+        ids: np.ndarray,
+        gradients: np.ndarray,
+        apply: Apply,
+        *,
+        step: int | None = None,
+        rowwise: bool = False,
+    ) -> None:
+        """Run an optimizer on the rows of ids; one that has lost its row begins anew.
+
+        Args:
+            ids: Integers, each once.
+            gradients: A gradient for each.
+            apply: As in `Table.update`.
+            step: As in `Table.update`.
+            rowwise: As in `Table.update`.
+        """
+        # It was counted when it was read for this gradient.
+        rows = self._rows(np.ascontiguousarray(ids, np.int64), count=False)
+        self.table.update(rows, gradients, apply, step=step, rowwise=rowwise)
+
+    def evict_expired(self) -> int:
+        """Take the rows of ids that were not used for their time to live; returns how many."""
+        used = self._vocabulary.used_rows()
+        return self._evict(self._usage.expired(used, self.table.step))
+
+    def remove(self, ids: np.ndarray) -> int:
+        """Take the rows of ids that have one; returns how many."""
+        rows = self._vocabulary.find(np.unique(np.asarray(ids, np.int64)))
+        return self._remove(rows[rows >= 0])
+
+    def export(self, since: int | None = None) -> dict[str, np.ndarray]:
+        """Copy what there is, or what has changed since a version.
+
+        Args:
+            since: The `version` of the export that this one continues. None for all. If removals
+                that long ago are forgotten, all is exported.
+
+        Returns:
+            Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed`
+            (ids that lost their row since then), `whole` (whether it continues none), `step`,
+            `version`.
+        """
+        removed = None if since is None else self._removals.since(since)
+        if since is None or removed is None:
+            rows = self._vocabulary.used_rows()
+        else:
+            rows = self.table.changed_since(since)
+            rows = rows[self._vocabulary.in_use(rows)]
+        state = self.table.export(rows)
+        del state["rows"]
+        counts, last_use = self._usage.read(rows)
+        return {
+            **state,
+            "ids": self._vocabulary.ids_of(rows),
+            "counts": counts,
+            "last_use": last_use,
+            "removed": np.empty(0, np.int64) if removed is None else removed,
+            "whole": np.asarray(removed is None),
+        }
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over an export: alone, or on top of the one that it continues.
+
+        Raises:
+            UsageError: If it has more ids than there may be rows.
+        """
+        if state["whole"]:
+            self._vocabulary = Vocabulary()
+        else:
+            self.remove(state["removed"])
+        ids = np.array(state["ids"], np.int64)
+        rows = self._vocabulary.find(ids)
+        unknown = rows < 0
+        self._make_room(int(unknown.sum()), rows[~unknown])
+        rows[unknown] = self._vocabulary.add(ids[unknown])
+        self._reserve()
+        self.table.load({**state, "rows": rows})
+        self._usage.write(rows, state["counts"], state["last_use"])
+        if state["whole"]:
+            self._removals.forget(int(state["version"]))
+
+    def close(self) -> None:
+        """Give back what is held outside memory."""
+        self.table.close()
+
+    def _rows(self, ids: np.ndarray, *, count: bool = True) -> np.ndarray:
+        """The rows of ids, given to those that have none."""
+        if self._usage.time_to_check(self.table.step):
+            self.evict_expired()
+        rows = self._vocabulary.find(ids)
+        unknown = rows < 0
+        self.hits += (len(ids) - int(unknown.sum())) * int(count)
+        if unknown.any():
+            new = np.unique(ids[unknown])
+            self._make_room(len(new), np.unique(rows[~unknown]))
+            fresh = self._vocabulary.add(new)
+            self.created += len(fresh)
+            self._reserve()
+            self.table.assign(fresh, self._initial(new), anew=True)
+            self._usage.begin(fresh, self.table.step)
+            rows[unknown] = fresh[np.searchsorted(new, ids[unknown])]
+        self._usage.note(rows, self.table.step, uses=int(count))
+        return rows
+
+    def _make_room(self, count: int, needed: np.ndarray) -> None:
+        """Take rows from others than those needed, if so many more would be too many."""
+        most = self._spec.max_rows
+        if most is None or len(self) + count <= most:
+            return
+        if len(needed) + count > most:
+            raise UsageError(
+                f"`max_rows` must hold the ids of one call. Received: max_rows={most} and "
+                f"{len(needed) + count} different ids. All of them need a row at the same time. "
+                "Allow more rows, or use smaller batches."
+            )
+        others = self._vocabulary.used_rows(without=needed)
+        excess = max(len(self) + count - most, min(most // _GIVEN_UP_AT_ONCE, len(others)))
+        self._evict(self._usage.least_used(others, excess, self.table.step))
+
+    def _evict(self, rows: np.ndarray) -> int:
+        self.evictions += len(rows)
+        return self._remove(rows)
+
+    def _remove(self, rows: np.ndarray) -> int:
+        if len(rows):
+            self._removals.note(self.table.version, self._vocabulary.remove(rows))
+        return len(rows)
+
+    def _reserve(self) -> None:
+        rows = self._vocabulary.rows
+        if rows > self.table.rows:
+            self.table.grow(max(rows, self.table.rows * 3 // 2))
+        self._usage.grow(self.table.rows)

@@ -1,0 +1,224 @@
+"""A server's part of a sparse table: rows that are gathered, updated and saved, a few at a time.
+
+It knows nothing of ids, servers or wires: `DynamicTable` gives ids their rows, and whoever holds a
+table holds the lock that its methods need. Where the rows are kept is `row_store.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, final
+
+import numpy as np
+
+from replicax._core.errors import IndexOutOfBounds, UsageError
+from replicax._ps.tables.row_store import Column, ResidentRows, RowStore, grown
+
+Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
+"""`(values, gradients, slots, step) -> (values, slots)`, on the rows that have gradients."""
+Ufunc = Any
+
+# Row-wise optimizers go by blocks of so many elements: what one touches stays in the cache.
+BLOCK_ELEMENTS = 1 << 16
+_LEAST_ROOM = 16
+_SCATTER: dict[str, Ufunc] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+@final
+class Table:
+    """Rows with values, the slots of their optimizer, and the version that each was written in.
+
+    Args:
+        store: Holds the rows; its first column is their values. `ResidentRows(array)` is one.
+        values: What that column is.
+    """
+
+    def __init__(self, store: RowStore, values: Column) -> None:
+        self._store = store
+        self._columns = [values]
+        # A slot begins when its row is updated first: until then its bytes are not touched.
+        self._begun = np.zeros(store.rows, bool)
+        self._versions = np.zeros(store.rows, np.int64)
+        self.version = 0
+        self.step = 0
+
+    @classmethod
+    def from_array(cls, values: np.ndarray) -> Table:
+        """Make a table of an array in memory, which becomes the table's own."""
+        return cls(ResidentRows(values), Column(values.shape[1:], values.dtype))
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._store.rows
+
+    def use_slots(self, slots: Sequence[Column]) -> None:
+        """Have these slots from now on; those that there were are dropped if they are others.
+
+        Args:
+            slots: One for each that the optimizer has for one variable.
+        """
+        if list(slots) == self._columns[1:]:
+            return
+        self._store.drop_columns(1)
+        self._columns[1:] = slots
+        for slot in slots:
+            self._store.add_column(slot)
+        self._begun[:] = False
+
+    def gather(self, rows: np.ndarray) -> np.ndarray:
+        """Copy the values of rows, which may be in any order and repeat."""
+        return self._store.read(0, self._checked(rows))
+
+    def update(
+        self,
+        rows: np.ndarray,
+        gradients: np.ndarray,
+        apply: Apply,
+        *,
+        step: int | None = None,
+        rowwise: bool = False,
+    ) -> None:
+        """Run an optimizer on some rows.
+
+        Args:
+            rows: Rows, each once; none is an update as well.
+            gradients: A gradient for each.
+            apply: The optimizer. Unless it is row-wise, it is given a power of two of rows, so
+                that it is compiled for few shapes; behind the real ones are zeros, and what it
+                makes of them is dropped.
+            step: How many updates there were before this one, of this table on all servers. None
+                counts those of this table.
+            rowwise: Whether each row's result depends on that row alone and `apply` takes any
+                number of them; they are then given to it block by block.
+
+        Raises:
+            UsageError: If there is not one gradient for each row.
+            IndexOutOfBounds: If a row is not here.
+        """
+        rows = self._checked(rows)
+        if len(rows) != len(gradients):
+            raise UsageError(
+                "An update has one gradient for each row. "
+                f"Received: {len(rows)} rows and {len(gradients)} gradients. A gradient belongs to "
+                "the row at its place. Add up the gradients of a row that occurs several times."
+            )
+        step = self.step if step is None else step
+        size = max(1, BLOCK_ELEMENTS // max(1, prod(self._columns[0].shape)))
+        size = size if rowwise else max(1, len(rows))
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
+            self._update(rows[block], gradients[block], apply, step, padded=not rowwise)
+        self._begun[rows] = True
+        self._stamp(rows)
+        self.step = step + 1
+
+    def assign(self, rows: np.ndarray, values: np.ndarray, *, anew: bool = False) -> None:
+        """Write values of rows, each named once; `anew` also lets their slots begin again."""
+        rows = self._checked(rows)
+        self._store.write(0, rows, values)
+        if anew:
+            self._begun[rows] = False
+        self._stamp(rows)
+
+    def scatter(self, operation: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Combine values into rows, one after another where a row is named several times.
+
+        Args:
+            operation: `add`, `sub`, `mul`, `div`, `max`, `min`; or `update`, which writes.
+            rows: Which rows.
+            values: What to combine into each.
+        """
+        rows, place = np.unique(self._checked(rows), return_inverse=True)
+        held = self._store.read(0, rows)
+        if operation == "update":
+            held[place] = values
+        else:
+            _SCATTER[operation].at(held, place, values)
+        self.assign(rows, held)
+
+    def grow(self, rows: int) -> None:
+        """Have room for more rows."""
+        self._store.grow(rows)
+        self._begun, self._versions = grown(self._begun, rows), grown(self._versions, rows)
+
+    def changed_since(self, version: int) -> np.ndarray:
+        """The rows that were written after a version."""
+        return np.flatnonzero(self._versions > version)
+
+    def export(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Copy rows, for a snapshot: all of them, or those that `changed_since` a last one.
+
+        Returns:
+            Arrays by name: `rows`, `values`, `slot_0` and so on, `step`, `version`.
+        """
+        rows = np.arange(self.rows) if rows is None else self._checked(rows)
+        columns = {f"slot_{n - 1}": self._slot(n, rows) for n in range(1, len(self._columns))}
+        state = {"rows": rows, "values": self._store.read(0, rows), **columns}
+        return {**state, "step": np.asarray(self.step), "version": np.asarray(self.version)}
+
+    def load(self, state: Mapping[str, np.ndarray]) -> None:
+        """Write rows that were exported; the others stay. A snapshot without slots resets them.
+
+        Raises:
+            UsageError: If the slots are those of another optimizer.
+        """
+        rows = self._checked(state["rows"])
+        given = sum(name.startswith("slot_") for name in state)
+        if given not in (0, len(self._columns) - 1):
+            raise UsageError(
+                "Rows are restored with the slots of the optimizer that they were saved with. "
+                f"Received: {given} slots, where the optimizer has {len(self._columns) - 1}. They "
+                "mean something else to it. Compile the model with the optimizer it was saved "
+                "with, or restore the values only."
+            )
+        self._store.write(0, rows, state["values"])
+        for number in range(given):
+            self._store.write(number + 1, rows, state[f"slot_{number}"])
+        self._begun[rows] = given > 0
+        self.step = int(state["step"])
+        self.version = max(self.version, int(state["version"]))
+        self._stamp(rows)
+
+    def close(self) -> None:
+        """Give back what is held outside memory."""
+        self._store.close()
+
+    def _update(
+        self, rows: np.ndarray, gradients: np.ndarray, apply: Apply, step: int, *, padded: bool
+    ) -> None:
+        room = max(_LEAST_ROOM, 1 << (len(rows) - 1).bit_length()) if padded else len(rows)
+        values = self._store.read(0, rows, room)
+        slots = [self._slot(number, rows, room) for number in range(1, len(self._columns))]
+        values, slots = apply(values, grown(gradients, room), slots, step)
+        for number, column in enumerate([values, *slots]):
+            self._store.write(number, rows, np.asarray(column)[: len(rows)])
+
+    def _slot(self, number: int, rows: np.ndarray, room: int = 0) -> np.ndarray:
+        slot = self._store.read(number, rows, room)
+        begun = self._begun[rows]
+        if not begun.all():
+            slot[: len(rows)][~begun] = self._columns[number].initial
+        return slot
+
+    def _stamp(self, rows: np.ndarray) -> None:
+        self.version += 1
+        self._versions[rows] = self.version
+
+    def _checked(self, rows: Any) -> np.ndarray:
+        rows = np.asarray(rows)
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
+            raise IndexOutOfBounds(
+                f"A row of this part of the table is one from 0 to {self.rows - 1}. "
+                f"Received: rows from {rows.min()} to {rows.max()}. Another part may have them, "
+                "or none. Check the ids, and that all have cut the table alike."
+            )
+        return rows

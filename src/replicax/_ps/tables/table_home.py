@@ -1,0 +1,236 @@
+"""Where the rows of a dynamic table are: in this process, or on all servers by the hash of the id.
+
+One is made by `place_table`, for a layer. It begins here, and moves to the servers when the store
+of a `ParameterServerStrategy` claims its variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.distribution import installed
+from replicax._keras.server_variable import home_of
+from replicax._keras.table_variable import become_table
+from replicax._ps.buffers import array_of, raw
+from replicax._ps.store.home import Placed
+from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.tables.hashing import ids_by_server
+from replicax._ps.tables.table_requests import packed, unpacked
+from replicax._ps.tables.table_state import join_states, split_state
+
+if TYPE_CHECKING:
+    from replicax._ps.store.client import Client
+    from replicax._ps.tables.dynamic_table import DynamicTableSpec
+
+State = Mapping[str, np.ndarray]
+
+
+class _Empty:
+    """What a table is as a Keras variable: nothing."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self._nothing = np.zeros((0, *shape), np.dtype(dtype))
+
+    def read(self) -> np.ndarray:
+        return self._nothing
+
+    def write(self, value: Any) -> None:
+        """There is nothing to write: Keras assigns what it has read."""
+
+    def shards(self) -> list[Any]:
+        return []
+
+
+@final
+class SlotHome(_Empty):
+    """The home of an optimizer's slot for a table: it is beside the rows."""
+
+
+@final
+class LocalTable(_Empty):
+    """A table in this process.
+
+    Args:
+        path: The path of its variable.
+        spec: What it is.
+        padding: What stands among ids where there is none.
+    """
+
+    places: tuple[Placed, ...] = ()
+
+    def __init__(self, path: str, spec: DynamicTableSpec, padding: int | None) -> None:
+        super().__init__(spec.shape, spec.dtype)
+        self.path, self.spec, self.padding = path, spec, padding
+        self._cell: DynamicCell | None = None
+
+    @property
+    def cell(self) -> DynamicCell:
+        """The rows; made when they are needed, since they may soon be elsewhere."""
+        self._cell = self._cell or DynamicCell(self.path, self.spec)
+        return self._cell
+
+    def contents(self) -> State | None:
+        """What was put into it, if anything was."""
+        return self._cell and self._cell.export_since()
+
+    def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.cell.rows(rows)
+
+    def statistics(self) -> dict[str, int]:
+        return self.cell.statistics()
+
+    def export(self) -> dict[str, np.ndarray]:
+        return self.cell.export_since()
+
+    def load(self, state: State) -> None:
+        self.cell.load(state)
+
+
+@final
+class ServedTable(_Empty):
+    """A table whose rows are on all servers.
+
+    Args:
+        client: The way to the servers.
+        places: Its cells, one on each server.
+        local: What it is.
+        changed: Called after each write.
+        before: Called before each read and write.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        places: tuple[Placed, ...],
+        local: LocalTable,
+        *,
+        changed: Callable[[], None],
+        before: Callable[[], None],
+    ) -> None:
+        super().__init__(local.spec.shape, local.spec.dtype)
+        self.places, self.spec, self.padding = places, local.spec, local.padding
+        self._client, self._changed, self._before = client, changed, before
+
+    def described(self) -> dict[str, Any]:
+        """Where it is, for workers."""
+        return {
+            "shape": (0, *self.spec.shape),
+            "dtype": self.spec.dtype,
+            "slot": None,
+            "parts": [[place.server, place.cell, 0, 0] for place in self.places],
+            "dynamic": True,
+            "padding": self.padding,
+        }
+
+    def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        self._before()
+        found = np.empty((len(rows), *self.spec.shape), np.dtype(self.spec.dtype))
+        for server, ids, positions in ids_by_server(rows, len(self.places)):
+            place = self.places[server]
+            reply = self._client.call(place.server, "rows", {"cell": place.cell}, [raw(ids)])
+            shape = (len(ids), *self.spec.shape)
+            found[positions] = array_of(reply.buffers[0], self.spec.dtype, shape)
+        return found
+
+    def statistics(self) -> dict[str, int]:
+        self._before()
+        found = [
+            self._client.call(place.server, "table_statistics", {"cell": place.cell}).head
+            for place in self.places
+        ]
+        return {name: sum(one[name] for one in found) for name in found[0]}
+
+    def export(self) -> dict[str, np.ndarray]:
+        self._before()
+        states = []
+        for place in self.places:
+            head = {"cell": place.cell, "since": None}
+            reply = self._client.call(place.server, "table_state", head)
+            states.append(unpacked(reply.head, reply.buffers))
+        return join_states(states)
+
+    def load(self, state: State) -> None:
+        self._before()
+        pieces = split_state(state, len(self.places))
+        for place, piece in zip(self.places, pieces, strict=True):
+            head, buffers = packed(piece)
+            self._client.call(place.server, "table_load", {"cell": place.cell, **head}, buffers)
+        self._changed()
+
+
+def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
+    """What a table is on one of several servers: its bounds are divided.
+
+    Raises:
+        UsageError: If there are more servers than rows.
+    """
+    if spec.max_rows is not None and spec.max_rows < servers:
+        raise UsageError(
+            "A dynamic table has a row on each server at least. Received: "
+            f"max_rows={spec.max_rows} for {servers} servers. Each server has the ids whose hash "
+            "is its own. Allow more rows, or use fewer servers."
+        )
+
+    def share(total: int | None) -> int | None:
+        return None if total is None else total // servers + (server < total % servers)
+
+    resident = share(spec.resident_rows)
+    return replace(
+        spec,
+        max_rows=share(spec.max_rows),
+        resident_rows=None if resident is None else max(resident, 1),
+    )
+
+
+def serve_table(
+    variable: Any,
+    client: Any,
+    cells: Iterator[int],
+    *,
+    changed: Callable[[], None],
+    before: Callable[[], None],
+) -> None:
+    """Move a table from this process to the servers, with what is in it.
+
+    Args:
+        variable: Its variable, at a `LocalTable`.
+        client: The way to the servers.
+        cells: Numbers of cells that are free.
+        changed: Called after each write.
+        before: Called before each read and write.
+    """
+    local: LocalTable = home_of(variable)
+    servers = client.num_servers
+    places = tuple(Placed(server, next(cells), 0, 0) for server in range(servers))
+    for place in places:
+        spec = part_of_spec(local.spec, place.server, servers)
+        head = {"cell": place.cell, "described": DynamicCell.description(variable.path, spec)}
+        client.call(place.server, "table", head)
+    home = ServedTable(client, places, local, changed=changed, before=before)
+    contents = local.contents()
+    if contents is not None:
+        home.load(contents)
+    become_table(variable, home)
+
+
+def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | None) -> Any:
+    """Make the variable of a table, on the servers if the strategy in scope has any.
+
+    Args:
+        make: Makes a Keras variable of shape (0, …).
+        spec: What the table is.
+        padding: What stands among ids where there is none.
+    """
+    store = getattr(_compat.distribution(), "store", None)
+    with installed(None):  # no server has to hold an array without rows
+        variable = make()
+    become_table(variable, LocalTable(variable.path, spec, padding))
+    if getattr(store, "has_tables", False):
+        store.claim(variable)  # pyright: ignore[reportOptionalMemberAccess]
+    return variable
