@@ -55,7 +55,7 @@ def _interrupt(strategy: str, kind: str) -> Outcome:
     if seen["wrong"]:
         return Outcome("values were lost or wrong", False, named=seen["wrong"][0], lost="variables")
     said = "each left the values of the last complete step; all that a model does works"
-    return Outcome(said, seen["raised"] > 15 and seen["moments"] > 5)
+    return Outcome(said, seen["raised"] > 10 and seen["moments"] > 5)
 
 
 def _learn(folder: Path) -> Outcome:

@@ -196,10 +196,6 @@ def loss(predicted, true):
     return keras.losses.MeanSquaredError()(true, predicted)
 
 
-def divided(total, count):
-    return keras.ops.divide_no_nan(total, count)
-
-
 def drawn(name):
     return lambda rows: getattr(keras.random, name)(rows.shape, seed=3) + rows.sum()
 
@@ -291,7 +287,6 @@ ROWS = {
         ("reduce_values", "scale_loss_for_distribution", "unscale_loss_for_distribution"),
         loss, ((ANY, 8), (ANY, 8)),
     ),
-    "quotient": Row(("divide_no_nan",), divided, ((ANY, 8), (ANY, 8)), is_smooth=False),
     **{
         name: Row((name,), drawn(name), ((ANY, 8),))
         for name in ("normal", "uniform", "truncated_normal")

@@ -139,7 +139,7 @@ def program(tmp_path, addresses):
             import sys
             sys.path[:0] = {sys.path!r}
             import replicax as rx
-            from replicax._ps import task_server
+            from replicax._ps.hosts import task_server
             task_server.START_MEMBER = "tiny_member:start_member"
         """
         environ = {**os.environ, "TF_CONFIG": json.dumps(config)}

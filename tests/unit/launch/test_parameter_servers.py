@@ -22,7 +22,7 @@ task = json.loads(os.environ["TF_CONFIG"])["task"]
 me = f"{{task['type']}} {{task['index']}}"
 """
 SERVE = """
-from replicax._ps import task_server
+from replicax._ps.hosts import task_server
 task_server.START_MEMBER = "tiny_member:start_member"
 task_server.serve_this_task_if_member()
 """

@@ -79,7 +79,7 @@ class HostProcess:
         folder = tempfile.mkdtemp(prefix="rx-ps-", dir="/tmp")
         with Path(folder, _LOG).open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"replicax._ps.{host}"],
+                [sys.executable, "-P", "-m", f"replicax._ps.hosts.{host}"],
                 env=_environment(host, folder, environment, joins=joins),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
