@@ -94,7 +94,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
     Example:
         >>> import keras, numpy as np, tempfile
         >>> import replicax as rx
-        >>> from replicax._keras import exporting, importing
+        >>> from replicax._function import exporting, importing
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     exporting.save(model, folder + "/model")
