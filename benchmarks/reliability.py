@@ -37,7 +37,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="WORDS", help="faults whose text has these")
     parser.add_argument("--rounds", type=int, default=1, help="how often to try each (default 1)")
     parser.add_argument("--list", action="store_true", help="print the faults, try none")
-    parser.add_argument("--write", action="store_true", help=f"put the table into docs/{PAGE.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put what was found into docs/{PAGE.name}"
+    )
     parser.add_argument(
         "--limit", type=float, default=LIMIT_SECONDS, metavar="SECONDS", help="for one trial"
     )
@@ -88,6 +90,17 @@ def markdown(found: dict[Fault, list[Outcome]], rounds: int) -> str:
     return "\n".join(parts)
 
 
+def with_rows(table: str, found: dict[Fault, list[Outcome]]) -> str:
+    """A table of all faults, with the rows of those that were tried again."""
+    lines = table.splitlines()
+    for fault, tried in found.items():
+        places = [n for n, line in enumerate(lines) if line.startswith(f"| {fault.what} |")]
+        if len(places) != 1:
+            raise SystemExit(f"No row of the table is about {fault.what!r}; write it whole first.")
+        lines[places[0]] = report.table(HEADS, [row(fault, tried)]).splitlines()[-1]
+    return "\n".join(lines)
+
+
 def try_all(faults: Sequence[Fault], rounds: int, limit: float) -> dict[Fault, list[Outcome]]:
     """Try each fault once a round. A progress bar on a terminal, else a line for each trial."""
     found: dict[Fault, list[Outcome]] = {fault: [] for fault in faults}
@@ -114,9 +127,10 @@ def main() -> int:
         return 0
     found = try_all(faults, options.rounds, options.limit)
     made = markdown(found, options.rounds)
-    if options.write:
-        page = PAGE.read_text()
-        PAGE.write_text(report.put_between_markers(page, made, COMMAND))
+    if options.write and options.only:
+        PAGE.write_text(with_rows(PAGE.read_text(), found) + "\n")
+    elif options.write:
+        PAGE.write_text(report.put_between_markers(PAGE.read_text(), made, COMMAND))
     print(made)
     return 0 if all(map(agree, found.values())) else 1
 

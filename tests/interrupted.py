@@ -179,6 +179,8 @@ def seconds_of(trained, rounds):
 
 def main(name, kind, interrupts):
     """Interrupt training so often; print what was seen."""
+    # Shells start background jobs with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     trained = Trained(STRATEGIES[name](), kind)
     begun = trained.steps()
     expected = {begun: trained.first}

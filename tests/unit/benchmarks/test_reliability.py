@@ -72,3 +72,12 @@ def test_the_table_marks_what_was_not_promised(odd):
     made = reliability.markdown({odd["one"]: [Outcome("went on", False)]}, 1)
     assert "| one | **not as promised: went on** |" in made
     assert "### Files" in made
+
+
+def test_rows_that_are_tried_again_take_their_places(odd):
+    outcome, other = Outcome("named", True), Outcome("survived", True)
+    page = reliability.markdown({odd["one"]: [outcome], odd["two"]: [outcome]}, 1)
+    again = reliability.with_rows(page, {odd["two"]: [other]})
+    assert again == reliability.markdown({odd["one"]: [outcome], odd["two"]: [other]}, 1).rstrip()
+    with pytest.raises(SystemExit, match="three"):
+        reliability.with_rows(page, {odd["three"]: [other]})
