@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -184,6 +185,13 @@ def test_a_program_that_is_any_task_serves_and_ends_where_it_is_a_member(program
     assert (process.returncode, out) == (0, "")
 
 
+def catches(pid, number):
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def test_sigterm_ends_a_server_in_order(program, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     process, cluster = program("""
@@ -193,6 +201,7 @@ def test_sigterm_ends_a_server_in_order(program, tmp_path, monkeypatch):
             print("in order")
     """)
     cluster.member(WORKER, 0, timeout=60)
+    wait_until(lambda: catches(process.pid, signal.SIGTERM))  # it joins when it already serves
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=100)
     assert (process.returncode, out) == (128 + signal.SIGTERM, "in order\n")
