@@ -102,7 +102,7 @@ def _restore(plant: Callable[[Path, Planted], None], folder: Path) -> Outcome:
 
 _TRAIN = """
 import replicax as rx, keras, numpy as np
-with rx.{strategy}.scope():
+with rx.OneDeviceStrategy("CPU:0").scope():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(1)])
     model.compile("adam", "mse")
@@ -135,7 +135,7 @@ def _losses(said: str) -> list[str]:
 def _plant_kernel(folder: Path) -> Outcome:
     cache, marker = folder / "shared" / "cache", folder / "it ran"
     cache.mkdir(parents=True)
-    program = [sys.executable, "-c", _TRAIN.format(strategy="OneDeviceStrategy('CPU:0')")]
+    program = [sys.executable, "-c", _TRAIN]
     before = _losses(_run(program, XDG_CACHE_HOME=cache))
     kernel = next(cache.glob("replicax/kernels/adam-*.so"))
     source = folder / "planted.c"
@@ -148,19 +148,6 @@ def _plant_kernel(folder: Path) -> Outcome:
     named = "the folder" if f"can write to {cache.parent}," in said else ""
     holds = bool(named) and _losses(said) == before != []
     return _outcome("compiled anew, with the same losses", marker, holds=holds, named=named)
-
-
-def _plant_program(folder: Path) -> Outcome:
-    marker, path = folder / "it ran", folder / "train.py"
-    path.write_text(_TRAIN.format(strategy="MultiWorkerMirroredStrategy()"))
-    command = [sys.executable, "-m", "replicax.launch", "run", "--workers", "2", str(path)]
-    before = _losses(_run(command, RX_COMPILATION_CACHE=folder / "cache"))
-    programs = list(folder.glob("cache/cpu-*/of-all-workers/*"))
-    for program in programs:
-        program.write_bytes(pickle.dumps(Planted(marker)))
-    after = _losses(_run(command, RX_COMPILATION_CACHE=folder / "cache"))
-    holds = bool(programs) and len(before) == 2 and before == after
-    return _outcome("compiled anew, with the same losses", marker, holds=holds)
 
 
 # Arrays, models and data sets.
@@ -224,11 +211,6 @@ FAULTS = (
         "strangers",
         "A kernel is planted in a cache below a folder that others can write to",
         _plant_kernel,
-    ),
-    Fault(
-        "strangers",
-        "Pickles are planted in place of the compiled programs that workers share",
-        _plant_program,
     ),
     Fault("strangers", "Pickled objects are planted in a saved data set", _plant_data),
     Fault(

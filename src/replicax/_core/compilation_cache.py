@@ -32,11 +32,7 @@ MAX_BYTES = 1 << 30
 # Files. JAX looks at each of them whenever it writes another one: 10 µs each.
 MAX_PROGRAMS = 1000
 
-# Of all workers; these are some megabytes each, and looked at when a process begins.
-MAX_COMMON = 100
-
 _log = logging.getLogger("replicax")
-_COMMON = "of-all-workers"
 _CPU_INFO = Path("/proc/cpuinfo")
 # Settings of JAX, their defaults, and ours. One that is not at its default is the user's.
 _SETTINGS = {
@@ -59,18 +55,6 @@ def begin() -> None:
     except (OSError, RuntimeError) as error:  # no home, for one
         level = logging.WARNING if isinstance(error, InsecureFolder) else logging.INFO
         _log.log(level, "Compiled programs are not kept for the next start: %s", error)
-
-
-def common_programs() -> Path | None:
-    """Where the programs that all workers run are kept; None without a folder of ours."""
-    kept = jax_setting("jax_compilation_cache_dir")
-    if kept is None or Path(kept).name != _name():
-        return None
-    try:
-        return private_folder(Path(kept), _COMMON)
-    except OSError as error:
-        _log.info("Programs of all workers are not kept: %s", error)
-        return None
 
 
 def for_child() -> dict[str, str]:
@@ -123,9 +107,6 @@ def _tidy(folder: Path) -> None:
     JAX writes when a program was used beside it, and after it. Where that is missing it can keep
     nothing any more.
     """
-    common = sorted((folder / _COMMON).glob("*"), key=_last_used)
-    for path in common[:-MAX_COMMON]:
-        path.unlink(missing_ok=True)
     with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own lock
         names = os.listdir(folder)
         used = {name.removesuffix("-atime") for name in names if name.endswith("-atime")}
@@ -135,13 +116,6 @@ def _tidy(folder: Path) -> None:
             for suffix in ("-cache", "-atime"):
                 with suppress(FileNotFoundError):
                     (folder / (name + suffix)).unlink()
-
-
-def _last_used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process tidies, too
-        return 0.0
 
 
 @functools.cache

@@ -57,7 +57,7 @@ def compiled(
     if not options:
         return program
     divided = platform == "cpu" and len(devices or ()) > 1 and is_on("convolutions")
-    return _Tuned(program, jax.jit(fn, **how), options, by_jax=divided)
+    return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
 def compile_for(program: Any, *args: Any) -> None:
@@ -65,14 +65,9 @@ def compile_for(program: Any, *args: Any) -> None:
 
     Nothing is computed, and no memory of an argument is reused.
     """
-    with found_again_in(program, args):
-        program.trace(*args).lower().compile()
-
-
-def found_again_in(program: Any, args: Any) -> Any:
-    """Within this, what `compiled` gave is compiled for such arguments as at its first call."""
-    is_by_jax = getattr(program, "is_by_jax", False)
-    return found_again(program.trace(*args).jaxpr) if is_by_jax else nullcontext()
+    traced = program.trace(*args)
+    with found_again(traced.jaxpr) if getattr(program, "is_by_jax", False) else nullcontext():
+        traced.lower().compile()
 
 
 def prepare(platform: str) -> None:
@@ -98,16 +93,12 @@ class _Tuned:
     Args:
         program: The program.
         inner: The same without options.
-        options: For XLA.
         by_jax: Whether JAX divides it over devices, and convolutions in it.
     """
 
-    def __init__(
-        self, program: Any, inner: Any, options: Mapping[str, Any], *, by_jax: bool
-    ) -> None:
+    def __init__(self, program: Any, inner: Any, *, by_jax: bool) -> None:
         self._program = program
         self._inner = inner
-        self.options = options
         self.is_by_jax = self._is_new = by_jax
         self.trace, self.lower = program.trace, program.lower
 

@@ -19,7 +19,6 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._control.agreement import Agreement, agree
-from replicax._core.compiled_once import compiled_once
 from replicax._core.errors import WorkersDiffer
 from replicax._core.program import uncounted
 
@@ -47,7 +46,6 @@ class StateWatch:
     def __init__(self) -> None:
         self._count = -1
         self._begun: _Checksums | None = None
-        self._programs: dict[Any, Any] = {}
 
     def restart(self) -> None:
         """Compare at the next step, too."""
@@ -101,11 +99,7 @@ class StateWatch:
         values = [value for _, value in copies]
         if not values:
             return _Checksums((), None)
-        program = _program(values[0].sharding.mesh)
-        key = program, *((value.shape, value.dtype) for value in values)
-        if key not in self._programs:
-            self._programs[key] = compiled_once(program, values)
-        return _Checksums(copies, self._programs[key](values))
+        return _Checksums(copies, _program(values[0].sharding.mesh)(values))
 
 
 @final

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.central import may_fail
-from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
 from replicax._core.interrupts import uninterrupted
@@ -215,7 +214,7 @@ class Steps:
         )
 
     def _made(self, state: Any, batches: Any) -> Any:
-        """The program for such batches; all workers compare theirs, and one of them compiles it."""
+        """The program for such batches, compiled; all workers compare theirs before."""
         distribution = self._distribution
         if distribution.store.home is not None:
             how = {"donates": self._donates}
@@ -229,7 +228,6 @@ class Steps:
             self._compiled = self._compile(state)
         if self._is_common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
-            return compiled_once(self._compiled, state, batches)
         compile_for(self._compiled, state, batches)
         return self._compiled
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compile_for, compiled
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
@@ -88,12 +87,10 @@ class FunctionProgram:
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
         )
-        if self.is_common:
-            self._compiled = compiled_once(self._compiled, written, others, arrays)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        """Compile it, if its first call would; what all workers run is compiled already."""
-        if self._state.store is None and not self.is_common:
+        """Compile it, if its first call would."""
+        if self._state.store is None:
             written, others = self._state.values()
             if self._state.donates:  # what is copied for the first call is bound to its devices
                 written = [jax.device_put(value, value.sharding) for value in written]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -150,7 +151,7 @@ class Runtime:
             name = getattr(fn, "__qualname__", type(fn).__name__)
             closed = program.captured.jaxpr
             identity = agree_on_program(f"`run` of {name}", closed, arrays, variables)
-            return program if traced else program.once(arrays, identity)
+            return replace(program, identity=identity)
         return program
 
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from replicax._core.compiled_once import compiled_once
 from replicax._core.compiling import compiled
 from replicax._core.products import turned_on
 from replicax._core.reduce import Combine, SyncGroup
@@ -48,11 +47,6 @@ class Program:
     sums: tuple[int, ...]
     compiled: Any
     identity: int = 0
-
-    def once(self, arrays: Sequence[Any], identity: int) -> Program:
-        """The same, compiled for such arrays by one of the workers of this machine."""
-        compiled = compiled_once(self.compiled, *self.state.values(), arrays)
-        return replace(self, compiled=compiled, identity=identity)
 
     def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
         """The function's output, of distributed values, from what `compiled` gives."""

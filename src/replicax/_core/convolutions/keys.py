@@ -25,21 +25,16 @@ def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
         closed: The program; nothing is done if it has no convolutions, or divided operations that
             are not ours, or if this JAX has no such setting for a thread.
     """
-    names = names_of(closed)
+    names: set[str] = set()
+    _collect(closed.jaxpr, names)
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
     if lax.conv_general_dilated_p.name not in names or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
 
 
-def names_of(closed: Any) -> set[str]:
-    """The names of all operations of a program, and of those inside it."""
-    names: set[str] = set()
-    _collect(closed.jaxpr, names)
-    return names
-
-
 def _collect(jaxpr: Any, names: set[str]) -> None:
+    """The names of all operations of a program, and of those inside it."""
     for equation in jaxpr.eqns:
         names.add(equation.primitive.name)
         for inner in jaxprs_in_params(equation.params):
