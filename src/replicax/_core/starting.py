@@ -17,11 +17,10 @@ def begin() -> None:
     """Let JAX start sooner: without a library for TPUs that are not here, with programs kept."""
     leave_idle_libtpu(chips_on_bus())
     compilation_cache.begin()
-    keep_memory_of_cpus()
+    _keep_memory_of_cpus()
 
 
-@functools.cache
-def keep_memory_of_cpus() -> None:
+def _keep_memory_of_cpus() -> None:
     """Let the C library keep memory for the next step, if programs run on CPUs alone.
 
     Before JAX starts: its threads get heaps of their own, which the C library gives back whatever

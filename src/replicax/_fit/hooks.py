@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
-from replicax._keras import adam, first_values, rectified, replica, slots, workers
+from replicax._keras import adam, rectified, replica, slots, workers
 
 
 def install_hooks() -> None:
@@ -12,7 +12,6 @@ def install_hooks() -> None:
     trainer.install()
     slots.install()
     workers.install()
-    first_values.install()
     epochs.install()
     callbacks.install()
     destinations.install()

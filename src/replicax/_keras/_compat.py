@@ -530,11 +530,6 @@ def global_random_seed() -> int | None:
     return global_state.get_global_attribute("global_random_seed")
 
 
-def drawn_seed(seed: Any) -> Any:
-    """The key of one draw: what a generator gives, or a number stands for."""
-    return jax_random.jax_draw_seed(seed)
-
-
 def wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Replace `owner.name` by `wrapper(original)`, once."""
     original = getattr(owner, name)

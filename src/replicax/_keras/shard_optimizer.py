@@ -18,7 +18,7 @@ import numpy as np
 
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
-from replicax._keras import _compat, first_values
+from replicax._keras import _compat
 from replicax._keras.distribution import installed
 
 
@@ -109,7 +109,6 @@ class ShardOptimizer:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        first_values.install()  # a server has no strategy that would have done so
         self._recipe = recipe
         self._built: dict[Part, tuple[Any, list[Any], list[np.ndarray]]] = {}
         self._updates: dict[tuple[Part, ...], Callable[..., Any]] = {}

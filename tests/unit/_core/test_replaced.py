@@ -196,14 +196,6 @@ def loss(predicted, true):
     return keras.losses.MeanSquaredError()(true, predicted)
 
 
-def drawn(name):
-    return lambda rows: getattr(keras.random, name)(rows.shape, seed=3) + rows.sum()
-
-
-def initial(name):
-    return lambda rows: getattr(keras.initializers, name)()(rows.shape, "float32") + rows
-
-
 def scaled_sgd(rows):
     made = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
     made.build([keras.Variable(np.ones(8, "float32"))])
@@ -287,20 +279,12 @@ ROWS = {
         ("reduce_values", "scale_loss_for_distribution", "unscale_loss_for_distribution"),
         loss, ((ANY, 8), (ANY, 8)),
     ),
-    **{
-        name: Row((name,), drawn(name), ((ANY, 8),))
-        for name in ("normal", "uniform", "truncated_normal")
-    },
-    **{
-        name: Row((f"{name}.__call__",), initial(name), ((ANY, 8),)) for name in ("Zeros", "Ones")
-    },
 }  # fmt: skip
 
 # They make variables, which is no operation of a program.
 MAKE_VARIABLES = {
     "BaseOptimizer.add_variable",
     "BaseOptimizer.add_variable_from_reference",
-    "JaxVariable._convert_to_tensor",
     "JaxVariable._initialize",
     "JaxVariable._initialize_with_initializer",
 }

@@ -23,7 +23,6 @@ SEAMS = {
     (_compat.jax_trainer, _compat.BATCH_PLACER): ["data", "layouts"],
     (_compat.Trainer, _compat.DATA_LOOK): ["self", "iterator", "data_batch"],
     (_compat.Trainer, _compat.EPOCH_LOGS): ["self", "logs"],
-    (_compat.JaxVariable, "_convert_to_tensor"): ["self", "value", "dtype"],
     (_compat.CallbackList, "__init__"): [
         "self",
         "callbacks",
