@@ -60,20 +60,6 @@ class HostAdapter(_compat.DataAdapter):
         self.position = source.get_state()
         return source.host_batches()
 
-    def coming(self) -> Any:
-        """What the first batch of the first pass looks like, while it is being made.
-
-        Returns:
-            An `ArraySpec` for each array; None if it is there, if what it will be is not known,
-            or if a pass has begun.
-        """
-        if not self._is_new or self._class_weight is not None:
-            return None
-        if self._put_back is None:
-            self._put_back = iter(self._begin())
-        known = getattr(self._put_back, "coming", None)
-        return known() if known else None
-
     def note_positions(self) -> None:
         """From now on know `position`, where the pass began; after a look, where it will begin."""
         if not self._notes_positions:

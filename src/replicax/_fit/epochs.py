@@ -16,7 +16,6 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._fit.data import HostAdapter
-from replicax._fit.warm_up import has_looked
 from replicax._keras import _compat
 
 
@@ -30,8 +29,6 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is not None:
             _compat.note_epochs(self, iterator)
-            if data_batch is None and has_looked(original, self, iterator):
-                return None
         return original(self, iterator, data_batch)
 
     return look

@@ -80,24 +80,6 @@ class Steps:
             raise
         return logs, self._returned
 
-    def warm_up(self, batches: list[Any]) -> None:
-        """Compile the steps of one call, on batches like these, before the first is there."""
-        if self._eager or self._compiled is not None:
-            return
-        self._look_up_variables()
-        state = tuple([variable.value for variable in group] for group in self._variables)
-        if self._donates:  # what is copied for the first call is bound to its devices, too
-            state = jax.tree.map(lambda value: jax.device_put(value, value.sharding), state)
-        self._program(state, batches)
-
-    def _look_up_variables(self) -> None:
-        """Note the variables down whose values are the state; for other ones, compile anew."""
-        groups = step_variables(self._model, self._kind)
-        keys = [list(map(id, group)) for group in groups]
-        if keys != self._keys:
-            self._keys, self._compiled = keys, None
-        self._variables = groups
-
     def _taken_over(self, state: Any) -> Any:
         """The state at the start of a loop, or after a callback has looked at it.
 
@@ -105,7 +87,10 @@ class Steps:
         hold as well: what it takes over is a copy. The variables may be other ones than last
         time, too, if a layer was frozen.
         """
-        self._look_up_variables()
+        self._variables = step_variables(self._model, self._kind)
+        keys = [list(map(id, group)) for group in self._variables]
+        if keys != self._keys:
+            self._keys, self._compiled = keys, None
         if self._is_common and not self._is_agreed:
             self._is_agreed = True
             self._watch.compare(self._named(state))

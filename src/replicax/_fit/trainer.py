@@ -31,7 +31,6 @@ from replicax._fit.placing import (
 )
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
-from replicax._fit.warm_up import running
 from replicax._fit.worker_batches import refuse_endless_validation
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
@@ -110,7 +109,7 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
         if owner is None:
             with installed(None):
                 return original(self, *args, **kwargs)
-        with owner.scope(), _noted_as_running(original.__name__):
+        with owner.scope():
             if owner.extended.distribution.make_steps is not None:
                 refuse_endless_validation(kwargs)
             try:
@@ -126,15 +125,6 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                     steps.forget()
 
     return method
-
-
-@contextlib.contextmanager
-def _noted_as_running(method: str) -> Generator[None, None, None]:
-    before = running.set(method)
-    try:
-        yield
-    finally:
-        running.reset(before)
 
 
 def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:

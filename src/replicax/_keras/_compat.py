@@ -388,12 +388,6 @@ DATA_LOOK = "_symbolic_build"
 """The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""
 
 
-def looks_for_losses(model: Any) -> bool:
-    """Whether a loop will look at its first batch for the loss and the metrics alone."""
-    parts = [part for part in (model._compile_metrics, model._compile_loss) if part is not None]
-    return not unbuilt(model) and not all(part.built for part in parts)
-
-
 def build_for(model: Any, batch: Any) -> None:
     """Build a model, its metrics, loss and optimizer from the shapes of a batch."""
     model._symbolic_build(data_batch=batch)

@@ -163,11 +163,6 @@ class StoreDistribution(_compat.Distribution):
             agreement = agreement_on(batch, number, whole=whole)
         return timed(COPY, self._put, owned, batch), agreement
 
-    def blank(self, spec: Any) -> Any:
-        """Zeros on the devices where a batch of this spec will be, for a program to be made for."""
-        batch = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), spec)
-        return self._put(True, batch)
-
     def _put(self, owned: bool, batch: Any) -> Any:
         leaves, tree = jax.tree.flatten(batch)
         layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]

@@ -19,8 +19,7 @@ from replicax.data._derive import Epochs
 from replicax.data._mapping import Mapping
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed, Node
-from replicax.data._nodes.ahead import read_ahead
-from replicax.data._nodes.first import Arriving, batches_of
+from replicax.data._nodes.ahead import batches_of, read_ahead
 from replicax.data._options import Options
 from replicax.data._position import before, noted, outline, refuse_if_read, resumed
 from replicax.data._processes import Processes
@@ -118,7 +117,8 @@ class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
         Raises:
             UsageError: While it is read, if the elements are no batches.
         """
-        return Arriving(self.prepared(), (self.epochs.next(),), _AHEAD_OF_FIT)
+        feed = Feed(self.prepared(), (self.epochs.next(),))
+        return read_ahead(batches_of(feed), _AHEAD_OF_FIT)
 
     @property
     def num_batches(self) -> int | None:

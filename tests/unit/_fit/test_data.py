@@ -11,6 +11,8 @@ from replicax._fit.data import HostAdapter, adapted
 from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat
 
+from fitting import ROWS, TARGETS
+
 BATCHES = [(np.arange(5), np.ones((5, 2))), (np.arange(1), np.ones((1, 2)))]
 
 
@@ -204,3 +206,64 @@ def test_an_epoch_may_be_longer_than_the_first():
 def test_fewer_batches_than_were_announced_are_a_warning(dataset, steps):
     with pytest.warns(UserWarning, match="Your input ran out of data"):
         list(epochs_of(dataset, steps))
+
+
+def rows_made_one_by_one(made):
+    for row in zip(ROWS[:24], TARGETS[:24], strict=True):
+        made.append(row)
+        yield row
+
+
+def net(strategy, *, units=1, built=True, loss="mse"):
+    with strategy.scope():
+        inputs = [keras.Input((4,))] if built else []
+        model = keras.Sequential([*inputs, keras.layers.Dense(units)])
+        model.compile("sgd", loss)
+    return model
+
+
+class Begun(keras.callbacks.Callback):
+    """What of the data was made when training began."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.at_begin = [], []
+
+    def on_train_begin(self, logs=None):
+        self.at_begin.append(len(self.made))
+
+
+def test_callbacks_begin_behind_the_first_batch(mirrored):
+    begun = Begun()
+    data = rx.data.Dataset.from_generator(lambda: rows_made_one_by_one(begun.made)).batch(8)
+    net(mirrored).fit(data, callbacks=[begun], verbose=0)
+    assert begun.at_begin[0] >= 8
+
+
+def test_the_error_of_data_comes_before_anything_begins(mirrored):
+    begun = Begun()
+
+    def generate():
+        yield ROWS[0], TARGETS[0]
+        raise ArithmeticError("of the data")
+
+    data = rx.data.Dataset.from_generator(generate).batch(8)
+    with pytest.raises(ArithmeticError, match="of the data"):
+        net(mirrored).fit(data, callbacks=[begun], verbose=0)
+    assert begun.at_begin == []
+
+
+def test_a_model_is_built_from_its_first_batch(mirrored):
+    model = net(mirrored, built=False)
+    model.fit(rx.data.Dataset.from_generator(lambda: rows_made_one_by_one([])).batch(8), verbose=0)
+    assert model.count_params() == 5
+
+
+def test_classes_are_weighted_in_data_that_is_read_once(mirrored):
+    rows = iter(zip(ROWS[:24], np.arange(24) % 2, strict=True))
+    model = net(
+        mirrored, units=2, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    data = rx.data.Dataset.from_generator(lambda: rows).batch(8)
+    history = model.fit(data, class_weight={0: 0.0, 1: 0.0}, verbose=0).history
+    assert history["loss"] == [0.0]

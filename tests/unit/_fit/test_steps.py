@@ -14,6 +14,8 @@ import replicax as rx
 from replicax._fit.step_program import step_variables
 from replicax._keras.repeated import are_alike
 
+from helpers import run_python
+
 X = np.random.default_rng(0).normal(size=(40, 64)).astype("float32")
 Y = X[:, :1]
 
@@ -127,3 +129,30 @@ def test_the_second_step_compiles_nothing(make):
         jax.monitoring.unregister_event_duration_listener(hear)
     assert after[0] > 0
     assert after[1:] == [after[0], after[0]]
+
+
+def test_in_a_process_with_one_device_a_step_is_compiled_once():
+    # There the values of new variables are not bound to it, and those of a step are.
+    said = run_python(
+        """
+        import jax, keras, numpy as np, replicax as rx
+
+        programs = []
+
+        def heard(event, seconds, **about):
+            if event == "/jax/core/compile/backend_compile_duration":
+                programs.append(about.get("fun_name", ""))
+
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        with rx.OneDeviceStrategy("CPU:0").scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        x = np.ones((16, 4), "float32")
+        model.fit(x, x[:, :1], batch_size=8, verbose=0)
+        print(len(jax.devices()), sum("program" in name for name in programs))
+        """,
+        JAX_NUM_CPU_DEVICES="1",
+        JAX_PLATFORMS="cpu",
+        RX_COMPILATION_CACHE="off",
+    )
+    assert said.split() == ["1", "1"]

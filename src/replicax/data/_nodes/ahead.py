@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, final
 
-from replicax.data._node import Cursor, Handles, Node, Path, open_elements
+from replicax.data._node import Cursor, Feed, Handles, Node, Path, open_elements
 from replicax.data._nodes.select import Selection
+from replicax.data._spec import num_rows, own_copy
 
 _EXIT_PATIENCE = 2.0  # seconds that the end of the program waits for a read in progress
 
@@ -89,7 +90,6 @@ class Ahead:
         self._shelf = _Shelf(max(size, portion), portion)
         self._thread: threading.Thread | None = None
         self._over: tuple[str, Any, Any] | None = None
-        self._is_used = False
         self.state: Any = None
 
     def __next__(self) -> Any:
@@ -97,7 +97,6 @@ class Ahead:
         if self._over is None:
             self.begin()
             kind, value, state = self._shelf.take()
-            self._is_used = True
             if kind == "value":
                 self.state = state
                 return value
@@ -112,11 +111,6 @@ class Ahead:
     def close(self) -> None:
         """End the thread; what waits is dropped."""
         self._shelf.stop()
-
-    @property
-    def has_made(self) -> bool:
-        """Whether a value, an error or the end waits, or was taken."""
-        return not self._shelf.items.empty() or self._is_used
 
     def begin(self) -> None:
         """Start the thread, at the first use: a position may still be set on what is read."""
@@ -226,6 +220,18 @@ def portions_of(source: Cursor, count: int) -> Callable[[], list[Any]]:
         if not elements:
             raise StopIteration
         return elements
+
+    return produce
+
+
+def batches_of(feed: Feed) -> Callable[[], Any]:
+    """A function that makes the next batch of a feed, in memory of its own."""
+
+    def produce() -> Any:
+        for batch in feed.elements(1):
+            num_rows(batch)
+            return own_copy(batch)
+        raise StopIteration
 
     return produce
 
