@@ -256,7 +256,7 @@ def watched(strategy):
         model = keras.Sequential([keras.Input((3,)), Speaking(), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
     with tempfile.TemporaryDirectory() as folder:
-        monitor = rx.callbacks.ReplicaMonitor(folder, gradients_every=4, tensorboard=False)
+        monitor = rx.callbacks.ReplicaMonitor(folder, tensorboard=False)
         how = {"batch_size": 8, "verbose": 0, "callbacks": [monitor, Slow()]}
         history = model.fit(x, x[:, :1], **how).history
         written = os.path.exists(os.path.join(folder, "monitor.jsonl"))

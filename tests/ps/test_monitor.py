@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.errors import UsageError
 
 from helpers import wait_until
 
@@ -35,9 +34,6 @@ def test_workers_and_servers_are_in_the_logs(strategy, tmp_path, capsys):
     assert " · queue " in capsys.readouterr().out
     lines = [json.loads(line) for line in (tmp_path / "monitor.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [24, 48]
-    monitor = rx.callbacks.ReplicaMonitor(tmp_path, gradients_every=1)
-    with pytest.raises(UsageError, match="compute steps of their own. Leave it out"):
-        model.fit(X, X[:, :1], verbose=0, callbacks=[monitor])
 
 
 def test_data_that_workers_read_has_no_known_rows(strategy, capsys):

@@ -8,12 +8,10 @@ waits for an array there. A long array is waited for by a thread of its own.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable, Generator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, final
 
 import jax
@@ -32,23 +30,8 @@ def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
         fn: What to call. Under `run` each replica calls it for itself; calls may overlap.
         values: Arrays of compiled code.
     """
-    if _is_silent.get():
-        return
     _line().open()
     jax.debug.callback(functools.partial(_line().call, fn), *values)
-
-
-_is_silent: ContextVar[bool] = ContextVar("replicax_silent", default=False)
-
-
-@contextlib.contextmanager
-def silent() -> Generator[None, None, None]:
-    """Leave out the calls of what is traced in a `with` block: another program makes them."""
-    token = _is_silent.set(True)
-    try:
-        yield
-    finally:
-        _is_silent.reset(token)
 
 
 def is_compiling(*values: Any) -> bool:

@@ -124,11 +124,9 @@ class Steps:
         return self._in_flight, state
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
-        store, topology = self._distribution.store, self._distribution.topology
+        topology = self._distribution.topology
         if not self._eager:
             program = self._program(state, batches)
-        if self._pace.probe is not None:
-            self._look(self._pace.probe, store.lend(state), batches[0])
         tell(lambda: Step(f"before {self._kind} step", batches, None, self._pairs(state)))
         begin_step(f"{self._kind} step", common=self._is_common)
         if self._is_common:
@@ -156,13 +154,6 @@ class Steps:
             self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(new)))
         return logs, new
-
-    def _look(self, probe: Any, state: Any, batch: Any) -> None:
-        """Let somebody look at what a step begins with; it keeps nothing of it."""
-        jax.block_until_ready(self._in_flight)
-        found = probe(state, batch)
-        if self._distribution.topology.may_deadlock:
-            jax.block_until_ready(found)
 
     def _pairs(self, state: Any) -> list[tuple[Any, Any]]:
         """The variables with their values, which a loop hands over at its end."""

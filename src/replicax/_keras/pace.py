@@ -124,7 +124,6 @@ class Pace:
     def __init__(self) -> None:
         self.members: Callable[[], Members] = Members
         self.others: Callable[[], float] | None = None  # seconds in which workers were waited for
-        self.probe: Callable[[Any, Any], Any] | None = None  # looks at a state and its batch
         self.heard: Callable[[], None] | None = None  # called behind each step
         self.steps = 0  # of all epochs
         self._log: Any = None

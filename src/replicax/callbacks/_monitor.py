@@ -15,13 +15,12 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.event_files import EventFile
-from replicax._fit.gradient_norms import GradientNorms
 from replicax._keras import _compat, workers
 from replicax._keras.pace import Count, between, pace_of
 
 
 class ReplicaMonitor(keras.callbacks.Callback):
-    """Write throughput, data wait, the slowest worker and the gradients of replicas to files.
+    """Write throughput, data wait and the slowest worker to files.
 
     `monitor.jsonl` in the folder has a line for each epoch, and for every so many steps; the same
     numbers are in `monitor/` beside it, for TensorBoard. What an epoch's line says is added to the
@@ -33,13 +32,11 @@ class ReplicaMonitor(keras.callbacks.Callback):
     Args:
         log_dir: The folder to write to; a new run wants a new folder.
         every: Write a line after this many steps, too.
-        gradients_every: Measure the norm of each replica's gradient once in this many steps, which
-            costs about a step each time. Not with parameter servers or compressed gradients.
         tensorboard: Whether to write for TensorBoard, too, which needs its package.
 
     Raises:
-        UsageError: If a number is not positive; in `fit`, if the model was not made in the scope
-            of a strategy, or its gradients cannot be measured.
+        UsageError: If `every` is not positive; in `fit`, if the model was not made in the scope
+            of a strategy.
 
     Example:
         >>> import json, tempfile
@@ -51,10 +48,10 @@ class ReplicaMonitor(keras.callbacks.Callback):
         ...     model.compile("sgd", "mse")
         >>> x = np.ones((64, 2), "float32")
         >>> folder = tempfile.mkdtemp()
-        >>> monitor = rx.callbacks.ReplicaMonitor(folder, gradients_every=1, tensorboard=False)
+        >>> monitor = rx.callbacks.ReplicaMonitor(folder, tensorboard=False)
         >>> history = model.fit(x, x[:, :1], epochs=2, verbose=0, callbacks=[monitor])
-        >>> "examples_per_second" in history.history, history.history["gradient_imbalance"]
-        (True, [1.0, 1.0])
+        >>> "examples_per_second" in history.history
+        True
         >>> lines = map(json.loads, open(f"{folder}/monitor.jsonl"))
         >>> [line["step"] for line in lines if line["kind"] == "epoch"]
         [2, 4]
@@ -68,22 +65,19 @@ class ReplicaMonitor(keras.callbacks.Callback):
         log_dir: str | Path = "logs",
         *,
         every: int | None = None,
-        gradients_every: int | None = None,
         tensorboard: bool = True,
     ) -> None:
         super().__init__()
-        for name, steps in {"every": every, "gradients_every": gradients_every}.items():
-            if steps is not None and steps < 1:
-                raise UsageError(
-                    "What is monitored is a positive number of steps. Received: "
-                    f"{name}={steps}. There is no such step. Use 1 for every step, or leave it out."
-                )
+        if every is not None and every < 1:
+            raise UsageError(
+                f"What is monitored is a positive number of steps. Received: every={every}. "
+                "There is no such step. Use 1 for every step, or leave it out."
+            )
         self.log_dir = Path(log_dir)
-        self._every, self._gradients_every = every, gradients_every
+        self._every = every
         self._for_tensorboard = tensorboard
         self._lines: TextIO | None = None
         self._events: EventFile | None = None
-        self._norms: GradientNorms | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         model = _compat.model_of(self)
@@ -95,11 +89,8 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 "model in `with strategy.scope():`."
             )
         self._pace = pace_of(model)
-        if self._gradients_every is not None:
-            _check_measurable(strategy)
-            self._norms = GradientNorms(model, self._pace, self._gradients_every)
         _compat.at_end_of_fit(model, self._close)
-        self._pace.probe, self._pace.heard = self._norms, self._after_step
+        self._pace.heard = self._after_step
         if workers.channel_of(model).is_chief:
             self.log_dir.mkdir(parents=True, exist_ok=True)
             self._lines = (self.log_dir / "monitor.jsonl").open("a", encoding="utf-8")
@@ -108,19 +99,15 @@ class ReplicaMonitor(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._last: Count | None = None
-        self._of_epoch: list[list[float]] = []
         self._due = self._pace.steps + (self._every or math.inf)
         self._before = self._pace.steps, _applied(_compat.model_of(self))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._write_norms(wait=True)
         found: dict[str, Any] = dict(self._pace.figures().known())
         steps, applied = self._before
         if applied is not None:
             now = _applied(_compat.model_of(self)) or 0
             found["skipped_steps"] = self._pace.steps - steps - (now - applied)
-        if self._of_epoch:
-            found["gradient_imbalance"] = imbalance(np.mean(self._of_epoch, axis=0).tolist())
         if logs is not None:
             logs.update(found)
         self._write("epoch", {**found, **_memory()}, epoch=epoch)
@@ -129,19 +116,11 @@ class ReplicaMonitor(keras.callbacks.Callback):
         if self._pace.steps < self._due:
             return
         self._due = self._pace.steps + (self._every or math.inf)
-        self._write_norms(wait=False)
         self._pace.mark()
         count = self._pace.count()
         if self._last is not None:
             self._write("steps", between(self._last, count).known())
         self._last = count
-
-    def _write_norms(self, *, wait: bool) -> None:
-        for step, norms in self._norms.take(wait=wait) if self._norms else ():
-            if all(map(math.isfinite, norms)):
-                self._of_epoch.append(norms)
-            about = {"gradient_norms": norms, "gradient_imbalance": imbalance(norms)}
-            self._write("gradients", about, step=step)
 
     def _write(self, kind: str, about: dict[str, Any], **place: int) -> None:
         if self._lines is None:
@@ -157,12 +136,12 @@ class ReplicaMonitor(keras.callbacks.Callback):
                 )
 
     def _close(self) -> None:
-        self._pace.probe = self._pace.heard = None
+        self._pace.heard = None
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:
             self._events.close()
-        self._lines = self._events = self._norms = None
+        self._lines = self._events = None
 
 
 def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -172,12 +151,6 @@ def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{name}/{number}", one) for number, one in enumerate(value))
         else:
             yield name, value
-
-
-def imbalance(norms: list[float]) -> float:
-    """The largest of the replicas' norms, divided by their mean; 1 if all are alike."""
-    mean = sum(norms) / len(norms)
-    return max(norms) / mean if mean else 1.0
 
 
 def _applied(model: Any) -> int | None:
@@ -198,13 +171,3 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_json(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _check_measurable(strategy: Any) -> None:
-    distribution = strategy.extended.distribution
-    if distribution.make_steps is not None or distribution.in_replica_view:
-        raise UsageError(
-            "Gradients of replicas are measured where a step computes one gradient of the whole "
-            f"batch. Received: `gradients_every` with {strategy!r}. Its workers or replicas "
-            "compute steps of their own. Leave it out."
-        )
