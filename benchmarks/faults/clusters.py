@@ -167,6 +167,17 @@ print("ready", flush=True)
 """
 
 
+# Stop the server, which answers no more, and end.
+_STOP_AND_CLOSE = """
+import os, signal
+from replicax._ps.hosts.contact import ask_about
+cluster = strategy.coordination.engine.cluster
+address, *_ = cluster.member("server", 0).addresses
+os.kill(ask_about(address, cluster.secret, timeout=10).process, signal.SIGSTOP)
+strategy.close()
+"""
+
+
 def _coordinator(then: str, how: str, folder: Path) -> Outcome:
     """End a program that has started servers and workers of its own."""
     mark = str(folder)
@@ -185,9 +196,12 @@ def _coordinator(then: str, how: str, folder: Path) -> Outcome:
     took = _seconds_until_none_is_left(mark)
     _, said = process.communicate()
     named = "the exception" if "ValueError: it cannot go on" in said else ""
-    is_right = took is not None and members >= 3 and bool(named) == (how == "raise")
+    if re.search(r"parameter server 0 has not answered for 4 seconds", said):
+        named = "server 0"
+    is_right = took is not None and members >= 3 and bool(named) == (how != "kill")
     told = "its servers and workers ended, too" if took is not None else "members were left"
-    return Outcome(told, is_right, took, named, lost="what came after the last checkpoint")
+    lost = "nothing" if how == "close" else "what came after the last checkpoint"
+    return Outcome(told, is_right, took, named, lost)
 
 
 def _members(fault: str, folder: Path) -> Outcome:
@@ -313,6 +327,11 @@ FAULTS = (
         functools.partial(
             _coordinator, "time.sleep(1); raise ValueError('it cannot go on')", "raise"
         ),
+    ),
+    Fault(
+        "hangs",
+        "A parameter server stands still when its program closes the strategy",
+        functools.partial(_coordinator, _STOP_AND_CLOSE, "close"),
     ),
     *(
         Fault("hangs", what, functools.partial(_members, fault))

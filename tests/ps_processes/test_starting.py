@@ -75,6 +75,20 @@ with strategy.scope():
 HOW
 """
 
+STANDS_STILL = """
+import signal
+from replicax._ps.hosts.contact import ask_about
+strategy = rx.ParameterServerStrategy(num_workers=1, num_ps=2)
+with strategy.scope():
+    v = keras.Variable(np.arange(4.0))
+cluster = strategy.coordination.engine.cluster
+v.assign_add(np.ones(4))
+member = cluster.member("server", 0)
+os.kill(ask_about(member.addresses[0], cluster.secret, timeout=10).process, signal.SIGSTOP)
+strategy.close()
+print("closed")
+"""
+
 FAILS = """
 sys.path.insert(0, sys.argv[1])  # members find what this program finds: a module that is broken
 strategy = rx.ParameterServerStrategy(num_workers=2, num_ps=1)
@@ -136,6 +150,11 @@ def test_what_is_restored_is_read_from_servers_also_by_who_reads_at_once(tmp_pat
 @pytest.mark.parametrize("how", ["strategy.close()", "pass", "del strategy, v"])
 def test_a_program_may_end_before_its_processes_are_there(how, tmp_path):
     assert run(ENDS.replace("HOW", how), tmp_path) == []
+
+
+def test_a_program_ends_although_a_server_stands_still(tmp_path, monkeypatch):
+    monkeypatch.setenv("RX_WATCHDOG_SECONDS", "3")
+    assert run(STANDS_STILL, tmp_path) == ["closed"]
 
 
 def test_that_processes_do_not_start_is_told_whenever_they_are_needed(tmp_path):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -112,6 +115,18 @@ def test_a_member_that_takes_itself_for_another_is_refused(cluster, start):
     start(SERVER, job="worker")
     with pytest.raises(Refused, match="/job:worker/task:0@.* was looked for, and /job:ps/task:0@"):
         cluster.member(WORKER, 0)
+
+
+def test_who_does_not_answer_a_goodbye_is_named(cluster, start, spec, caplog):
+    endpoint = start(SERVER, "ps")
+    port = int(spec.task_address("worker", 0).rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):  # as a process that stands still
+        began = time.monotonic()
+        cluster.close()
+    assert time.monotonic() - began < 8
+    endpoint.wait()
+    (said,) = (one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING)
+    assert "worker 0" in said and "ps 0" not in said
 
 
 def test_goodbye_reaches_all_who_answer(cluster, start):

@@ -119,19 +119,16 @@ class GivenCluster:
 
     def close(self) -> None:
         """Say goodbye to all members, so that their processes end, as far as they answer."""
-        addresses = [
-            self._address(role, index)
+        threads = [
+            threading.Thread(target=self._part, args=(role, index), daemon=True)
             for job, role in ROLES.items()
             for index in self._spec.task_indices(job)
         ]
-        threads = [
-            threading.Thread(target=self._part, args=(address,), daemon=True)
-            for address in addresses
-        ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        end = time.monotonic() + _SECONDS_OF_SILENCE
+        for thread in threads:  # the name of a host may take a minute to be looked up
+            thread.join(max(0.0, end - time.monotonic()))
 
     def _note(self, role: str, index: int, found: About) -> Member:
         """Count whoever is there: another process, or one that had been given up, is a new one."""
@@ -151,11 +148,17 @@ class GivenCluster:
         at = self._spec.task_address(JOBS[role], index)
         return at_place(f"tcp://{at}", place_of(role, index, at))
 
-    def _part(self, address: str) -> None:
+    def _part(self, role: str, index: int) -> None:
         try:
-            say_goodbye(address, self.secret, timeout=_SECONDS_TO_PART)
+            say_goodbye(self._address(role, index), self.secret, timeout=_SECONDS_TO_PART)
         except Exception as error:  # it is gone, or stands still, or is no member: it is not ours
-            _log.info("No goodbye to %s: %s", address, error)
+            _log.warning(
+                "The %s %d does not know that its cluster is closed: no answer at %s.",
+                JOBS[role],
+                index,
+                self._spec.task_address(JOBS[role], index),
+            )
+            _log.debug("No goodbye.", exc_info=error)
 
 
 def check_spec(spec: ClusterSpec) -> None:

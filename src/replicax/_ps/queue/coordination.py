@@ -224,9 +224,10 @@ class Coordination:
         """End all that was started: closures, links, members."""
         self.engine.wait_no_more()
         self.dispatcher.close()
+        # Watched over so far: a server that stands still would never answer, and is named.
+        self.engine.finish()
         if self._watch is not None:
             self._watch.close()
-        self.engine.finish()
         self.engine.client.close()
         self.engine.cluster.close()
 
