@@ -5,8 +5,7 @@ Functions that translate TensorFlow's arguments; what they do is in `tf/_flow/co
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from replicax._core.errors import UsageError
@@ -18,12 +17,9 @@ __all__ = [
     "TensorArray",
     "case",
     "cond",
-    "control_dependencies",
     "foldl",
     "foldr",
-    "group",
     "map_fn",
-    "no_op",
     "range",
     "scan",
     "switch_case",
@@ -166,17 +162,3 @@ def range(
     `tf.function` around it a host loop.
     """
     return number_range(start, limit, delta, dtype)
-
-
-@contextlib.contextmanager
-def control_dependencies(control_inputs: Sequence[Any] | None) -> Generator[None, None, None]:
-    """Nothing: code runs in the order in which it is written."""
-    yield
-
-
-def group(*inputs: Any, name: str | None = None) -> None:
-    """Nothing: what was called has its effect."""
-
-
-def no_op(name: str | None = None) -> None:
-    """Nothing."""

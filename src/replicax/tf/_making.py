@@ -5,13 +5,11 @@ They are JAX's, in functions of a pipeline NumPy's.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import jax
 import numpy as np
 
-from replicax.data._host import HostTensor
 from replicax.tf._calls import (
     array,
     array_function,
@@ -27,7 +25,7 @@ from replicax.tf._dtypes import float32
 
 __all__ = [
     "eye", "fill", "linspace", "meshgrid", "one_hot", "ones", "ones_like", "sequence_mask",
-    "timestamp", "zeros", "zeros_like",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 
 
@@ -156,8 +154,3 @@ def sequence_mask(
     xp, lengths = array(lengths)
     within = xp.arange(static_size(maxlen)) < lengths[..., None]
     return within.astype(numpy_dtype(dtype, xp))
-
-
-def timestamp(name: str | None = None) -> Any:
-    """The time in seconds since 1970, as Python's `time.time()`."""
-    return HostTensor.of(np.float64(time.time()))

@@ -90,7 +90,7 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
     return contextlib.nullcontext()
 
 
-def group(*inputs: Any, **kwargs: Any) -> None:
+def group(*inputs: Any, name: str | None = None) -> None:
     """Nothing: what is written is run."""
 
 

@@ -1,9 +1,8 @@
-"""Single names at the top of TensorFlow: the logger, the clock, and functions of Python."""
+"""Single names at the top of TensorFlow: the clock, and functions of Python."""
 
 from __future__ import annotations
 
 import functools
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,12 +17,7 @@ from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.tf._calls import fitting
 
-__all__ = ["get_logger", "numpy_function", "py_function", "timestamp"]
-
-
-def get_logger() -> logging.Logger:
-    """The logger of Replicax."""
-    return logging.getLogger("replicax")
+__all__ = ["numpy_function", "py_function", "timestamp"]
 
 
 def timestamp(name: str | None = None) -> Any:

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from collections import Counter
 from types import ModuleType
 
 import pytest
@@ -68,6 +69,13 @@ print(jnp.ones(2).sum().numpy())
 )
 def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
     assert printed(NUMPY.format(loading)) == ["2.0"]
+
+
+def test_no_name_has_two_homes():
+    homes = Counter(
+        name for source in tf._SOURCES for name in importlib.import_module(source).__all__
+    )
+    assert [name for name, count in homes.items() if count > 1 or name in tf._MODULES] == []
 
 
 def modules():

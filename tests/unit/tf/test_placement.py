@@ -40,7 +40,9 @@ def test_what_has_no_effect():
     with tf.name_scope("layer") as name, tf.init_scope(), tf.control_dependencies([]):
         assert name == "layer/"
         assert tf.group(jnp.ones(1)) is None and tf.no_op() is None
-    tf.get_logger().setLevel(tf.get_logger().level)
+        assert tf.group(jnp.ones(1), tf.no_op(), name="all") is None
+    with pytest.raises(TypeError):
+        tf.group(inputs=[])
 
 
 def test_the_version_can_be_compared():

@@ -123,7 +123,17 @@ def test_autograph_converts_nothing():
 
 def test_the_clock():
     assert abs(float(tf.timestamp()) - __import__("time").time()) < 60
-    assert rx.function(tf.timestamp)().shape == ()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_clock_goes_on_in_compiled_code(devices, monkeypatch):
+    strategy = rx.MirroredStrategy([f"CPU:{i}" for i in range(devices)])
+    told = rx.function(lambda: strategy.run(tf.timestamp))
+    clock = 2.0**30  # 32 bits hold it, and its steps
+    monkeypatch.setattr("time.time", lambda: clock)
+    for clock in (2.0**30, 2.0**30 + 1024):
+        values = strategy.experimental_local_results(told())
+        assert [float(value) for value in values] == [clock] * devices
 
 
 def test_functions_of_python_in_compiled_code():
