@@ -70,11 +70,12 @@ def variable_facts(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
 
 
 def uncounted(path: str) -> str:
-    """A variable's path without the numbers that Keras counts by, as in `dense_3/kernel`.
+    """A variable's path without Keras' numbers, as in `dense_3/kernel`, `adam/dense_3_kernel_m`.
 
-    A worker that has made another layer before counts otherwise.
+    A worker that has made another layer before counts otherwise. A number ends before `#`, too,
+    by which checkpoints tell variables of one path apart.
     """
-    return re.sub(r"_\d+(?=/|$)", "", path)
+    return re.sub(r"_\d+(?=[_/#]|$)", "", path)
 
 
 def agree_on_program(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import re
 import shutil
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -667,11 +666,6 @@ def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
 
     outputs = function._run_through_graph(inputs, operation_fn=told)
     return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
-
-
-def uncounted(path: str) -> str:
-    """A path without Keras' numbers: `dense/kernel` for `dense_3/kernel`."""
-    return re.sub(r"_\d+(?=[_/#]|$)", "", path)
 
 
 def unbuilt(owner: Any) -> list[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from replicax._core.packing import combine_packed
 from replicax._core.placement import place, to_host
+from replicax._core.program import uncounted
 from replicax._keras import _compat
 from replicax._keras.per_instance import PerInstance
 
@@ -154,7 +155,7 @@ def _as_here(name: str, here: Sequence[str]) -> str:
     place_of = {path: place for place, path in enumerate(here)}
     if len(place_of) == len(here) and place_of.keys() >= set(there):
         return _name([place_of[there[place]] for place in places], here)
-    alike = list(map(_compat.uncounted, here)) == list(map(_compat.uncounted, there))
+    alike = list(map(uncounted, here)) == list(map(uncounted, there))
     return _name(places, here) if alike else name
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._core.program import uncounted
 from replicax._keras import _compat
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.local_steps import outer_optimizer_of
@@ -263,7 +264,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
     there = _unique([entry["path"] for entry in saved])
     if set(here) == set(there):
         found = [there.index(path) for path in here]
-    elif [_compat.uncounted(path) for path in here] == [_compat.uncounted(path) for path in there]:
+    elif [uncounted(path) for path in here] == [uncounted(path) for path in there]:
         found = list(range(len(here)))
     else:
         raise UsageError(

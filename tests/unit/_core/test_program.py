@@ -6,6 +6,7 @@ import json
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
@@ -199,3 +200,16 @@ def test_a_glance_sees_shapes_and_both_ends():
 def test_a_variable_is_known_by_its_path_without_keras_counters():
     assert uncounted("sequential_3/dense_12/kernel") == "sequential/dense/kernel"
     assert uncounted("block_2a/kernel") == "block_2a/kernel"
+
+
+def test_slots_are_known_without_keras_counters():
+    def facts_of_slots():
+        layer = keras.layers.Dense(1)
+        layer.build((None, 2))
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(layer.trainable_variables)
+        named = [(variable.path, np.zeros(1)) for variable in optimizer.variables]
+        return program_facts(jax.make_jaxpr(jnp.sin)(1.0), (), named)
+
+    # The second layer and the second optimizer are counted: `adam_1/dense_1_kernel_momentum`.
+    assert facts_of_slots() == facts_of_slots()
