@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._calls import Calls
 from replicax._control._ending import install_exit_hooks
 from replicax._control._message import worker_lost
-from replicax._control._offers import Offer, Offers, require_json
+from replicax._control._offers import Offer, Offers
 from replicax._control._pulse import Link, Pulse
 from replicax._control._rules import Reason, Verdict
 from replicax._control._states import WorkerState, from_json
@@ -74,8 +74,7 @@ class Line:
             ClusterError: If this worker has left.
             WorkerLost: If somebody is lost, and `on_failure` has not ended this process.
         """
-        require_json(name, value)
-        return self._offers.ask("give", name, value=value)
+        return self._offers.exchange(name, value)
 
     def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
         """Give a value of JSON, and do not wait; the offer gets those of all.
@@ -98,7 +97,7 @@ class Line:
         """The bytes that the chief gives; what others give is ignored. The chief does not wait."""
         name = f"{name} of the chief"  # counted by itself
         if not self.is_chief:
-            return self._offers.ask("ask", name)
+            return self._offers.ask(name)
         self._offers.tell("chief", self._calls.begin(name, has_answer=False), payload)
         return payload
 

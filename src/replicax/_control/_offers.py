@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._control._arrivals import Moments
-from replicax._control._wire import encode
+from replicax._control._wire import encode, with_value
 from replicax._core.errors import UsageError
 from replicax._core.progress import position
 from replicax._core.timing import WORKERS, timed
@@ -54,15 +54,26 @@ class Offers:
         Raises:
             UsageError: If the value is not JSON.
         """
-        require_json(name, value)
+        encoded = _json(name, value)
         key = self._begin(name)
-        self.tell("give", key, value=value, early=True, timed=is_timed)
+        self._give(key, encoded, early=True, timed=is_timed)
         return _Offer(self, key)
 
-    def ask(self, kind: str, name: str, **more: Any) -> Any:
-        """Ask the hub something, and wait for the answer."""
+    def exchange(self, name: str, value: Any) -> list[Any]:
+        """Give a value of JSON to an exchange, and wait for what all gave.
+
+        Raises:
+            UsageError: If the value is not JSON.
+        """
+        encoded = _json(name, value)
         key = self._begin(name)
-        self.tell(kind, key, main=_is_main(), **more)
+        self._give(key, encoded, main=_is_main())
+        return timed(WORKERS, self._calls.wait, key)
+
+    def ask(self, name: str) -> Any:
+        """Ask for what the chief tells, and wait for it."""
+        key = self._begin(name)
+        self.tell("ask", key, main=_is_main())
         return timed(WORKERS, self._calls.wait, key)
 
     def answers(self, key: Key) -> list[Any]:
@@ -77,8 +88,10 @@ class Offers:
 
     def tell(self, kind: str, key: Key, payload: bytes = b"", **more: Any) -> None:
         """Tell the hub something of a call."""
-        header = {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
-        self._link.send(encode(header), payload)
+        self._link.send(encode(_header(kind, key, **more)), payload)
+
+    def _give(self, key: Key, value: bytes, **how: bool) -> None:
+        self._link.send(with_value(_header("give", key, **how), value))
 
     def _begin(self, name: str) -> Key:
         # Garbage is collected in the midst of anything: what that withdraws is told here.
@@ -88,6 +101,10 @@ class Offers:
             self.tell("withdraw", key)
         self.moments.tell()
         return self._calls.begin(name)
+
+
+def _header(kind: str, key: Key, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": key[0], "number": key[1], "at": position(), **more}
 
 
 def _is_main() -> bool:
@@ -106,10 +123,10 @@ class _Offer:
         self._offers.withdraw(self._key)
 
 
-def require_json(name: str, value: Any) -> None:
-    """Refuse what cannot travel."""
+def _json(name: str, value: Any) -> bytes:
+    """Encode a value before its call has a number, which a refused call must not use up."""
     try:
-        encode({"value": value})
+        return encode(value)
     except (TypeError, ValueError) as error:
         raise UsageError(
             "Workers exchange values of JSON. "

@@ -38,9 +38,14 @@ class Frame(NamedTuple):
     payload: bytes = b""
 
 
-def encode(header: dict[str, Any]) -> bytes:
-    """Make a header that can be sent. Anything but JSON is a TypeError or a ValueError."""
-    return json.dumps(header, separators=(",", ":")).encode()
+def encode(content: Any) -> bytes:
+    """Make JSON that can be sent. Anything else is a TypeError or a ValueError."""
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def with_value(header: dict[str, Any], value: bytes) -> bytes:
+    """Encode a header, not empty, whose `"value"` is encoded already."""
+    return b'%b,"value":%b}' % (encode(header)[:-1], value)
 
 
 def decode(data: bytes) -> dict[str, Any]:

@@ -334,6 +334,33 @@ def test_what_is_offered_is_json(cluster):
         chief.offer("x", {1, 2})
 
 
+class Counted(dict):
+    """Counts how often it is encoded: JSON asks a subclass of dict for its items."""
+
+    encoded = 0
+
+    def items(self):
+        self.encoded += 1
+        return super().items()
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda line, value: line.exchange("x", value),
+        lambda line, value: line.offer("x", value).answers(),
+    ],
+)
+def test_a_value_is_encoded_once_by_its_giver(cluster, give):
+    two = cluster(2)
+    two.open()
+    values = [Counted(a=1), Counted(b=[2, None])]
+    assert (
+        two.all(lambda line: give(line, values[line.index])) == [[{"a": 1}, {"b": [2, None]}]] * 2
+    )
+    assert [value.encoded for value in values] == [1, 1]
+
+
 def test_values_are_what_json_makes_of_them(cluster):
     two = cluster()
     two.open()
