@@ -1,8 +1,7 @@
 """How cost grows: with replicas, workers, parameters, variables, rows of a batch, rows of a table.
 
 Each curve runs in processes of its own; its points live side by side and take turns, so what else
-the machine does meets all of them. To the times of all-reduces an α–β model is fitted, from some
-sizes, and shown against the others.
+the machine does meets all of them.
 
     python benchmarks/scale.py --only variables --json scale.json --plot docs/images
 """
@@ -41,7 +40,6 @@ VARIABLES = (10, 50, 150, 500, 1000, 2000)
 ROWS = (8, 32, 128, 512, 2048, 8192)
 TABLES = (10_000, 100_000, 1_000_000, 10_000_000)
 SIZES = (4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB)
-HELD_OUT = (16 * KB, 256 * KB, 4 * MB)  # not fitted: they show how good the model is
 WIDTH = 16  # of the many variables
 
 
@@ -600,30 +598,6 @@ def table(curve: str, points: list[Point]) -> str:
     return "\n".join(lines)
 
 
-def fitted(points: list[Point]) -> str:
-    """α and β of each kind of link, and how far the model is from sizes it has not seen."""
-    from replicax._tools.plan._alpha_beta import cost, fit
-
-    held_out = ", ".join(f"{size // KB} KB" for size in HELD_OUT)
-    lines = [
-        "**α–β** of these all-reduces as rings, fitted to the other sizes; not fitted: " + held_out,
-        "",
-        "| | α (µs) | 1/β (MB/s) | error where fitted | error where not |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    for side, group in sides(points).items():
-        n = int(side.split()[0])
-        known = [(cost("all-reduce", p.x, n), p.median) for p in group if p.x not in HELD_OUT]
-        unseen = [(cost("all-reduce", p.x, n), p.median) for p in group if p.x in HELD_OUT]
-        found = fit(known)
-        errors = [abs(one.seconds(found.link) / seconds - 1) for one, seconds in unseen]
-        speed = f"{1e-6 / found.link.beta:,.0f}" if found.link.beta else "-"
-        shown = ", ".join(f"{error:.0%}" for error in errors)
-        alpha = f"{1e6 * found.link.alpha:,.0f}"
-        lines.append(f"| {side} | {alpha} | {speed} | {found.error:.0%} | {shown} |")
-    return "\n".join(lines)
-
-
 def host(points: list[Point]) -> str:
     """A step of n variables as a + b·n, by least squares of the relative errors."""
     lines = ["| | ms a step | µs a variable | error |", "|---|--:|--:|--:|"]
@@ -643,8 +617,6 @@ def markdown(points: list[Point]) -> str:
         if not found:
             continue
         parts.append(table(curve, found))
-        if curve == "all-reduce" and min(map(len, sides(found).values())) > len(HELD_OUT) + 1:
-            parts.append(fitted(found))
         if curve == "variables" and len(found) > 6:
             parts.append(host(found))
     return "\n\n".join(parts) + "\n"

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _PLAN = """\
 Compile a model's training step for machines that are not here, and say what it needs there: bytes
-per device against its memory, the largest batch that fits, FLOPs, bytes on the wire, and an
-estimate of the step's time. TPUs are compiled for by Google's compiler (pip install
-"replicax[tpu]"), which needs no TPU. Nothing is trained.
+per device against its memory, the largest batch that fits, FLOPs, and bytes on the wire. TPUs are
+compiled for by Google's compiler (pip install "replicax[tpu]"), which needs no TPU. Nothing is
+trained.
 
 TARGET is a script, which is run up to its first call of `fit`; a saved .keras file;
 keras.applications:NAME; or keras_hub:PRESET."""
@@ -101,14 +101,9 @@ def _add_what(what: Any) -> None:
         type=chip_counts,
         default=(),
         metavar="N,...",
-        help="also say, by arithmetic, how long a step takes on other numbers of chips, such as "
+        help="also say, by arithmetic, what a device sends on other numbers of chips, such as "
         "1,8,64,512,4096, each with its part of the batch as it is; half of the slice is compiled, "
         "too, to check it",
-    )
-    what.add_argument(
-        "--fixed-batch",
-        action="store_true",
-        help="with --scale: the whole batch stays as it is, and the part of a chip shrinks",
     )
 
 

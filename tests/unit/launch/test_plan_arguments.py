@@ -44,9 +44,9 @@ def test_arguments_of_the_script_stand_behind_two_dashes(started):
 
 
 def test_numbers_of_chips(started, capsys):
-    _cli.main(["plan", "train.py", "--scale", "1, 8,4096", "--fixed-batch"])
+    _cli.main(["plan", "train.py", "--scale", "1, 8,4096"])
     ((options, _),) = started
-    assert (options["scale"], options["fixed_batch"]) == ([1, 8, 4096], True)
+    assert options["scale"] == [1, 8, 4096]
     with pytest.raises(SystemExit):
         _cli.main(["plan", "train.py", "--scale", "1,,8"])
     assert "Must be a whole number of at least 1. Received: ''" in capsys.readouterr().err

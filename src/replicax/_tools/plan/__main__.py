@@ -44,7 +44,6 @@ def _plan(options: dict[str, Any]) -> int:
             batch_size=options["batch"],
             find_largest=options["bisect"],
             scale=options["scale"],
-            fixed_batch=options["fixed_batch"],
             listener=listener,
         )
     print(f"\n{found.table()}", flush=True)

@@ -11,14 +11,12 @@ from replicax._tools.compare._progress import Silent
 from replicax._tools.plan import _strategies
 from replicax._tools.plan._compiled import rows_of, with_rows
 from replicax._tools.plan._largest import Largest, largest
-from replicax._tools.plan._places import with_halves
 from replicax._tools.plan._reading import Reading, TooLarge, compile_and_read
 from replicax._tools.plan._result import Plan, Row
-from replicax._tools.plan._roofline import Estimate, estimate
 from replicax._tools.plan._scaling import scale as scale_rows
+from replicax._tools.plan._scaling import with_halves
 from replicax._tools.plan._subject import Subject, subject
 from replicax._tools.plan._targets import Target, target
-from replicax._tools.plan._this_cpu import this_cpu
 from replicax._tools.plan._wire import wire_bytes_by_kind
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ def plan(
     batch_size: int | None = None,
     find_largest: bool = False,
     scale: Sequence[int] = (),
-    fixed_batch: bool = False,
     listener: Listener | None = None,
 ) -> Plan:
     """Compile a model's training step for other machines, and read what it needs there.
@@ -57,9 +54,9 @@ def plan(
             `model_parallel:M`.
         batch_size: The rows of the whole batch, if not those of `batch`.
         find_largest: Whether to look for the largest batch that fits, with more compilations.
-        scale: Numbers of chips to which the largest topology of each kind is extrapolated, such
-            as `(1, 64, 4096)`. If it is alone of its kind, half of it is compiled as a check.
-        fixed_batch: Whether the whole batch stays as it is on them; else that of a chip does.
+        scale: Numbers of chips, such as `(1, 64, 4096)`, on which the bytes that a device sends
+            follow from the largest topology of each kind. If it is alone of its kind, half of it
+            is compiled as a check.
         listener: Told how far it is.
 
     Returns:
@@ -85,7 +82,6 @@ def plan(
         batch_size=batch_size,
         find_largest=find_largest,
         scale=scale,
-        fixed_batch=fixed_batch,
         listener=listener or Silent(),
     )
 
@@ -99,7 +95,6 @@ def plan_subject(
     find_largest: bool,
     listener: Listener,
     scale: Sequence[int] = (),
-    fixed_batch: bool = False,
 ) -> Plan:
     """`plan`, of whatever can be planned."""
     if not topologies or not strategies:
@@ -122,7 +117,7 @@ def plan_subject(
         row = planner.row(rows, find_largest=find_largest)
         listener.end(_verdict(row))
         made.append(row)
-    scaling = scale_rows(made, scale, fixed_batch=fixed_batch) if scale else ()
+    scaling = scale_rows(made, scale) if scale else ()
     return Plan(planned.name, planned.parameters, tuple(made), scaling)
 
 
@@ -137,10 +132,7 @@ class _Planner:
         self._name = name
         self._strategy = strategy
         self._listener = listener
-        topology = strategy.extended.distribution.topology
-        self._devices = len(topology.devices)
-        # One device alone has the whole CPU; so it is measured for as many as compute.
-        self._chip = this_cpu(self._devices) if topology.platform == "cpu" else one.chip
+        self._devices = len(strategy.extended.distribution.topology.devices)
 
     def row(self, rows: int, *, find_largest: bool) -> Row:
         """Compile for a batch of so many rows, and perhaps for others."""
@@ -150,7 +142,6 @@ class _Planner:
         replicas = self._strategy.num_replicas_in_sync
         capacity = _capacity(self._target, read)
         found = read if isinstance(read, Reading) else None
-        wire = wire_bytes_by_kind(found.collectives) if found else {}
         searched = find_largest and capacity is not None
         return Row(
             topology=self._target.name,
@@ -158,7 +149,7 @@ class _Planner:
             devices=self._devices,
             replicas=replicas,
             batch=rows,
-            chip=self._chip,
+            chip=self._target.chip,
             capacity=capacity,
             fits=_fits(read, capacity),
             needed=read.needed if isinstance(read, TooLarge) else None,
@@ -166,8 +157,7 @@ class _Planner:
             flops=found.flops if found else 0.0,
             memory_traffic=found.memory_traffic if found else 0.0,
             collectives=found.collectives if found else (),
-            wire=wire,
-            estimate=self._estimate(found),
+            wire=wire_bytes_by_kind(found.collectives) if found else {},
             largest=self._largest(rows, read, capacity) if searched and capacity else None,
             compile_seconds=seconds,
         )
@@ -189,19 +179,6 @@ class _Planner:
 
         replicas = self._strategy.num_replicas_in_sync
         return largest(needs, rows, capacity=capacity, multiple=replicas, tries=TRIES)
-
-    def _estimate(self, read: Reading | None) -> Estimate | None:
-        chip = self._chip
-        if read is None or chip is None:
-            return None
-        return estimate(
-            chip,
-            self._target.axes,
-            flops=read.flops,
-            memory_traffic=read.memory_traffic,
-            collectives=read.collectives,
-            devices=self._devices,
-        )
 
 
 def _needs(read: Reading | TooLarge, capacity: int) -> int | None:

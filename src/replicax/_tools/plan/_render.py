@@ -7,12 +7,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from replicax._tools.compare import _table
-from replicax._tools.plan import _render_scaling
 from replicax._tools.plan._chips import size
-from replicax._tools.plan._roofline import ASSUMPTIONS
 
 if TYPE_CHECKING:
     from replicax._tools.plan._result import Plan, Row
+    from replicax._tools.plan._scaling import Check, Scaling
 
 _MEMORY = (
     "topology",
@@ -27,57 +26,34 @@ _MEMORY = (
     "fits",
     "largest\nbatch",
 )
-_TIME = (
-    "topology",
-    "strategy",
-    "GFLOPs",
-    "sent",
-    "arithmetic\n(ms)",
-    "memory\n(ms)",
-    "communi-\ncation (ms)",
-    "step\n(ms)",
-    "MFU",
-    "limited by",
-)
+_SENT = ("topology", "strategy", "GFLOPs", "sent")
 _WORDS = 2  # the first columns hold words
 _UNKNOWN = "-"
 
 
 def to_text(plan: Plan) -> str:
-    """Two tables, what their columns mean, and what the estimates assume; for a terminal."""
+    """The tables and what their columns mean, for a terminal."""
     memory = _table.aligned(_MEMORY, list(map(_memory, plan.rows)), left=_WORDS)
-    time = _table.aligned(_TIME, list(map(_time, plan.rows)), left=_WORDS)
-    parts = [_title(plan), f"memory of a device\n{memory}", f"a step, on each device\n{time}"]
+    step = _table.aligned(_SENT, list(map(_step, plan.rows)), left=_WORDS)
+    parts = [_title(plan), f"memory of a device\n{memory}", f"a step, on each device\n{step}"]
     wire = [f"{row.topology} {row.strategy}: {_wire(row)}" for row in plan.rows if row.wire]
     if wire:
         parts.append("\n".join(map(_table.wrapped, ["sent by each device in a step", *wire])))
-    parts += map(_render_scaling.to_text, plan.scaling)
+    parts += map(_scaling, plan.scaling)
     parts.append("\n".join(map(_table.wrapped, _caption(plan))))
     return "\n\n".join(parts)
 
 
 def to_json(plan: Plan) -> str:
     """Everything, and what follows from it."""
-    data: dict[str, Any] = {
-        "name": plan.name,
-        "parameters": plan.parameters,
-        "assumptions": list(ASSUMPTIONS),
-        "rows": [_row_as_data(row) for row in plan.rows],
-        "scaling": list(map(_render_scaling.as_data, plan.scaling)),
-    }
+    data: dict[str, Any] = asdict(plan)
+    for one, row in zip(data["rows"], plan.rows, strict=True):
+        if row.memory is not None:
+            one["memory"]["total"] = row.memory.total
+    for one, scaling in zip(data["scaling"], plan.scaling, strict=True):
+        for check, found in zip(one["checks"], scaling.checks, strict=True):
+            check["difference"] = found.difference
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
-
-
-def _row_as_data(row: Row) -> dict[str, Any]:
-    data = asdict(row)
-    if row.memory is not None:
-        data["memory"]["total"] = row.memory.total
-    if row.estimate is not None:
-        data["estimate"] |= {
-            "seconds": row.estimate.seconds,
-            "limited_by": row.estimate.limited_by,
-        }
-    return data
 
 
 def _title(plan: Plan) -> str:
@@ -102,23 +78,11 @@ def _memory(row: Row) -> list[str]:
     ]
 
 
-def _time(row: Row) -> list[str]:
-    found = row.estimate
-    counted = (
-        [f"{row.flops / 1e9:.3g}", size(sum(row.wire.values()))] if row.memory else [_UNKNOWN] * 2
-    )
-    if found is None:
-        return [row.topology, row.strategy, *counted, *[_UNKNOWN] * 6]
-    communication = found.communication + found.overlapped
-    seconds = [found.arithmetic, found.memory, communication, found.seconds]
-    return [
-        row.topology,
-        row.strategy,
-        *counted,
-        *(f"{1e3 * one:.3g}" for one in seconds),
-        f"{found.mfu:.0%}",
-        found.limited_by,
-    ]
+def _step(row: Row) -> list[str]:
+    if row.memory is None:
+        return [row.topology, row.strategy, _UNKNOWN, _UNKNOWN]
+    sent = size(sum(row.wire.values()))
+    return [row.topology, row.strategy, f"{row.flops / 1e9:.3g}", sent]
 
 
 def fits(row: Row) -> str:
@@ -142,20 +106,48 @@ def _wire(row: Row) -> str:
     return ", ".join(f"{kind} {size(count)}" for kind, count in sorted(row.wire.items()))
 
 
+def _scaling(scaling: Scaling) -> str:
+    """A line for each number of chips, and the check."""
+    kinds = sorted({kind for point in scaling.points for kind in point.wire})
+    headers = ("chips", "batch", *(f"sent:\n{kind}" for kind in kinds))
+    cells = [
+        [f"{one.chips}", f"{one.batch}", *(size(one.wire.get(kind, 0)) for kind in kinds)]
+        for one in scaling.points
+    ]
+    title = (
+        f"{scaling.strategy} on other numbers of chips, the batch of a chip as compiled for "
+        f"{scaling.compiled}: modelled"
+    )
+    checks = map(_table.wrapped, map(_check, scaling.checks))
+    return "\n".join([title, _table.aligned(headers, cells, left=0), *checks])
+
+
+def _check(check: Check) -> str:
+    kinds = sorted({*check.modelled, *check.compiled})
+    sent = ", ".join(
+        f"{kind} {size(check.modelled.get(kind, 0))} modelled, {size(check.compiled.get(kind, 0))} "
+        "compiled"
+        for kind in kinds
+    )
+    return (
+        f"checked with the program compiled for {check.topology}: {sent}; {check.difference:+.1%}"
+    )
+
+
 def _caption(plan: Plan) -> list[str]:
     capacities = dict.fromkeys(
         f"{row.topology}: {row.chip.name if row.chip else 'a device'} has {size(row.capacity)}"
         for row in plan.rows
         if row.capacity
     )
-    estimated = any(row.estimate for row in plan.rows)
-    unknown = () if estimated else ("times: nobody says what such a device can do, so none",)
-    scaled = _render_scaling.ASSUMPTIONS if plan.scaling else ()
-    return [*capacities, *_MEANINGS, *(ASSUMPTIONS if estimated else unknown), *scaled]
+    return [*capacities, *_MEANINGS, *(_OF_SCALING if plan.scaling else ())]
 
 
 _MEANINGS = (
     "temporaries: activations, gradients and all else that the step makes on its way",
     "rest: padding, outputs, code",
     "largest batch: the largest that was tried and fits; a sixteenth more does not, it seems",
+    "GFLOPs: as XLA counts them in the compiled program; a loop counts once",
+    "sent: for the collective operations of the program, by the arithmetic of rings",
 )
+_OF_SCALING = ("other numbers of chips: modelled; nothing is compiled for them",)

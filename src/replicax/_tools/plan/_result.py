@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from replicax._tools.plan._collectives import Collective
     from replicax._tools.plan._largest import Largest
     from replicax._tools.plan._reading import Memory
-    from replicax._tools.plan._roofline import Estimate
     from replicax._tools.plan._scaling import Scaling
 
 
@@ -30,7 +29,7 @@ class Row:
         devices: How many devices it has.
         replicas: Among how many of them a batch is divided.
         batch: The rows of the whole batch.
-        chip: What a device can do, if that is known.
+        chip: The kind of device, if it is in the catalogue.
         capacity: The memory that a program may use on a device, in bytes, if that is known.
         fits: Whether the step fits; None if the memory of the device is not known.
         needed: What the compiler said that a step needs which does not fit, if it did.
@@ -39,7 +38,6 @@ class Row:
         memory_traffic: Bytes that one device reads and writes in a step, as XLA counts them.
         collectives: The collective operations of the program.
         wire: Bytes that one device sends in a step, by the kind of operation.
-        estimate: The times of a step; None if the chip is not in the catalogue.
         largest: The largest batch that fits, if it was looked for.
         compile_seconds: How long the compiler took.
     """
@@ -58,7 +56,6 @@ class Row:
     memory_traffic: float
     collectives: tuple[Collective, ...]
     wire: dict[str, int]
-    estimate: Estimate | None
     largest: Largest | None
     compile_seconds: float
 
@@ -79,13 +76,13 @@ def drawing() -> ModuleType:
 class Plan:
     """What a training step needs on machines that need not be here.
 
-    All numbers are planned: read from compiled programs, or estimated from them.
+    All numbers are planned: read from compiled programs, or following from them.
 
     Args:
         name: What was planned.
         parameters: How many numbers the model learns.
         rows: One for each topology and strategy.
-        scaling: What follows for other numbers of chips, if that was asked for: one for each
+        scaling: What is sent on other numbers of chips, if that was asked for: one for each
             strategy and kind of chip.
     """
 
@@ -95,7 +92,7 @@ class Plan:
     scaling: tuple[Scaling, ...] = ()
 
     def table(self) -> str:
-        """The plan as text, with the assumptions behind its estimates."""
+        """The plan as text, with what its columns mean."""
         from replicax._tools.plan import _render
 
         return _render.to_text(self)

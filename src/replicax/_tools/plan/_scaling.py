@@ -1,9 +1,8 @@
-"""A planned step on more chips than it was compiled for: arithmetic, to thousands of them.
+"""What a device of a planned step sends on other numbers of chips: arithmetic, to thousands.
 
-What a program computes and sends on N devices is read from the compiled program of one slice. The
-same program on n devices does the same collective operations among more, so its bytes follow, and
-another slice, which is compiled as well, checks that. Times are those of `_roofline.py` with a
-latency for each message, and slower links where a slice ends (`_places.py`).
+The collective operations are read from the compiled program of one slice. The same program on n
+devices does the same operations among more, so its bytes follow; another slice, which is compiled
+as well, checks that.
 """
 
 from __future__ import annotations
@@ -11,59 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast, final
+from typing import TYPE_CHECKING, final
 
-from replicax._tools.plan._places import collective_seconds, place
-from replicax._tools.plan._roofline import step_seconds
 from replicax._tools.plan._wire import wire_bytes_by_kind
 
 if TYPE_CHECKING:
-    from replicax._tools.plan._chips import Chip
     from replicax._tools.plan._collectives import Collective
     from replicax._tools.plan._result import Row
-
-ENOUGH = 0.9  # the efficiency that is asked for when it is said what would help
 
 
 @final
 @dataclass(frozen=True)
 class Scaled:
-    """A step on so many chips. Everything is modelled.
+    """A step on so many chips.
 
     Args:
         chips: How many.
         devices: What JAX calls devices: of TPU v2 and v3 two for each chip.
-        slices: In how many slices, or hosts with GPUs.
-        batch: The rows of the whole batch.
+        batch: The rows of the whole batch, of which a chip keeps its part.
         wire: Bytes that one device sends in a step, by the kind of operation.
-        compute: Seconds for arithmetic or for memory, whichever takes longer.
-        communication: Seconds for collective operations that the program waits for.
-        overlapped: Seconds for those during which it computes.
-        efficiency: Rows per second and chip, divided by those of one chip alone.
-        at_best: The same if all communication were overlapped.
     """
 
     chips: int
     devices: int
-    slices: int
     batch: int
     wire: dict[str, int]
-    compute: float
-    communication: float
-    overlapped: float
-    efficiency: float
-    at_best: float
-
-    @property
-    def seconds(self) -> float:
-        """The whole step."""
-        return step_seconds(self.compute, self.communication, self.overlapped)
-
-    @property
-    def too_slow(self) -> float:
-        """By what communication would have to be divided, for computing to be 90 % of the step."""
-        waited = self.communication * ENOUGH / (1 - ENOUGH)
-        return max(waited, self.overlapped) / self.compute
 
 
 @final
@@ -90,72 +61,49 @@ class Scaling:
     Args:
         strategy: Such as `mirrored`.
         compiled: The topology whose compiled program everything comes from.
-        fixed_batch: Whether the whole batch stays as it is; else that of a chip does.
         points: One for each number of chips.
         checks: The other topologies of this kind that were compiled.
     """
 
     strategy: str
     compiled: str
-    fixed_batch: bool
     points: tuple[Scaled, ...]
     checks: tuple[Check, ...]
 
 
-def scale(rows: Sequence[Row], counts: Sequence[int], *, fixed_batch: bool) -> tuple[Scaling, ...]:
-    """Say what each strategy of a plan would do on other numbers of chips.
+def scale(rows: Sequence[Row], counts: Sequence[int]) -> tuple[Scaling, ...]:
+    """Say what each strategy of a plan would send on other numbers of chips.
 
     Args:
         rows: Those of a plan. Only strategies that divide the batch over all devices are looked
             at. Of each of them and each kind of chip, the largest topology is what the rest
-            follows from; a second one checks it, and tells how computing depends on the batch.
+            follows from; the others check it.
         counts: Numbers of chips.
-        fixed_batch: Whether the whole batch stays as it is; else that of a chip does.
     """
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        if row.collectives and row.chip is not None and row.replicas == row.devices > 1:
+        if row.collectives and row.replicas == row.devices > 1:
             families.setdefault((row.strategy, row.topology.partition(":")[0]), []).append(row)
     return tuple(
-        _family(sorted(family, key=lambda row: -row.devices), counts, fixed_batch)
+        _family(sorted(family, key=lambda row: -row.devices), counts)
         for family in families.values()
     )
 
 
-def _family(rows: Sequence[Row], counts: Sequence[int], fixed_batch: bool) -> Scaling:
+def _family(rows: Sequence[Row], counts: Sequence[int]) -> Scaling:
     base, *others = rows
     checks = tuple(
         Check(other.topology, _wire(base, other.devices), dict(other.wire)) for other in others
     )
-    points = tuple(
-        _at(chips, base, _computing([base, *others[-1:]]), fixed_batch) for chips in counts
-    )
-    return Scaling(base.strategy, base.topology, fixed_batch, points, checks)
+    points = tuple(_at(chips, base) for chips in counts)
+    return Scaling(base.strategy, base.topology, points, checks)
 
 
-def _at(chips: int, base: Row, computing: Computing, fixed_batch: bool) -> Scaled:
-    per_chip = base.devices // math.prod(_axes(base))
-    where = place(_chip(base), chips, per_chip)
-    rows = base.batch if fixed_batch else base.batch * where.devices / base.devices
-    compute = computing(rows / where.devices)
-    ideal = computing(rows / per_chip) / chips if fixed_batch else compute
-    seconds = {True: 0.0, False: 0.0}
-    for one in _among(base, where.devices):
-        whole = one.group == where.devices
-        along = where if whole else place(_chip(base), -(-one.group // per_chip), per_chip)
-        seconds[one.overlapped] += one.times * collective_seconds(_chip(base), along, one)
-    return Scaled(
-        chips=chips,
-        devices=where.devices,
-        slices=where.slices,
-        batch=round(rows),
-        wire=_wire(base, where.devices),
-        compute=compute,
-        communication=seconds[False],
-        overlapped=seconds[True],
-        efficiency=ideal / step_seconds(compute, seconds[False], seconds[True]),
-        at_best=ideal / max(compute, sum(seconds.values())),
-    )
+def _at(chips: int, base: Row) -> Scaled:
+    sizes = map(int, base.topology.partition(":")[2].split("x"))
+    devices = chips * (base.devices // math.prod(sizes))
+    batch = round(base.batch * devices / base.devices)
+    return Scaled(chips, devices, batch, _wire(base, devices))
 
 
 def _wire(base: Row, devices: int) -> dict[str, int]:
@@ -179,38 +127,27 @@ def _among(base: Row, devices: int) -> list[Collective]:
     return found
 
 
-class Computing(Protocol):
-    """The seconds that a device computes for so many rows, or moves bytes in its memory."""
+def with_halves(topologies: Sequence[str]) -> list[str]:
+    """The topologies, and half of each that is the only one of its kind.
 
-    def __call__(self, rows: float, /) -> float: ...
-
-
-def _computing(rows: Sequence[Row]) -> Computing:
-    """On a line through two compiled programs; through one of them and zero if there is no other.
-
-    What does not depend on the batch, such as the optimizer's work, is where the line begins.
+    Example:
+        >>> with_halves(["v5e:4x4", "cpu:2", "v4:2x2x2"])
+        ['v5e:2x4', 'v5e:4x4', 'cpu:2', 'v4:2x2x1', 'v4:2x2x2']
     """
-    base = rows[0]
-    chip, each = _chip(base), base.batch / base.replicas
-    other = rows[-1]
-    apart = other.batch / other.replicas - each
-
-    def line(one: float, two: float, at: float) -> float:
-        slope = max(0.0, (two - one) / apart) if apart else one / each
-        return max(0.0, one + slope * (at - each))
-
-    def computing(rows: float) -> float:
-        return max(
-            line(base.flops, other.flops, rows) / chip.flops_per_second,
-            line(base.memory_traffic, other.memory_traffic, rows) / chip.memory_bytes_per_second,
-        )
-
-    return computing
+    kinds = [name.partition(":")[0] for name in topologies]
+    found: list[str] = []
+    for name, kind in zip(topologies, kinds, strict=True):
+        half = _half(name.partition(":")[2]) if kinds.count(kind) == 1 else ""
+        found += [f"{kind}:{half}", name] if half else [name]
+    return found
 
 
-def _chip(row: Row) -> Chip:
-    return cast("Chip", row.chip)  # rows without one are left out at the beginning
-
-
-def _axes(row: Row) -> tuple[int, ...]:
-    return tuple(map(int, row.topology.partition(":")[2].split("x")))
+def _half(shape: str) -> str:
+    sizes = shape.split("x")
+    axes = [int(size) for size in sizes if size.isdigit()]
+    # Two chips are half of a host, which not every kind can be wired as.
+    if len(axes) < len(sizes) or math.prod(axes) < (8 if len(axes) > 1 else 4):
+        return ""
+    axes[axes.index(max(axes))] //= 2
+    ones = axes.count(1)  # they stand at the end: 2x2x1
+    return "x".join(map(str, [*sorted(axes)[ones:], *[1] * ones]))

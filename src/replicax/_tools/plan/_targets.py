@@ -33,14 +33,12 @@ class Target:
     Args:
         name: Such as `v5e:4x4` or `cpu:8`.
         devices: The devices, described or real.
-        chip: What each of them can do; None if nobody says.
-        axes: The shape of a slice in chips; empty if the devices have no shape.
+        chip: Which kind they are; None if it is not in the catalogue.
     """
 
     name: str
     devices: tuple[Any, ...]
     chip: Chip | None
-    axes: tuple[int, ...] = ()
 
 
 def target(name: str) -> Target:
@@ -80,7 +78,7 @@ def _slice(name: str, kind: str, axes: tuple[int, ...]) -> Target:
             described = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
         raise _explained(name, error) from error
-    return Target(name, tuple(described.devices), TPUS[kind], axes)
+    return Target(name, tuple(described.devices), TPUS[kind])
 
 
 def _explained(name: str, error: Exception) -> UsageError:

@@ -3,7 +3,7 @@
 In a ring of n devices an array of b bytes is cut into n pieces of b/n. To gather it, each device
 passes on n − 1 pieces, (n − 1)·b/n bytes. To reduce it so that each device has one piece of the sum
 takes as much. An all-reduce is both, one after the other: 2·(n − 1)·b/n. It is the least that any
-algorithm can do with it (Patarasuk and Yuan 2009), and what the estimates count.
+algorithm can do with it (Patarasuk and Yuan 2009).
 """
 
 from __future__ import annotations

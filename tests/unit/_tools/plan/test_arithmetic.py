@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._tools.plan._chips import GIB, TPUS, gpu, size
+from replicax._tools.plan._chips import GIB, size
 from replicax._tools.plan._collectives import Collective
 from replicax._tools.plan._largest import Largest, largest
 from replicax._tools.plan._reading import too_large
-from replicax._tools.plan._roofline import estimate
 from replicax._tools.plan._wire import wire_bytes, wire_bytes_by_kind
 
 
@@ -38,64 +37,6 @@ def test_reducing_and_gathering_take_as_much_as_reducing_for_all():
 def test_bytes_by_kind_count_every_turn_of_a_loop():
     found = [Collective("all-gather", 800, 8, times=3), Collective("all-gather", 80, 8)]
     assert wire_bytes_by_kind(found) == {"all-gather": 3 * 700 + 70}
-
-
-@pytest.mark.parametrize(
-    ("kind", "axes", "links"),
-    [
-        ("v5e", (2, 4), 2),  # two lines
-        ("v5e", (16, 16), 4),  # two rings, each in both directions
-        ("v5e", (4, 16), 3),
-        ("v5e", (1, 4), 1),
-        ("v4", (2, 2, 2), 3),
-        ("v4", (4, 4, 4), 6),
-        ("v4", (2, 4, 4), 3),  # no whole cubes, so no rings
-    ],
-)
-def test_links_that_a_slice_sends_along(kind, axes, links):
-    chip = TPUS[kind]
-    assert chip.bytes_per_second(axes) == links * chip.link_bytes_per_second
-
-
-def test_gpus_are_joined_by_a_switch():
-    chip = gpu("NVIDIA H100 80GB HBM3")
-    assert chip is not None
-    assert chip.bytes_per_second(()) == chip.link_bytes_per_second
-    assert gpu("GeForce 256") is None
-
-
-V5E = TPUS["v5e"]
-
-
-def test_roofline_adds_what_is_waited_for_to_the_longest():
-    found = estimate(
-        V5E,
-        (2, 4),
-        flops=197e12 * 0.010,  # 10 ms
-        memory_traffic=819e9 * 0.004,  # 4 ms
-        # 8/7 · 50 GB/s · 2 links · 3 ms: an all-gather sends 7/8 of it.
-        collectives=[
-            Collective("all-gather", round(8 / 7 * 100e9 * 0.003), 8),
-            Collective("all-gather", round(8 / 7 * 100e9 * 0.005), 8, overlapped=True),
-        ],
-        devices=8,
-    )
-    assert found.seconds == pytest.approx(0.013)
-    assert found.mfu == pytest.approx(10 / 13)
-    assert found.limited_by == "arithmetic"
-    assert (found.communication, found.overlapped) == pytest.approx((0.003, 0.005))
-
-
-def test_a_collective_of_some_devices_runs_along_one_axis():
-    one = Collective("collective-permute", round(50e9), 4)
-    found = estimate(V5E, (2, 4), flops=0, memory_traffic=1, collectives=[one], devices=8)
-    assert found.communication == pytest.approx(1.0)
-    assert found.limited_by == "communication"
-
-
-def test_memory_limits_where_there_is_little_to_compute():
-    found = estimate(V5E, (2, 4), flops=1e9, memory_traffic=819e9, collectives=[], devices=8)
-    assert (found.seconds, found.limited_by) == (pytest.approx(1.0), "memory")
 
 
 @pytest.mark.parametrize(

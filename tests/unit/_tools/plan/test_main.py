@@ -22,7 +22,6 @@ OPTIONS = {
     "json": None,
     "plot": None,
     "scale": [],
-    "fixed_batch": False,
 }
 
 
