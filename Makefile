@@ -10,11 +10,19 @@ KERAS_LOWEST := 3.12.0
 # Stamps are touched last, so an install that was interrupted is done again.
 INSTALLED := $(VENV)/.installed
 LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
+ONEDNN_INSTALLED := $(VENV)/onednn/.installed
 
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
+# Not reordered: files with a few long tests would come last, and one core would wait for the other.
+PYTEST := $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# The tests that run oneDNN's convolutions where it is installed.
+WITH_ONEDNN := tests/unit/_core/test_convolutions.py tests/unit/_core/test_replaced.py tests/unit/_core/test_table_gradients.py
+SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
+FAST_DURATIONS := build/durations-fast.json
+SLOW_DURATIONS := build/durations-slow.json
 
-.PHONY: help compare docs test check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
+.PHONY: help compare docs test test-slow test-all durations check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,10 +34,25 @@ compare: $(INSTALLED) ## train under every strategy and compare them; ARGS="--he
 docs: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
-# Not reordered: files with a few long tests would come last, and one core would wait for the other.
-test: $(INSTALLED) $(LOWEST_INSTALLED) ## check, then run every test; ARGS="-k name" chooses
-	scripts/check
-	$(TEST_ENV) $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder tests $(ARGS)
+test: check ## check, then run the fast tests, in less than 8 minutes; ARGS="-k name" chooses
+	mkdir -p build
+	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" --durations-file $(FAST_DURATIONS) $(ARGS)
+
+test-slow: $(INSTALLED) $(LOWEST_INSTALLED) $(ONEDNN_INSTALLED) ## run the slow tests, and some once more as users have it
+	mkdir -p build
+	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" --durations-file $(SLOW_DURATIONS) $(ARGS)
+	$(TEST_ENV) PYTHONPATH=$(CURDIR)/src:$(SITE_PACKAGES) $(VENV)/onednn/bin/python $(PYTEST) $(WITH_ONEDNN)
+	$(TEST_ENV) XLA_FLAGS= $(PYTEST) tests/conformance
+
+test-all: ## run everything, in less than 30 minutes: test, then test-slow; fail if a fast test became slow
+	$(MAKE) test
+	$(MAKE) test-slow
+	$(VENV)/bin/python tests/durations.py check $(FAST_DURATIONS) $(SLOW_DURATIONS)
+
+durations: $(INSTALLED) $(LOWEST_INSTALLED) ## run every test and list the slow ones anew, in tests/slow.txt
+	mkdir -p build
+	$(TEST_ENV) $(PYTEST) tests --durations-file build/durations.json
+	$(VENV)/bin/python tests/durations.py write build/durations.json
 
 check: $(INSTALLED) ## format, lint and types; scripts/check --fix mends
 	scripts/check
@@ -73,6 +96,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+# An environment of its own: what these wheels hold is found in no folder that `--target` makes.
+$(ONEDNN_INSTALLED): Makefile constraints.txt | $(INSTALLED)
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --constraint constraints.txt onednn-cpu-gomp onednn-devel-cpu-gomp
 	touch $@
 
 $(LOWEST_INSTALLED): Makefile | $(INSTALLED)

@@ -41,6 +41,8 @@ from replicax.testing import MATRIX
 
 from helpers import a_test_begins, begun_threads
 
+pytest_plugins = ["tiers"]
+
 # JAX counts its devices now: a test that comes first and asks for another number changes nothing.
 jax.devices()
 

@@ -23,7 +23,8 @@ from helpers import LEAN
 from zygote import Zygote
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 PICTURE = str(Path(tempfile.gettempdir()) / "replicax-example.png")
@@ -159,7 +160,11 @@ def run(tmp_path_factory):
     zygote.close()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(README, marks=pytest.mark.core), *PAGES[1:]],
+    ids=lambda page: page.name,
+)
 def test_snippets_run(run, page):
     variables = None if page.name in DRAWS else LEAN
     run("-c", RUN_SNIPPETS, str(page.relative_to(ROOT)), variables=variables)

@@ -6,7 +6,7 @@ import pytest
 from faults import all_faults
 from faults.trial import LIMIT_SECONDS, try_apart
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_SECONDS + 60)]
+pytestmark = pytest.mark.timeout(LIMIT_SECONDS + 60)
 
 
 @pytest.mark.parametrize("fault", all_faults(), ids=lambda fault: fault.what.replace(" ", "-"))

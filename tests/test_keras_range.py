@@ -18,7 +18,6 @@ ROOMS = [f"tests/unit/{room}" for room in ("_keras", "_function", "_tape", "_fit
 ROOMS += ["tests/unit/tf/test_flow.py", "tests/unit/tf/test_older_spellings.py"]
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(SECONDS + 30),
     pytest.mark.skipif(
         not KERAS_FOLDER.is_dir(),
@@ -54,7 +53,7 @@ def test_the_folder_holds_the_lowest_supported_keras():
     "chosen",
     [
         # The others differ from mirrored replicas by their stores alone.
-        [*ROOMS, "-k", "not central_storage and not [one_device"],
+        [*ROOMS, "-m", "not slow", "-k", "not central_storage and not [one_device"],
         ["tests/conformance/test_fit.py", "-k", "core and (mirrored or central_storage_4)"],
     ],
     ids=["capture", "fit"],

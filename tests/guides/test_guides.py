@@ -19,7 +19,7 @@ from zygote import Zygote
 
 HERE = Path(__file__).parent
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

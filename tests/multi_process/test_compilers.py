@@ -10,7 +10,7 @@ import replicax as rx
 from . import compilers
 from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(300)
 
 
 def train(without):

@@ -9,7 +9,7 @@ import replicax as rx
 from . import disagreements
 from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(500)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import replicax as rx
 from . import drift
 from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(500)
 
 NAMES = {
     "learning_rate": "learning_rate",

@@ -11,7 +11,7 @@ import replicax as rx
 from . import scenarios
 from helpers import LEAN, assert_trees_close
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(600)
 
 LINES = {"a": (0, 5), "b": (100, 3), "c": (200, 9), "d": (300, 2)}
 
@@ -43,7 +43,15 @@ def four_replicas():
     return rx.MirroredStrategy([f"CPU:{number}" for number in range(4)])
 
 
-@pytest.mark.parametrize("name", ["fit_arrays", "fit_dataset", "fit_distributed", "variants"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("fit_arrays", marks=pytest.mark.core),
+        "fit_dataset",
+        "fit_distributed",
+        "variants",
+    ],
+)
 def test_fit_gives_what_one_device_gives(workers, name):
     expected = getattr(scenarios, name)(None)
     for found in workers:

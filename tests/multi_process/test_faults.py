@@ -17,7 +17,7 @@ from replicax._control import EXIT_CODE
 from helpers import LEAN, wait_until
 from processes import running_with
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(500)
 
 PROGRAM = Path(__file__).with_name("faults.py")
 HOST = socket.gethostname()
@@ -107,7 +107,12 @@ def assert_lost(ended, worker, culprit, how):
 @pytest.mark.parametrize(
     ("fault", "culprit", "how"),
     [
-        ("kill in a loop", 1, "died: its connection closed without a farewell"),
+        pytest.param(
+            "kill in a loop",
+            1,
+            "died: its connection closed without a farewell",
+            marks=pytest.mark.core,
+        ),
         ("stop", 1, "fell silent: nothing was heard of it for 4 s"),
         ("stop", 0, "fell silent: nothing was heard of it for 4 s"),
     ],

@@ -16,7 +16,7 @@ import pytest
 from . import restarts
 from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from replicax.launch._ports import free_ports
 
 from helpers import LEAN
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
 import replicax as rx

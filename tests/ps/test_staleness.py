@@ -182,7 +182,6 @@ def test_rounds_have_one_closure_for_each_worker(started):
         started(dense="mirrored", closures_in_flight=2)
 
 
-@pytest.mark.slow
 def test_a_program_of_the_tutorials_shape_learns_each_time():
     for seed in range(8):
         command = [sys.executable, str(TESTS / "ps" / "learning.py"), "1", str(seed)]

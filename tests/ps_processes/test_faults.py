@@ -27,7 +27,6 @@ from processes import running_with
 
 pytestmark = [
     pytest.mark.timeout(500),
-    pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes"),
 ]
 

@@ -133,6 +133,7 @@ def run(code, tmp_path, *arguments, code_expected=0):
     return ran.stdout.splitlines()
 
 
+@pytest.mark.core
 def test_a_program_goes_on_while_its_processes_start(tmp_path):
     # loss 2 * 1 + 4 * 10 + 3; then each minus half of its gradient
     assert run(MEANWHILE, tmp_path) == [

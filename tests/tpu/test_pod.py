@@ -10,7 +10,6 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import pytest
 
 import replicax as rx
 
@@ -49,7 +48,6 @@ def trained(strategy):
     return [w.tolist() for w in model.get_weights()], int(strategy.run(numbered))
 
 
-@pytest.mark.slow
 def test_two_hosts_train_as_one(address):
     environ = {
         **os.environ,

@@ -436,7 +436,6 @@ assert "replicax" not in sys.modules
 """
 
 
-@pytest.mark.slow
 def test_exported_programs_need_nothing_of_ours(tmp_path):
     """For any number of rows, and for one; they are run by a process without Replicax."""
     expected = {}

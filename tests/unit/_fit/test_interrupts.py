@@ -27,7 +27,6 @@ def interrupted(strategy, kind, times):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "kind"),
     [

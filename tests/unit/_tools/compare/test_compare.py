@@ -124,7 +124,6 @@ def processes_of(run):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
     ran = subprocess.run(
@@ -156,7 +155,6 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
     wait_until(lambda: processes_of(tmp_path) == [], 60)
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_replicax_compare_without_a_traceback(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "replicax.launch", "compare", "--output", str(tmp_path / "out")],

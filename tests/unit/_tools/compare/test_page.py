@@ -273,7 +273,6 @@ addEventListener("load", () => {
 </script>"""
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("width", [1200, 500])
 def test_a_browser_shows_all_of_it(tmp_path, text, browse, width):

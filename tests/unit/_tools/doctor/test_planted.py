@@ -123,7 +123,6 @@ def test_a_script_is_examined_on_several_numbers_of_replicas(tmp_path, monkeypat
     assert found["advice"]["cause"] == "slow input"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_worker_with_slow_data_is_named(tmp_path):
     path = tmp_path / "train.py"

@@ -1,0 +1,83 @@
+"""The wheel, installed in an environment of its own, does its main job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 400
+
+pytestmark = pytest.mark.timeout(2 * SECONDS)
+
+# Two replicas learn what one device learns; the facade and the typing marker are in the wheel.
+PROGRAM = """
+import replicax as rx
+rx.testing.virtual_devices(2)
+import importlib.resources
+import keras
+import numpy as np
+import replicax.tf as tf
+
+x = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+
+
+def learned(strategy):
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    model.fit(x, y, batch_size=25, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+one, two = learned(rx.OneDeviceStrategy("CPU:0")), learned(tf.distribute.MirroredStrategy())
+for ours, theirs in zip(two, one, strict=True):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+assert importlib.resources.files("replicax").joinpath("py.typed").is_file()
+print(rx.__file__)
+"""
+
+
+def run(*command, cwd):
+    hidden = ("PYTHONPATH", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "NPROC")
+    environ = {name: value for name, value in os.environ.items() if name not in hidden}
+    finished = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert finished.returncode == 0, finished.stdout
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """The folder of a virtual environment that has the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT, cwd=folder)
+    (wheel,) = folder.glob("replicax-*.whl")
+    run(sys.executable, "-m", "venv", "env", cwd=folder)
+    pip = (folder / "env/bin/python", "-m", "pip", "install", "-q")
+    run(*pip, "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
+    return folder / "env"
+
+
+def test_two_replicas_of_an_installed_wheel_learn_what_one_device_learns(environment, tmp_path):
+    printed = run(environment / "bin/python", "-c", PROGRAM, cwd=tmp_path)
+    assert Path(printed.split()[-1]).is_relative_to(environment)
+
+
+def test_the_commands_of_an_installed_wheel_start(environment, tmp_path):
+    assert "usage:" in run(environment / "bin/replicax", "--help", cwd=tmp_path)
+    assert run(environment / "bin/replicax", "devices", cwd=tmp_path)
