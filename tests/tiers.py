@@ -17,12 +17,14 @@ import pytest
 TESTS = Path(__file__).parent
 LIST = TESTS / "slow.txt"
 
-# Files and folders whose tests are slow, and are not listed one by one.
+# Folders, files and functions that are slow, and whose tests are not listed one by one.
 SLOW = (
     "guides/",
     "multi_process/",
     "ps_processes/",
     "soak/",
+    "test_docs.py::test_examples_run",
+    "test_docs.py::test_snippets_run",
     "test_faults.py",
     "test_keras_range.py",
     "test_notebook.py",

@@ -182,8 +182,7 @@ def test_rounds_have_one_closure_for_each_worker(started):
         started(dense="mirrored", closures_in_flight=2)
 
 
-def test_a_program_of_the_tutorials_shape_learns_each_time():
-    for seed in range(8):
-        command = [sys.executable, str(TESTS / "ps" / "learning.py"), "1", str(seed)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        assert json.loads(done.stdout.splitlines()[-1])["accuracies"][-1] == 1.0, seed
+def test_a_program_of_the_tutorials_shape_learns():  # `make faults` has a row with more seeds
+    command = [sys.executable, str(TESTS / "ps" / "learning.py"), "1", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["accuracies"][-1] == 1.0

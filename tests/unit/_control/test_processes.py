@@ -115,7 +115,7 @@ def test_a_normal_end_is_no_failure(cluster):
     assert [cluster.end(index) for index in range(3)] == [(0, "")] * 3
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [0])
 def test_one_is_killed(cluster, culprit):
     # The chief tells where it is once a second: after four all have heard of it.
     cluster.start("time.sleep(4)\nPath(f'late{index}').touch()\nload_data()", size=3)
@@ -128,7 +128,7 @@ def test_one_is_killed(cluster, culprit):
         assert f", pid {cluster.processes[culprit].pid}) {where}" in ended[1]
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [1])
 def test_one_is_killed_whose_child_lives_on(cluster, culprit):
     cluster.start(FORK + "    Path(f'child{os.getpid()}').touch()\n    time.sleep(30)\nload_data()")
     wait_until(lambda: len(list(cluster.folder.glob("child*"))) == 2, SECONDS)
@@ -143,7 +143,7 @@ def test_a_child_does_not_speak_for_its_parent(cluster):
         assert (code, said.count("ValueError: child")) == (0, 1)
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [0])
 def test_one_is_stopped(cluster, culprit):
     cluster.start("load_data()", silence=4.0)
     cluster.processes[culprit].send_signal(signal.SIGSTOP)
@@ -154,7 +154,7 @@ def test_one_is_stopped(cluster, culprit):
     assert cluster.end(culprit)[0] == EXIT_CODE
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [1])
 def test_one_fails(cluster, culprit):
     cluster.start(f"if index == {culprit}: raise ValueError('no luck')\nstep()", size=3)
     code, said = cluster.end(culprit)
@@ -250,7 +250,7 @@ def test_one_ends_early(cluster):
     assert (code, said.strip()) == (EXIT_CODE, NEEDED)
 
 
-@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize("culprit", [0])
 def test_one_that_ends_early_keeps_its_exit_code(cluster, culprit):
     cluster.start(f"if index == {culprit}: sys.exit(3)\nstep()")
     assert_lost(cluster.end(1 - culprit), f"Received: worker {culprit} ended while others")

@@ -30,14 +30,8 @@ def interrupted(strategy, kind, times):
 @pytest.mark.parametrize(
     ("strategy", "kind"),
     [
-        ("default", "fit"),
-        ("one device", "data set"),
         ("mirrored", "several steps at once"),
-        ("central storage", "fit"),
         ("multi-worker", "generator"),
-        ("mirrored", "on batch"),
-        ("one device", "evaluating"),
-        ("mirrored", "function"),
         ("central storage", "run"),
         ("parameter servers", "fit"),
     ],
