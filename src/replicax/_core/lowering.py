@@ -80,7 +80,6 @@ def choose_rule(
     choose: Callable[..., Any],
     *,
     kernels: Collection[str] = (),
-    cacheable: bool = True,
 ) -> None:
     """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
 
@@ -90,9 +89,6 @@ def choose_rule(
         choose: Called with JAX's context of the operation and its parameters, where
             `may_replace` holds: gives the rule, or None for JAX's own.
         kernels: The names of those that the rule calls.
-        cacheable: Whether JAX may lower it once for all that are alike. Where it must not, which
-            are operations that hold programs, the rule is asked on all platforms: JAX cannot
-            lower these by platform.
     """
     if (primitive, part) in _asked:
         return
@@ -103,15 +99,11 @@ def choose_rule(
         return
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
-        here = cacheable or tuple(ctx.module_context.platforms) == ("cpu",)
-        replaced = here and is_on(part) and may_replace(ctx, kernels)
+        replaced = is_on(part) and may_replace(ctx, kernels)
         own = choose(ctx, **params) if replaced else None
         return (own or stock)(ctx, *operands, **params)
 
-    if cacheable:
-        mlir.register_lowering(primitive, rule, platform="cpu")
-    else:
-        mlir.register_lowering(primitive, rule, cacheable=False)
+    mlir.register_lowering(primitive, rule, platform="cpu")
 
 
 def _rule_for_cpus(primitive: Any) -> Callable[..., Any] | None:

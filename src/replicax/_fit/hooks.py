@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
-from replicax._keras import adam, rectified, replica, slots, workers
+from replicax._keras import adam, replica, slots, workers
 
 
 def install_hooks() -> None:
@@ -17,5 +17,4 @@ def install_hooks() -> None:
     destinations.install()
     batch_logs.install()
     pace_shown.install()
-    rectified.install()
     adam.install()

@@ -58,7 +58,6 @@ from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: 
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
 from keras.src.export.export_utils import get_input_signature  # noqa: E402
-from keras.src.layers.convolutional.base_conv import BaseConv  # noqa: E402
 from keras.src.legacy.saving import legacy_h5_format  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.models.functional import Functional  # noqa: E402
@@ -76,7 +75,6 @@ from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
 
 __all__ = [
-    "BaseConv",
     "BaseOptimizer",
     "CallbackList",
     "DataAdapter",

@@ -11,8 +11,10 @@ from replicax._core.convolutions.library import library
 
 
 @pytest.fixture
-def ruled(monkeypatch):
+def kernel(monkeypatch):
     """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
+    if library() is None:
+        pytest.skip("the extra `onednn` or a C compiler is not installed")
     monkeypatch.setattr(rule, "cores", lambda: 2)
     before = cpu_tuning.parts_on()
     cpu_tuning.choose_parts(frozenset({"convolutions"}))
@@ -21,10 +23,3 @@ def ruled(monkeypatch):
     yield
     cpu_tuning.choose_parts(before)
     jax.clear_caches()
-
-
-@pytest.fixture
-def kernel(ruled):
-    """The rule is in, and there is what it calls."""
-    if library() is None:
-        pytest.skip("the extra `onednn` or a C compiler is not installed")

@@ -28,7 +28,6 @@ from replicax._core.attention_kernel import library as attention_library
 from replicax._core.attention_kernel import operation as attention
 from replicax._core.compiling import prepare
 from replicax._core.convolutions.library import library
-from replicax._core.convolutions.rectified import How, rectified
 from replicax._core.table_gradients import with_rows
 from replicax._core.table_kernel import library as tables_library
 from replicax._core.table_kernel.firsts import first_places
@@ -42,7 +41,6 @@ HAS_KERNELS = all(one.is_there() for one in (adam_library, attention_library, ta
 FLOATS = ("float32", "bfloat16", "float16")
 ANY = "any"  # a length that is a name when the function is exported
 HOW = {"scale": 0.3, "causal": False}
-FORM = How((1, 1), "SAME", (1, 1))
 
 
 @dataclass(frozen=True)
@@ -153,14 +151,6 @@ def adam_step(value, momentum, gradient):
     return adam([value, momentum, momentum**2], [gradient], 0.1, settings)
 
 
-def built(layer, shape):
-    layer.build(shape)
-    return layer
-
-
-CONVOLUTION = {"filters": 16, "kernel_size": 3, "activation": "relu", "padding": "same"}
-OF_IMAGES = built(keras.layers.Conv2D(**CONVOLUTION), (None, 8, 8, 16))
-OF_SEQUENCES = built(keras.layers.Conv1D(**CONVOLUTION), (None, 8, 16))
 ADAM = keras.optimizers.Adam(0.1)
 ADAM.build([keras.Variable(np.ones((64, 64), "float32"))])
 
@@ -227,12 +217,6 @@ ROWS = {
     "convolution": Row(
         ("conv_general_dilated",), convolved, (IMAGES, (3, 3, 16, 16)), shows="rx_convolution",
     ),
-    "rectified": Row(
-        ("jit",), lambda *given: rectified(*given, FORM), (IMAGES, (3, 3, 16, 16), (16,)),
-        shows="rx_convolution",
-    ),
-    "layer of images": Row(("BaseConv.call",), lambda x: OF_IMAGES(x), (IMAGES,)),
-    "layer of sequences": Row(("Conv1D.call",), lambda x: OF_SEQUENCES(x), ((ANY, 8, 16),)),
     "attention": Row(
         ("dot_product_attention",), attended, (HEADS,) * 3, kinds=("float32", "bfloat16"),
     ),

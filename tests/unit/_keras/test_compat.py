@@ -56,8 +56,6 @@ SEAMS = {
         "learning_rate",
     ],
     (_compat.SeedGenerator, "next"): ["self", "ordered"],
-    (_compat.BaseConv, "call"): ["self", "inputs"],
-    (keras.layers.Conv1D, "call"): ["self", "inputs"],
     (keras.layers.BatchNormalization, "build"): ["self", "input_shape"],
     (_compat.losses, "reduce_values"): ["values", "sample_weight", "reduction"],
     (_compat.losses, "scale_loss_for_distribution"): ["value"],

@@ -41,8 +41,6 @@ class Form(NamedTuple):
     padding: tuple[tuple[int, int], ...]  # before and after, of rows and of columns
     #: Whether the last dimension of the kernel is the longer one: that for all groups.
     all_groups_last: bool
-    #: Whether a bias is added, and what is negative then becomes 0: forward alone.
-    rectified: bool = False
 
     def numbers(self) -> list[int]:
         """The form as kernel.c reads it."""
@@ -56,7 +54,7 @@ class Form(NamedTuple):
         return [
             *(self.kind, self.groups, self.images, *self.size, self.channels),
             *(*self.size_out, self.channels_out, *self.kernel, *self.strides, *self.dilation),
-            *(top, left, bottom, right, apart_groups, apart_out, apart_in, self.rectified),
+            *(top, left, bottom, right, apart_groups, apart_out, apart_in),
         ]
 
 

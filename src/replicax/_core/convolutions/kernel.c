@@ -18,9 +18,8 @@ extern void omp_set_num_threads(int);
 /* What describes a convolution, in the order of `Form` in forms.py: sizes, geometry, and how far
    apart two groups, two output and two input channels of the weights lie. Images are NHWC, weights
    HW and then channels; all float32. */
-enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR, WG, WO, WI, RECTIFIED, FIELDS };
+enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, PB, PR, WG, WO, WI, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
-enum { CACHED = 1 << 20 }; /* bytes: of images that a core has in its cache */
 enum { WEIGHTS_KEPT = 64 << 20 }; /* bytes: of weights, and weight gradients of chunks, per thread */
 
 typedef struct Primitive {
@@ -156,19 +155,9 @@ typedef struct {
   const int64_t *form;
   const Primitive *few, *many; /* chunks with form[N] / chunks images, and with one more */
   float *src, *dst;
-  const float *bias; /* of a form that is `RECTIFIED`; else NULL */
   char *weights; /* in oneDNN's layout; of a weight gradient, one after the other for all chunks */
   size_t weights_size;
 } Job;
-
-/* Adds the bias, and makes 0 of what is negative: what is no number stays so, as with XLA. */
-static void rectify(float *restrict dst, const float *restrict bias, int64_t pixels, int64_t channels) {
-  for (; pixels--; dst += channels)
-    for (int64_t i = 0; i < channels; i++) {
-      float sum = dst[i] + bias[i];
-      dst[i] = 0 > sum ? 0 : sum;
-    }
-}
 
 static int compute(Work *work, int64_t chunk) {
   const Job *job = (Job *)work;
@@ -181,9 +170,7 @@ static int compute(Work *work, int64_t chunk) {
       {f[KIND] == FORWARD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, p->dst, job->dst + first * f[OH] * f[OW] * f[O]},
       {back ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS, p->own_weights, job->weights + (back ? chunk * job->weights_size : 0)},
       {DNNL_ARG_SCRATCHPAD, p->scratch, scratch}};
-  if (!scratch || execute(p->run, buffers, 4)) return 1;
-  if (job->bias) rectify(buffers[1].data, job->bias, (end - first) * f[OH] * f[OW], f[O]);
-  return 0;
+  return !scratch || execute(p->run, buffers, 4);
 }
 
 /* The first of the chunks' weight gradients becomes the sum of all. */
@@ -207,20 +194,10 @@ static size_t size_of_weights(const Primitive *p) {
   return (dnnl_memory_desc_get_size(p->own_weights) + 63) / 64 * 64;
 }
 
-/* Into how many parts the batch is cut: one for each thread; more if it is rectified, which is done part
-   by part, while the result is still in a core's cache. */
-static int64_t chunks_of(const int64_t *form, int64_t threads) {
-  if (!form[RECTIFIED]) return threads;
-  int64_t image = sizeof(float) * (form[H] * form[W] * form[C] + form[OH] * form[OW] * form[O]);
-  int64_t together = CACHED / image, chunks = together ? (form[N] + together - 1) / together : form[N];
-  return chunks < threads ? threads : chunks;
-}
-
-static int convolve(
-    const XLA_FFI_CallFrame *frame, const int64_t *form, void *a, void *b, const float *bias, void *out) {
-  int64_t kind = form[KIND], threads = threads_of(frame), chunks;
+static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *form, void *a, void *b, void *out) {
+  int64_t kind = form[KIND], threads = threads_of(frame);
   if (threads > form[N]) threads = form[N];
-  chunks = chunks_of(form, threads);
+  int64_t chunks = threads;
   const Primitive *few = primitive_for(form, form[N] / chunks);
   if (few && kind == WEIGHT_GRADIENT && size_of_weights(few) * chunks > WEIGHTS_KEPT) {
     chunks = WEIGHTS_KEPT / size_of_weights(few);
@@ -241,7 +218,7 @@ static int convolve(
     return 1;
   }
   job->form = form, job->few = few, job->many = many;
-  job->weights = weights, job->weights_size = size, job->bias = bias;
+  job->weights = weights, job->weights_size = size;
   job->src = kind == INPUT_GRADIENT ? out : a;
   job->dst = kind == FORWARD ? out : kind == INPUT_GRADIENT ? a : b;
   begin(&job->work, compute, chunks);
@@ -260,8 +237,7 @@ XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
   if (told_version(frame)) return NULL;
   const XLA_FFI_Array *form = frame->attrs.attrs[0];
   XLA_FFI_Buffer *a = frame->args.args[0], *b = frame->args.args[1], *out = frame->rets.rets[0];
-  const float *bias = frame->args.size > 2 ? ((XLA_FFI_Buffer *)frame->args.args[2])->data : NULL;
-  if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, bias, out->data)) return NULL;
+  if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, out->data)) return NULL;
   return failure(
       frame, XLA_FFI_Error_Code_INTERNAL,
       "oneDNN could not compute this convolution; replicax.config.cpu_tuning(convolutions=False) is without it");

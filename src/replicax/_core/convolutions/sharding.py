@@ -40,7 +40,7 @@ def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
     Args:
         form: The form.
         shape: Of the result.
-        operands: Both operands, and the bias where the form has one.
+        operands: Both.
     """
     numbers = np.array([*form.numbers(), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
@@ -91,8 +91,7 @@ def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
     turned = form.all_groups_last == (form.kind is Kind.INPUT_GRADIENT)
     weights = [*kernel, *(reversed(ends) if turned else ends)]
     if form.kind is Kind.FORWARD:
-        bias = [[ends[1]]] if form.rectified else []
-        return source, weights, *bias, ["number"], target
+        return source, weights, ["number"], target
     if form.kind is Kind.INPUT_GRADIENT:
         return target, weights, ["number"], source
     return source, target, ["number"], weights
@@ -109,10 +108,7 @@ def _rule(form: Form, _shape: _Shape, _mesh: Any, types: Sequence[Any], _results
 
 
 def _divisible(form: Form) -> tuple[str, ...]:
-    if form.groups > 1:
-        return (_IMAGES,)
-    # A sum over devices would come after what is negative became 0.
-    return (_IMAGES, _OUT) if form.rectified else (_IMAGES, _IN, _OUT)
+    return (_IMAGES,) if form.groups > 1 else (_IMAGES, _IN, _OUT)
 
 
 def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any) -> Any:
