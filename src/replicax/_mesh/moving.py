@@ -1,8 +1,6 @@
-"""Many arrays from some devices to others: what is there already stays, the small travel together.
+"""Many arrays from some devices to others: what is there already stays.
 
-A transfer has a price of its own, on CPUs some 20 µs for each array and device. Two more copies of
-many small arrays, into a buffer and out of it, take less. Between the devices of CPUs in one
-process nothing is copied: all of them read the same memory.
+Between the devices of CPUs in one process nothing is copied: all of them read the same memory.
 """
 
 from __future__ import annotations
@@ -16,14 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, Sharding
 
-from replicax._core.compiling import compiled
-from replicax._core.packing import packed, unpacked
 from replicax._core.placement import place_all
-
-# Bytes. What is larger travels by itself.
-SMALL = 1 << 18
-# Arrays of one type. For fewer, a buffer costs more than it saves.
-MANY = 24
 
 
 def move_all(values: Any, layout: Sharding) -> Any:
@@ -39,16 +30,17 @@ def move_all(values: Any, layout: Sharding) -> Any:
     """
     leaves, tree = jax.tree.flatten(values)
     leaves = [_one_of_its_copies(leaf, layout) for leaf in leaves]
-    groups: dict[Any, list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        if leaf.sharding.device_set != layout.device_set:
-            fits = _is_number(leaf.dtype) and leaf.size * leaf.dtype.itemsize <= SMALL
-            groups.setdefault(leaf.dtype if fits else None, []).append(i)
-    for kind, places in groups.items():
-        move = _each if kind is None or len(places) < MANY else _together
-        moved = move([leaves[i] for i in places], layout)
-        for i, value in zip(places, moved, strict=True):
-            leaves[i] = value
+    # Of typed random keys NumPy cannot see the memory: with them, all others would be copied.
+    for is_key in (False, True):
+        places = [
+            i
+            for i, leaf in enumerate(leaves)
+            if leaf.sharding.device_set != layout.device_set and _is_key(leaf.dtype) == is_key
+        ]
+        if places:
+            moved = _moved([leaves[i] for i in places], layout)
+            for i, value in zip(places, moved, strict=True):
+                leaves[i] = value
     return tree.unflatten(leaves)
 
 
@@ -71,29 +63,24 @@ def _best_copy(sharding: NamedSharding, layout: Sharding) -> int:
 
 
 @functools.cache
-def _is_number(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.number)
+def _is_key(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
-def _each(arrays: Sequence[Any], layout: Sharding) -> Sequence[Any]:
-    """Each by itself, to devices that do not have it."""
+def _moved(arrays: Sequence[Any], layout: Sharding) -> Sequence[Any]:
+    """Arrays on devices that do not have them."""
     sources = {device for array in arrays for device in array.sharding.device_set}
     if not isinstance(layout, NamedSharding) or len(sources) > 1:
         return place_all(arrays, layout)
     (source,) = sources
     devices = list(np.array(layout.mesh.devices).flat)
     on_cpu = all(device.platform == "cpu" for device in (source, *devices))
-    if on_cpu and not any(_is_extended(array.dtype) for array in arrays):
+    if on_cpu and not _is_key(arrays[0].dtype):
         return [_shared(array, layout) for array in arrays]
     copies = [arrays if device == source else jax.device_put(arrays, device) for device in devices]
     make = jax.make_array_from_single_device_arrays
     each = zip(*copies, strict=True)
     return [make(array.shape, layout, parts) for array, parts in zip(arrays, each, strict=True)]
-
-
-@functools.cache
-def _is_extended(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def _shared(array: Any, layout: Sharding) -> Any:
@@ -103,18 +90,3 @@ def _shared(array: Any, layout: Sharding) -> Any:
     """
     seen = np.asarray(array)
     return jax.make_array_from_callback(seen.shape, layout, lambda _: seen)
-
-
-def _together(arrays: Sequence[Any], layout: Sharding) -> Sequence[Any]:
-    shapes = tuple(array.shape for array in arrays)
-    return _taken_apart(shapes, layout)(jax.device_put(_put_together(arrays), layout))
-
-
-_put_together = jax.jit(packed)
-
-
-@functools.lru_cache(maxsize=64)
-def _taken_apart(shapes: tuple[tuple[int, ...], ...], layout: Sharding) -> Any:
-    return compiled(
-        lambda buffer: unpacked(buffer, shapes), devices=layout.device_set, out_shardings=layout
-    )
