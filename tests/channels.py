@@ -36,14 +36,13 @@ class FakeChannel:
     def __init__(self, hall, index):
         self._hall, self.index, self.size = hall, index, hall.size
         self.is_chief = index == 0
-        self.arrivals = mock.Mock()
         self._counts = defaultdict(int)
 
     def exchange(self, name, value):
         self._counts[name] += 1
         return self._hall.meet((name, self._counts[name]), self.index, value)
 
-    def offer(self, name, value, *, is_timed=True):
+    def offer(self, name, value):
         self._counts[name] += 1
         key = name, self._counts[name]
         return mock.Mock(answers=lambda: self._hall.meet(key, self.index, value))

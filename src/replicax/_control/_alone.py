@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from replicax._control._arrivals import Moments
-
 
 @final
 class Alone:
@@ -14,7 +12,6 @@ class Alone:
     index = 0
     size = 1
     is_chief = True
-    arrivals = Moments(lambda message: None)
 
     def waited(self) -> float:
         return 0.0
@@ -26,8 +23,8 @@ class Alone:
         del name
         return [value]
 
-    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> _Kept:
-        del name, is_timed
+    def offer(self, name: str, value: Any) -> _Kept:
+        del name
         return _Kept(value)
 
     def any(self, name: str, holds: bool) -> bool:

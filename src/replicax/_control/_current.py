@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from replicax._control._alone import Alone
 
 if TYPE_CHECKING:
-    from replicax._control._arrivals import Moments
     from replicax._control._offers import Offer
 
 
@@ -45,19 +44,8 @@ class Channel(Protocol):
         """Give a value of JSON; wait until all have; get those of all, in worker order."""
         ...
 
-    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
-        """Give a value of JSON to an exchange whose answers are needed later.
-
-        Args:
-            name: The exchange.
-            value: The value.
-            is_timed: Whether who gives late is late; not if `arrivals` tell who is.
-        """
-        ...
-
-    @property
-    def arrivals(self) -> Moments:
-        """Where this worker notes when it comes to each step of a pass."""
+    def offer(self, name: str, value: Any) -> Offer:
+        """Give a value of JSON to an exchange whose answers are needed later."""
         ...
 
     def any(self, name: str, holds: bool) -> bool:

@@ -111,7 +111,7 @@ class Hub:
             self._ledger.come(index, *header["at"])
         match header:
             case {"kind": "give", "name": name, "number": number, "value": value}:
-                how = {"early": False, "timed": True, "main": True}
+                how = {"early": False, "main": True}
                 how = {option: bool(header.get(option, usual)) for option, usual in how.items()}
                 values = self._ledger.give(index, (name, number), value, **how)
                 if values is not None:
@@ -126,8 +126,6 @@ class Hub:
             case {"kind": "chief", "name": name, "number": number}:
                 self._ledger.answer((name, number))
                 self._tell_all(encode(dict(header)), payload, but=0)
-            case {"kind": "come", "steps": steps, "now": now}:
-                self._ledger.note(index, steps, now)
             case {"kind": "beat"}:
                 self._ledger.beat(index, dict(header))
             case {"kind": "left"}:

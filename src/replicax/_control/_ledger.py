@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from statistics import median_low
 from time import monotonic as clock
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._control._lateness import Lateness
 from replicax._control._states import Phase, Wait, WorkerState
 
 if TYPE_CHECKING:
-    from replicax._control._arrivals import Steps
     from replicax._control._ticks import Ticks
 
 Key = tuple[str, int]
@@ -67,7 +66,7 @@ class Ledger:
         self._ticks = ticks
         self._lock = threading.Lock()
         self._members = [_Member() for _ in range(size)]
-        self._late = Lateness(size)
+        self._late = [0.0] * size
         self._meetings: dict[Key, _Meeting] = {}
         self._asked: dict[Key, _Meeting] = {}  # for what the chief has not given yet
         self._given: dict[str, int] = {}  # the latest call of each name that the chief gave to
@@ -110,7 +109,6 @@ class Ledger:
         value: Any,
         *,
         early: bool = False,
-        timed: bool = True,
         main: bool = True,
     ) -> list[Any] | None:
         """Note what a worker brings to an exchange; give what all have, once all have come.
@@ -120,7 +118,6 @@ class Ledger:
             key: The exchange.
             value: What it brings.
             early: Whether it does not wait for the others yet.
-            timed: Whether who gives late is late.
             main: Whether its main thread waits.
         """
         with self._lock:
@@ -133,9 +130,10 @@ class Ledger:
             if len(meeting.values) < self._size:
                 return None
             del self._meetings[key]
-            if timed:  # nobody was late for those who do not wait yet
-                waiting = [meeting.came.get(i, now) for i in range(self._size)]
-                self._late.meet(meeting.gave, waiting)
+            # The others wait for who gives when the middle of them waits already.
+            middle = median_low([meeting.came.get(each, now) for each in range(self._size)])
+            for each, moment in meeting.gave.items():
+                self._late[each] += max(moment - middle, 0.0)
         return [meeting.values[each] for each in range(self._size)]
 
     def wait(self, index: int, key: Key, *, main: bool = True) -> None:
@@ -153,15 +151,10 @@ class Ledger:
             if not meeting.values:
                 self._meetings.pop(key, None)
 
-    def note(self, index: int, steps: Steps, now: float) -> None:
-        """Note when a worker came to its next steps, by its own clock."""
-        with self._lock:
-            self._late.come(index, steps, ahead=clock() - now)
-
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker, in all exchanges."""
         with self._lock:
-            return list(self._late.seconds)
+            return list(self._late)
 
     def ask(self, index: int, key: Key, *, main: bool = True) -> None:
         """Note that a worker waits for bytes of the chief."""

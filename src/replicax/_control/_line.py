@@ -58,7 +58,6 @@ class Line:
         self._table = [WorkerState(each) for each in range(size)]
         self._calls = Calls()
         self._offers = Offers(link, self._calls)
-        self.arrivals = self._offers.moments
         self.waited = lambda: self._calls.waited
         self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
         self._lock = threading.Lock()
@@ -76,14 +75,14 @@ class Line:
         """
         return self._offers.exchange(name, value)
 
-    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
+    def offer(self, name: str, value: Any) -> Offer:
         """Give a value of JSON, and do not wait; the offer gets those of all.
 
         Raises:
             UsageError: If the value is not JSON.
             ClusterError: If this worker has left.
         """
-        return self._offers.offer(name, value, is_timed=is_timed)
+        return self._offers.offer(name, value)
 
     def any(self, name: str, holds: bool) -> bool:
         """Whether something holds on any worker."""

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from replicax._control._arrivals import Moments
 from replicax._control._wire import encode, with_value
 from replicax._core.errors import UsageError
 from replicax._core.progress import position
@@ -46,9 +45,8 @@ class Offers:
         self._link = link
         self._calls = calls
         self._withdrawn: deque[Key] = deque()
-        self.moments = Moments(lambda message: link.send(encode(message)))
 
-    def offer(self, name: str, value: Any, *, is_timed: bool = True) -> Offer:
+    def offer(self, name: str, value: Any) -> Offer:
         """Give a value of JSON to an exchange.
 
         Raises:
@@ -56,7 +54,7 @@ class Offers:
         """
         encoded = _json(name, value)
         key = self._begin(name)
-        self._give(key, encoded, early=True, timed=is_timed)
+        self._give(key, encoded, early=True)
         return _Offer(self, key)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
@@ -99,7 +97,6 @@ class Offers:
             key = self._withdrawn.popleft()
             self._calls.forget(key)
             self.tell("withdraw", key)
-        self.moments.tell()
         return self._calls.begin(name)
 
 

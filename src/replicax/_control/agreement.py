@@ -39,15 +39,11 @@ class Agreement:
         what: As for `agree`.
         facts: As for `agree`.
         fix: As for `agree`.
-        is_timed: Whether who compares late is late; not if `arrivals` tell who is.
     """
 
-    def __init__(
-        self, what: str, facts: Mapping[str, str], *, fix: str = "", is_timed: bool = True
-    ) -> None:
+    def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         self._what, self._fix = what, fix
-        name = f"comparison of {what}"
-        self._offer = current().offer(name, _with_host(facts), is_timed=is_timed)
+        self._offer = current().offer(f"comparison of {what}", _with_host(facts))
 
     def require(self) -> None:
         """Wait for the others' facts.

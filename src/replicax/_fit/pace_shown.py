@@ -54,7 +54,6 @@ def _validation_begins(original: Callable[..., Any]) -> Callable[..., Any]:
         pace = _paced(self)
         # An `evaluate` that a callback calls has a list of its own.
         if pace is not None and getattr(self, "_replicax_in_epoch", False):
-            current().arrivals.tell()
             pace.end()
         original(self, logs)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from replicax._control.agreement import agree
 from replicax._core.interrupts import uninterrupted
-from replicax._fit.array_batches import placed_arrays
 from replicax._fit.data import HostAdapter
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
@@ -42,8 +41,7 @@ def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
     Keras makes one more at the end of the last epoch.
     """
     _meet(adapter)
-    arrays = placed_arrays(adapter, distribution)
-    yield from arrays or distribution.place(adapter.get_jax_iterator(), ahead=1)
+    yield from distribution.place(adapter.get_jax_iterator(), ahead=1)
 
 
 def _meet(adapter: Any) -> None:

@@ -65,7 +65,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer  # noqa: E402
 from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer  # noqa: E402
 from keras.src.random.seed_generator import SeedGenerator  # noqa: E402
 from keras.src.trainers import data_adapters  # noqa: E402
-from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils  # noqa: E402
+from keras.src.trainers.data_adapters import data_adapter_utils  # noqa: E402
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter  # noqa: E402
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter  # noqa: E402
 from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: E402
@@ -344,25 +344,6 @@ def slots_of_adam(optimizer: Any, variable: KerasVariable) -> tuple[Any, Any]:
 def reads_arrays(adapter: Any) -> bool:
     """Whether a data adapter of Keras reads arrays; it draws their order when a pass begins."""
     return type(adapter) is ArrayDataAdapter
-
-
-def unfetched_batches(adapter: Any, later: Callable[[Any, Any], Any]) -> Iterator[Any] | None:
-    """The batches of a pass over dense arrays in memory, in Keras' order, before they are fetched.
-
-    Args:
-        adapter: Reads arrays.
-        later: Called for each leaf of a batch, with the array and the numbers of its rows, a slice
-            or an array; the leaf is what it returns.
-
-    Returns:
-        None for other data, and where Keras draws random numbers for each batch.
-    """
-    if adapter._shuffle == "batch":
-        return None
-    inputs = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="jax")
-    if any(type(one) is not array_slicing.NumpySliceable for one in jax.tree.leaves(inputs)):
-        return None
-    return adapter._get_iterator(lambda one, indices: later(one.array, indices), inputs)
 
 
 BATCH_ITERATOR = "_get_distributed_iterator"

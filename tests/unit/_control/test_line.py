@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import socket
@@ -13,9 +12,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from replicax._control import Limits, Ticks, _arrivals, _hub, _ledger, _open, open_channel
+from replicax._control import Limits, Ticks, _hub, _ledger, _open, open_channel
 from replicax._control._calls import Calls
-from replicax._control._lateness import Lateness
 from replicax._control._reach import reach
 from replicax._control._wire import encode
 from replicax._core.errors import ClusterError, UsageError, WorkerLost
@@ -185,106 +183,6 @@ def test_who_offers_first_is_not_late_though_he_never_waits(monkeypatch):
     for worker in (1, 3, 2):
         ledger.give(worker, ("x", 1), None)
     assert ledger.lateness() == [0.0, 0.0, 9.0, 0.0]
-
-
-def steps(*moments, number=1):
-    return [(number, moment) for moment in moments]
-
-
-def test_who_comes_to_a_step_when_the_middle_wants_the_next_is_late():
-    lateness = Lateness(3)
-    lateness.come(0, steps(0.0, 1.0, 2.0, 3.0), ahead=0.0)
-    lateness.come(1, steps(0.2, 1.1), ahead=0.0)
-    assert lateness.seconds == [0.0, 0.0, 0.0]
-    # Its clock is 100 s behind; the first message took 7 s longer than the others.
-    lateness.come(2, steps(-99.9, -95.0), ahead=107.0)
-    lateness.come(2, steps(-94.5), ahead=100.0)
-    lateness.come(1, steps(2.3, 3.1), ahead=0.0)
-    lateness.come(2, steps(-94.0), ahead=100.0)
-    # Worker 2, by the first shift, came at 7.1 and 12, then at 5.5 and 6.
-    assert lateness.seconds == pytest.approx([0.0, 0.0, 6.0 + 4.9])
-
-
-def test_what_was_waited_for_a_worker_counts_once_though_others_have_run_ahead():
-    lateness = Lateness(2)
-    lateness.come(0, steps(0.0, 0.0, 0.0, 0.0), ahead=0.0)
-    lateness.come(1, steps(0.0, 1.0, 2.0, 3.0), ahead=0.0)
-    assert lateness.seconds == [0.0, 2.0]
-    lateness.come(0, steps(3.0, 3.0, number=2), ahead=0.0)
-    lateness.come(1, [*steps(9.0), *steps(3.5, 3.6, number=2)], ahead=0.0)
-    assert lateness.seconds == [0.0, 2.5]
-
-
-def test_a_pass_goes_on_after_others_in_its_midst():
-    lateness = Lateness(2)
-    for index, late in enumerate((0.0, 1.0)):
-        lateness.come(index, steps(late), ahead=0.0)
-        for number in (2, 3):  # an evaluation, twice
-            lateness.come(index, steps(10.0, 11.0, number=number), ahead=0.0)
-        lateness.come(index, steps(20.0 + late, 20.0, 30.0), ahead=0.0)
-    assert lateness.seconds == [0.0, 1.0]
-    # Of old ones nothing is kept.
-    for number in range(2, 50):
-        lateness.come(0, steps(50.0, number=number), ahead=0.0)
-    assert len(lateness._passes) == 4
-
-
-def test_workers_tell_when_they_come_to_the_steps_of_a_pass(monkeypatch):
-    moments = iter([1.0, 1.0, 1.04, 1.06, 1.06, 1.1, 1.2])
-    monkeypatch.setattr(_arrivals, "clock", lambda: next(moments))
-    told = []
-    noted = _arrivals.Moments(told.append)
-    one, two = noted.of_a_pass(), noted.of_a_pass()
-    one.note()
-    two.note()
-    one.note()
-    assert [message["steps"] for message in told] == [[(1, 1.0)], [(2, 1.04), (1, 1.06)]]
-    two.note()
-    assert len(told) == 2  # not more than twenty times a second
-    one.end()
-    two.end()
-    assert told[2:] == [{"kind": "come", "steps": [(2, 1.1)], "now": 1.2}]
-
-
-def test_steps_of_which_all_have_told_count(cluster):
-    chief, other = cluster(2).open()
-    one, two = chief.arrivals.of_a_pass(), other.arrivals.of_a_pass()
-    two.note()
-    time.sleep(0.05)  # by so much the chief is late
-    two.note()
-    time.sleep(0.05)  # the chief begins that step only now
-    one.note()
-    one.note()
-    # What is told next takes along what was not told yet; nothing else does.
-    other.offer("batch", 1, is_timed=False)
-    chief.offer("batch", 1, is_timed=False)
-    wait_until(lambda: chief.lateness()[0] > 0.04)
-    assert chief.lateness()[1] == 0.0
-
-
-def test_a_pass_that_is_left_to_the_garbage_tells_nothing(cluster):
-    # It is collected in the midst of anything, also while the hub holds what it would be told by.
-    chief, _ = cluster(2).open()
-    arrivals = chief.arrivals.of_a_pass()
-    arrivals.note()
-    arrivals.note()
-    told = []
-    chief.arrivals._send = told.append
-    del arrivals
-    gc.collect()
-    assert told == []
-    chief.arrivals.tell()
-    assert [len(message["steps"]) for message in told] == [1]
-
-
-def test_an_exchange_that_is_not_timed_makes_nobody_late(monkeypatch):
-    moments = iter([1.0, 2.0, 9.0])
-    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
-    ledger = _ledger.Ledger(2, Ticks(1.0))
-    ledger.give(0, ("x", 1), None, early=True, timed=False)
-    ledger.wait(0, ("x", 1))
-    assert ledger.give(1, ("x", 1), None, early=True, timed=False) == [None, None]
-    assert ledger.lateness() == [0.0, 0.0]
 
 
 def test_what_was_withdrawn_was_never_given():
