@@ -86,7 +86,6 @@ class ReplicaSteps:
     def restore(self) -> None:
         """After a failure: the variables have the values of the last step."""
         _compat.drop_loop_state(self._model)
-        self._watch.drop()
 
     def end_epoch(self) -> None:
         """Let the state be compared at the next step: callbacks may change it until then."""

@@ -211,7 +211,6 @@ class Steps:
         """Give variables that the loop had emptied the last values it knew, after a failure."""
         with uninterrupted:
             _compat.write_loop_state(self._model)
-        self._watch.drop()
 
     def end_epoch(self) -> None:
         """Let the state be compared at the next step: callbacks may change it until then."""
