@@ -259,6 +259,17 @@ def _restarted(cluster: Any, stack: ExitStack) -> Outcome:
     )
 
 
+def _unclosed(folder: Path) -> Outcome:
+    """Let a program end without a word to the server of a given cluster."""
+    from ps_processes import test_starting
+
+    code, said = test_starting.outlive(folder)
+    named = "`strategy.close()`" if len(said) == 1 and "strategy.close()" in said[0] else ""
+    is_right = bool(named) and code == 128 + signal.SIGTERM and not list(folder.iterdir())
+    told = "a server says so once, waits for another one, and ends when it is asked to"
+    return Outcome(told if is_right else "\n".join(said), is_right, named=named)
+
+
 # Resources.
 
 
@@ -342,5 +353,6 @@ FAULTS = (
             ("The coordinator of a given cluster is killed", "chief dies"),
         )
     ),
+    Fault("hangs", "The coordinator of a given cluster ends without closing it", _unclosed),
     Fault("files", "The disk is full when a checkpoint is saved", _full_disk),
 )

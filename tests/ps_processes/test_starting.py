@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+
+from replicax.launch._ports import free_ports
 
 from helpers import LEAN, wait_until
 from processes import running_with
@@ -89,6 +94,16 @@ strategy.close()
 print("closed")
 """
 
+NEVER_CLOSES = """
+if "chief" not in os.environ["TF_CONFIG"].rpartition("task")[2]:
+    rx.Server(rx.cluster_resolver.TFConfigClusterResolver()).join()
+strategy = rx.ParameterServerStrategy(snapshot_seconds=0.2)
+with strategy.scope():
+    v = keras.Variable([1.0, 2.0])
+v.assign_add([1.0, 1.0])
+print(v.numpy().tolist())
+"""
+
 FAILS = """
 sys.path.insert(0, sys.argv[1])  # members find what this program finds: a module that is broken
 strategy = rx.ParameterServerStrategy(num_workers=2, num_ps=1)
@@ -156,6 +171,49 @@ def test_a_program_may_end_before_its_processes_are_there(how, tmp_path):
 def test_a_program_ends_although_a_server_stands_still(tmp_path, monkeypatch):
     monkeypatch.setenv("RX_WATCHDOG_SECONDS", "3")
     assert run(STANDS_STILL, tmp_path) == ["closed"]
+
+
+def test_a_given_server_outlives_a_program_that_does_not_close(tmp_path):
+    code, said = outlive(tmp_path)
+    assert code == 128 + signal.SIGTERM
+    assert len(said) == 1 and "strategy.close()" in said[0]
+    assert not list(tmp_path.iterdir())
+
+
+def outlive(folder):
+    """Let a server outlive its program, and end it: with which code, and what it has said."""
+    with free_ports(3) as ports:
+        chief, worker, ps = ([f"localhost:{port}"] for port in ports)
+    spec = {"chief": chief, "worker": worker, "ps": ps}
+    server = start_task(spec, "ps", folder)
+    try:
+        program = start_task(spec, "chief", folder)
+        assert program.communicate(timeout=200)[0] == "[2.0, 3.0]\n"
+        assert program.returncode == 0
+        said = [server.stderr.readline()]
+        assert list(folder.glob("replicax-snapshots-*"))  # for another coordinator, who may come
+        time.sleep(1)  # time for some snapshots
+        server.terminate()
+        said += server.communicate(timeout=60)[1].splitlines()
+    finally:
+        server.kill()
+        server.communicate()
+    return server.returncode, said
+
+
+def start_task(spec, job, folder):
+    """Start a task of a described cluster."""
+    config = {"cluster": spec, "task": {"type": job, "index": 0}}
+    environ = {
+        **os.environ,
+        **LEAN,
+        "TF_CONFIG": json.dumps(config),
+        "TMPDIR": str(folder),
+        "RX_CLUSTER_SECRET": "thirty-two bytes, as all others.",
+    }
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", BEGIN + NEVER_CLOSES]
+    return subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_that_processes_do_not_start_is_told_whenever_they_are_needed(tmp_path):

@@ -24,7 +24,7 @@ from replicax._ps.hosts.task_server import serve_this_task_if_member
 from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Coordination, Engine
 from replicax._ps.queue.recovery import Recoveries
-from replicax._ps.server.keeping import keeping, own_folder
+from replicax._ps.server.keeping import keeping, name_folder, own_folder
 from replicax._ps.store.client import Client
 from replicax._ps.store.early import Early
 from replicax._ps.store.scaling import scaling
@@ -145,8 +145,9 @@ def start(
         cluster = GivenCluster.described(resolver)
     else:
         cluster = _started(size, _host(engine, address), address)
-    folder = own_folder(settings, getattr(cluster, "folder", None))
-    if folder is not None:
+    if is_given:
+        name_folder(settings)
+    elif (folder := own_folder(settings, getattr(cluster, "folder", None))) is not None:
         weakref.finalize(cluster, shutil.rmtree, folder, ignore_errors=True)
     code: list[bytes] = []
     told = partial(_told, settings, code)

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.server.keeping import keeping, own_folder
+from replicax._ps.server.keeping import keeping, name_folder, own_folder
 
 USUAL = {
     "snapshot_dir": None,
@@ -44,15 +44,24 @@ def test_each_run_has_a_name_and_a_folder_that_others_cannot_read():
     shutil.rmtree(folder)
 
 
+def test_servers_of_others_get_a_name_and_make_the_folder_themselves():
+    settings = keeping(**USUAL)
+    name_folder(settings)
+    assert settings["run"] in settings["snapshot_dir"]
+    assert not os.path.exists(settings["snapshot_dir"])
+
+
 def test_a_folder_of_the_user_is_his(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     settings = keeping(**{**USUAL, "snapshot_dir": "kept"})
     assert settings["snapshot_dir"] == str(tmp_path / "kept")  # servers may run elsewhere
     assert own_folder(settings) is None
-    assert settings["is_kept"]
+    name_folder(settings)
+    assert settings["snapshot_dir"] == str(tmp_path / "kept") and settings["is_kept"]
 
 
 def test_without_snapshots_there_is_no_folder():
     settings = keeping(**{**USUAL, "snapshot_seconds": None})
     assert own_folder(settings) is None
+    name_folder(settings)
     assert settings["snapshot_dir"] is None

@@ -44,7 +44,7 @@ def configured(post, run="run"):
 
 @pytest.fixture
 def post():
-    post = Post(Presence("server", 0), State, kept=0.05)
+    post = Post(Presence("server", 0), State, kept=0.05, parting=0.05)
     yield post
     post.close()
 
@@ -78,7 +78,8 @@ def test_a_state_is_given_up_when_its_coordinator_is_gone_for_too_long(post, cap
     second.state.clear()
     wait_until(lambda: post.state is None)
     assert state.abandoned and post.run is None
-    assert "The coordinator of run run is gone" in caplog.text
+    missed, forgotten = (record.getMessage() for record in caplog.records)
+    assert "run run has gone without" in missed and "run run is gone" in forgotten
     configured(post)  # it was not, after all
     assert post.state is not state
 
@@ -95,3 +96,19 @@ def test_a_coordinator_that_comes_back_in_time_finds_its_state():
     post.close()
     second.state.clear()  # nothing is left to be given up
     assert state.closed and not state.abandoned
+
+
+@pytest.mark.parametrize("how", ["goodbye", "missed", "asked to end"])
+def test_what_it_has_written_goes_when_nobody_will_come_for_it(how, caplog):
+    presence = Presence("server", 0)
+    post = Post(presence, State, kept=60, parting=0.01)
+    chief = configured(post)
+    state = post.state
+    if how == "goodbye":
+        post.handle(chief, Message("goodbye", {}, []))
+    if how == "missed":
+        chief.state.clear()
+        wait_until(lambda: "has gone without" in caplog.text)
+    post.close()
+    assert state.closed and state.abandoned == (how != "asked to end")
+    chief.state.clear()

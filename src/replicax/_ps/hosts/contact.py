@@ -53,10 +53,12 @@ class Presence:
         self._who = (role, index)
         self._life = secrets.token_hex(8)
         self._left = threading.Event()
+        self.is_over = False  # somebody has said goodbye
 
     def answer(self, op: str) -> dict[str, Any] | None:
         """Answer a request, if it is one of these; else None."""
         if op == GOODBYE:
+            self.is_over = True
             self.leave()
             return {}
         if op != ABOUT:

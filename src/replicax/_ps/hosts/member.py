@@ -30,6 +30,7 @@ logger = logging.getLogger("replicax")
 # For so many seconds the state of a run is kept whose coordinator is gone: it may only have lost
 # its connections. What a member holds may be large, and nobody may ever come for it.
 KEPT = 600.0
+_SECONDS_TO_PART = 5.0  # between the end of a coordinator's connections and its goodbye
 
 
 class WrongRun(ClusterError):
@@ -55,19 +56,27 @@ class Post:
         presence: Says who is here, and hears that it may go.
         make: Makes the state of a run, from its settings.
         kept: For how many seconds a state is kept when its coordinator is gone.
+        parting: How many seconds a coordinator may be away before it is said that it is gone.
     """
 
     def __init__(
-        self, presence: Presence, make: Callable[[dict[str, Any]], Any], *, kept: float = KEPT
+        self,
+        presence: Presence,
+        make: Callable[[dict[str, Any]], Any],
+        *,
+        kept: float = KEPT,
+        parting: float = _SECONDS_TO_PART,
     ) -> None:
         begin()
-        self._presence, self._make, self._kept = presence, make, kept
+        self._presence, self._make = presence, make
+        self._kept, self._parting = kept, parting
         # Reentrant: a session may be found to be garbage by a thread that holds it.
         self._lock = threading.RLock()
         self.run: str | None = None
         self.state: Any = None
         self._chiefs = 0
         self._farewell: threading.Timer | None = None
+        self._is_missed = False
 
     def handle(self, session: Any, message: Any) -> Any:
         """Answer one message."""
@@ -109,18 +118,35 @@ class Post:
             self._chiefs -= 1
             self._wait_no_more()
             if not self._chiefs and self.run is not None:
-                self._farewell = threading.Timer(self._kept, self._forget)
-                self._farewell.daemon = True
-                self._farewell.start()
+                self._wait(self._parting, self._miss)
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._farewell = threading.Timer(seconds, then)
+        self._farewell.daemon = True
+        self._farewell.start()
+
+    def _miss(self) -> None:
+        with self._lock:
+            if self._chiefs or self.run is None:
+                return
+            self._is_missed = True
+            logger.warning(
+                "The coordinator of run %s has gone without `strategy.close()`. What it had here "
+                "is kept for %g s; then, or now, another coordinator may come.",
+                self.run,
+                self._kept,
+            )
+            self._wait(self._kept, self._forget)
 
     def _wait_no_more(self) -> None:
+        self._is_missed = False
         if self._farewell is not None:
             self._farewell.cancel()
             self._farewell = None
 
     def _forget(self) -> None:
         with self._lock:
-            if self._chiefs:
+            if self._chiefs or self.run is None:
                 return
             logger.warning("The coordinator of run %s is gone; what it had here is, too.", self.run)
             self._end(for_good=True)
@@ -132,10 +158,11 @@ class Post:
             end()
 
     def close(self) -> None:
-        """End the state."""
+        """End the state; with what it has written, if nobody will come for it."""
         with self._lock:
+            for_good = self._is_missed or self._presence.is_over
             self._wait_no_more()
-            self._end()
+            self._end(for_good=for_good)
 
 
 @final

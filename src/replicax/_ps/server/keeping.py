@@ -9,6 +9,8 @@ from typing import Any
 
 from replicax._core.errors import UsageError
 
+_PREFIX = "replicax-snapshots-"
+
 
 def keeping(
     *,
@@ -72,5 +74,18 @@ def own_folder(settings: dict[str, Any], within: str | None = None) -> str | Non
     """
     if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
         return None
-    settings["snapshot_dir"] = tempfile.mkdtemp(prefix="replicax-snapshots-", dir=within)
+    settings["snapshot_dir"] = tempfile.mkdtemp(prefix=_PREFIX, dir=within)
     return settings["snapshot_dir"]
+
+
+def name_folder(settings: dict[str, Any]) -> None:
+    """Name one that each server makes on its machine, and removes when the run is over.
+
+    This program may end before its servers, which others have started.
+
+    Args:
+        settings: They get to know it.
+    """
+    if settings["snapshot_dir"] is None and settings["snapshot_seconds"]:
+        name = f"{_PREFIX}{settings['run']}"
+        settings["snapshot_dir"] = os.path.join(tempfile.gettempdir(), name)

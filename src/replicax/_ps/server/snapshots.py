@@ -138,10 +138,13 @@ class Snapshots:
                 said = ""
             except Exception as error:
                 if repr(error) != said:
-                    logger.exception(
-                        "Parameter server %d cannot write snapshots to %s; it goes on without.",
+                    logger.warning(
+                        "Parameter server %d cannot write snapshots to %s; it goes on without: %s",
                         self._server.index,
                         self._folder.path,
+                        error,
+                        # The system's own words say it all.
+                        exc_info=not isinstance(error, OSError),
                     )
                 said = repr(error)
 
