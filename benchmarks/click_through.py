@@ -1,12 +1,11 @@
-"""A click-through model on two CPU workers: parameter servers, all-reduce, and both at once.
+"""A click-through model on two CPU workers: parameter servers against all-reduce.
 
 Clicks are drawn from a planted model: ten categorical features whose ids follow Zipf's law, five
 numbers, and a factorisation machine that gives each example its probability. So the AUC of the
 truth itself is known, and no model can do better. A small DLRM is trained on an endless stream of
-such examples, each way for the same time: by asynchronous parameter servers, by parameter servers
-with dense variables in rounds, by all-reduce, and by one process alone, for comparison. Each of
-them once undisturbed, once with a worker whose data come late, and once with a worker that is
-killed.
+such examples, each way for the same time: by asynchronous parameter servers, by all-reduce, and by
+one process alone, for comparison. Each of them once undisturbed, once with a worker whose data come
+late, and once with a worker that is killed.
 
 While a side trains, its weights are copied to disk now and then; their AUC is computed afterwards,
 when nothing is timed any more.
@@ -47,13 +46,8 @@ AHEAD = 64  # closures that are scheduled and have not ended
 SECONDS_TO_END = 240
 
 PLAIN, SLOW, KILLED = "undisturbed", "slow worker", "killed worker"
-ASYNC, HYBRID, SYNC, ALONE = (
-    "parameter server",
-    "parameter server, dense in rounds",
-    "all-reduce",
-    "one process",
-)
-COLOURS = {ASYNC: "tab:blue", HYBRID: "tab:green", SYNC: "tab:orange", ALONE: "tab:gray"}
+ASYNC, SYNC, ALONE = "parameter server", "all-reduce", "one process"
+COLOURS = {ASYNC: "tab:blue", SYNC: "tab:orange", ALONE: "tab:gray"}
 
 
 def parse() -> argparse.Namespace:
@@ -301,7 +295,6 @@ def with_servers(plan: Plan) -> None:
         num_workers=WORKERS,
         num_ps=1,
         engine=plan.engine,
-        dense="mirrored" if plan.side == HYBRID else "servers",
         snapshot_seconds=10,
     )
     try:
@@ -403,7 +396,6 @@ def alone(plan: Plan) -> None:
 
 SIDES: Mapping[str, Callable[[Plan], None]] = {
     ASYNC: with_servers,
-    HYBRID: with_servers,
     SYNC: with_all_reduce,
     ALONE: alone,
 }
@@ -476,7 +468,7 @@ def train(plan: Plan) -> None:
 def cases(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Sides and scenes, in the order of the table."""
     scenes = (PLAIN, SLOW, KILLED)
-    found = [(side, scene) for side in (ASYNC, HYBRID, SYNC) for scene in scenes]
+    found = [(side, scene) for side in (ASYNC, SYNC) for scene in scenes]
     if options.quick:  # in threads there is one process, which is not to be killed
         found = [(ASYNC, SLOW)]
     found.append((ALONE, PLAIN))

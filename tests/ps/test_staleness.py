@@ -177,11 +177,6 @@ def test_closures_in_flight_are_a_number(started, wrong):
         started(closures_in_flight=wrong)
 
 
-def test_rounds_have_one_closure_for_each_worker(started):
-    with pytest.raises(UsageError, match="closures_in_flight"):
-        started(dense="mirrored", closures_in_flight=2)
-
-
 def test_a_program_of_the_tutorials_shape_learns():  # `make faults` has a row with more seeds
     command = [sys.executable, str(TESTS / "ps" / "learning.py"), "1", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

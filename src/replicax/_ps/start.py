@@ -62,7 +62,6 @@ class EngineRoom:
         *,
         max_staleness: int | None,
         closures_in_flight: int,
-        in_rounds: bool,
     ) -> Coordination:
         """What the coordinator works with."""
         limits = Limits.from_environ()
@@ -90,7 +89,6 @@ class EngineRoom:
             scope,
             max_staleness=max_staleness,
             closures_in_flight=closures_in_flight,
-            in_rounds=in_rounds,
         )
         self.steady.outlive = _outliving(weakref.ref(coordination.dispatcher))
         if self.starts_meanwhile:

@@ -13,7 +13,6 @@ from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
 from replicax._ps.queue.coordination import check_in_flight
 from replicax._ps.queue.fitting import steps_maker
-from replicax._ps.server.rounds import check_dense
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy
 from replicax.strategies._current import get_strategy
@@ -48,8 +47,6 @@ class ParameterServerStrategy(Strategy):
             computes while the other exchanges values: up to twice as many steps a second, and
             gradients that are up to twice as late.
         staleness_scaling: "inverse" divides a gradient by 1 + its lateness; or a function of it.
-        dense: "mirrored" trains dense variables in rounds, with the mean of all workers' gradients,
-            while rows of tables are updated as they come; "servers" updates all as it comes.
         snapshot_dir: Where servers write snapshots; defaults to a folder that ends with the
             cluster.
         snapshot_seconds: How often they do, if something has changed. A server that dies is
@@ -88,14 +85,12 @@ class ParameterServerStrategy(Strategy):
         max_staleness: int | None = None,
         closures_in_flight: int = 1,
         staleness_scaling: Any = None,
-        dense: str = "servers",
         snapshot_dir: str | None = None,
         snapshot_seconds: float | None = 30.0,
         restore: bool = False,
         replicas: int = 0,
     ) -> None:
-        in_rounds = check_dense(dense, max_staleness)
-        check_in_flight(closures_in_flight, in_rounds=in_rounds)
+        check_in_flight(closures_in_flight)
         topology = Topology.single()
         engine_room = start(
             cluster_resolver,
@@ -104,7 +99,7 @@ class ParameterServerStrategy(Strategy):
             num_ps=num_ps,
             engine=engine,
             address=address,
-            settings={"staleness_scaling": staleness_scaling, "dense": dense},
+            settings={"staleness_scaling": staleness_scaling},
             snapshot_dir=snapshot_dir,
             snapshot_seconds=snapshot_seconds,
             restore=restore,
@@ -124,7 +119,6 @@ class ParameterServerStrategy(Strategy):
             self.scope,
             max_staleness=max_staleness,
             closures_in_flight=closures_in_flight,
-            in_rounds=in_rounds,
         )
         distribution.make_steps = steps_maker(self.coordination, engine_room.store)
         distribution.members = self.coordination.members

@@ -137,21 +137,6 @@ def test_when_only_the_connection_breaks_the_replica_is_sent_anew(pair, caplog):
     assert held(second.shadow_of(0)) == held(first.node.server)
 
 
-def test_rounds_are_mirrored_too(start):
-    first, second = start(0, dense="mirrored"), start(1, dense="mirrored")
-    asked = Asked(first)
-    first.link.call("open", {"workers": True})
-    asked.create(0, ones(3))
-    asked.host(keras.optimizers.SGD(1.0), [0])
-    asked.plan(cells=[0])
-    asked.push(0, [ones(3)])
-    first.follow(second)  # in the middle of a round
-    asked.push(1, [3 * ones(3)])
-    asked.change("round", {})
-    assert held(second.shadow_of(0)) == held(first.node.server)
-    assert asked.value(0, (3,)).tolist() == [-1.0] * 3  # by the mean of 1 and 3
-
-
 def test_who_has_no_replica_says_so(start):
     first, second = start(0), start(1)
     with pytest.raises(RemoteError, match="Received: RemoteError"):

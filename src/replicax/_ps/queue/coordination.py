@@ -19,7 +19,6 @@ from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.lanes import Lane, ServerGone
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
-from replicax._ps.server.rounds import RoundGate
 from replicax._ps.wire import RemoteError
 
 if TYPE_CHECKING:
@@ -102,11 +101,6 @@ class Engine:
             with suppress(ServerGone, UnavailableError, RemoteError):
                 self.client.call(server, "finish")
 
-    def end_round(self) -> None:
-        """All closures of a round have ended: servers apply the mean of what they pushed."""
-        self.store.end_round()
-        self.barrier()
-
 
 @final
 class Coordination:
@@ -119,7 +113,6 @@ class Coordination:
         max_staleness: How many updates a gradient may be late; None for any number.
         closures_in_flight: How many closures a worker has under way: a lane for each. With more
             than one, values are also pulled ahead.
-        in_rounds: Whether dense variables are trained in rounds: see rounds.py.
     """
 
     def __init__(
@@ -130,13 +123,10 @@ class Coordination:
         *,
         max_staleness: int | None,
         closures_in_flight: int = 1,
-        in_rounds: bool = False,
     ) -> None:
         self.engine = engine
         self.max_staleness, self.closures_in_flight = max_staleness, closures_in_flight
-        rounds = RoundGate(lambda: engine.cluster.num_workers, engine.end_round)
-        self._flush = rounds.flush if in_rounds else lambda: None
-        gate = rounds if in_rounds else StalenessGate(max_staleness, ahead=closures_in_flight > 1)
+        gate = StalenessGate(max_staleness, ahead=closures_in_flight > 1)
         near = engine.platform is not None
         self.tracer = Tracer(engine.store, adopt, scope, self._platforms, near=near)
         self.dispatcher = Dispatcher(self, gate)  # pyright: ignore[reportArgumentType]
@@ -154,7 +144,6 @@ class Coordination:
 
     def barrier(self) -> None:
         """Closures from now on see the updates of all that have ended."""
-        self._flush()
         self.engine.barrier()
 
     def lanes(self) -> list[Lane]:
@@ -249,23 +238,17 @@ class Coordination:
         return platform
 
 
-def check_in_flight(closures: int, *, in_rounds: bool) -> int:
+def check_in_flight(closures: int) -> int:
     """How many closures a worker may have under way.
 
     Raises:
-        UsageError: For what is no such number, and for more than one in rounds.
+        UsageError: For what is no such number.
     """
     if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
         raise UsageError(
             "A worker has at least one closure under way. Received: "
             f"closures_in_flight={closures!r}. Pass 1, as TensorFlow does it, or 2, so that one "
             "computes while the other exchanges values with servers."
-        )
-    if in_rounds and closures > 1:
-        raise UsageError(
-            "In a round each worker runs one closure. Received: dense='mirrored' with "
-            f"closures_in_flight={closures}. A second one would take another worker's place. "
-            "Leave one of them out."
         )
     return closures
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import CancelledError
 from replicax._ps.queue.closures import Closure, ClosureQueue, RemoteValue
-from replicax._ps.queue.gate import Gate, StalenessGate
+from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.lanes import Lane, Lanes
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Dispatcher:
         gate: Says which closures run at the same time; None bounds their staleness only.
     """
 
-    def __init__(self, coordination: Coordination, gate: Gate | None = None) -> None:
+    def __init__(self, coordination: Coordination, gate: StalenessGate | None = None) -> None:
         self._coordination = coordination
         self._queue = ClosureQueue()
         self._lanes = Lanes(

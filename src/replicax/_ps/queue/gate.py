@@ -4,31 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Protocol, final
+from typing import final
 
 from replicax._core.errors import UsageError
-
-
-class Gate(Protocol):
-    """Says which closures may run at the same time.
-
-    Its `allows_ahead` says whether values may be pulled before the closure is admitted for which
-    they are.
-    """
-
-    allows_ahead: bool
-
-    def admit(self, closure: int) -> bool:
-        """Wait until a closure may run; False if the gate was closed instead."""
-        ...
-
-    def finish(self, closure: int) -> None:
-        """Note that a closure that was admitted has ended."""
-        ...
-
-    def close(self) -> None:
-        """Let nobody in any more; who waits is told."""
-        ...
 
 
 @final
@@ -40,7 +18,8 @@ class StalenessGate:
 
     Args:
         bound: How old an update may be; 0 lets one closure run at a time, None sets no bound.
-        ahead: Whether values may be pulled ahead, if there is no bound.
+        ahead: Whether values may be pulled before the closure is admitted for which they are, if
+            there is no bound.
     """
 
     def __init__(self, bound: int | None, *, ahead: bool = True) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
-from replicax._ps.queue.gate import Gate, StalenessGate
+from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.repairs import Repairs
 from replicax._ps.queue.work import Work
 
@@ -118,7 +118,7 @@ class Lanes:
         queue: ClosureQueue,
         *,
         on_server_gone: Callable[[int], None],
-        gate: Gate | None = None,
+        gate: StalenessGate | None = None,
     ) -> None:
         self._queue = queue
         self._on_server_gone = on_server_gone

@@ -20,14 +20,13 @@ from replicax._ps.server.applied import Applied
 from replicax._ps.server.cell_requests import CellRequests
 from replicax._ps.server.code import Code
 from replicax._ps.server.hosted import Hosted, OtherOptimizer, prepare, step, step_rows
-from replicax._ps.server.rounds import Sums
 from replicax._ps.store.scaling import scaling
 from replicax._ps.tables.table_requests import TableRequests
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
 MOST_AHEAD = 64 << 20  # bytes: to compile updates of more ahead would take too much memory
-_CHANGES = {"create", "write", "scatter", "optimizer", "attach", "round", "table", "table_load"}
+_CHANGES = {"create", "write", "scatter", "optimizer", "attach", "table", "table_load"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
@@ -48,7 +47,7 @@ class ParameterServer:
 
     Args:
         index: Which server it is.
-        settings: `staleness_scaling` and `dense`, of the strategy; `code`, of a run that goes on.
+        settings: `staleness_scaling`, of the strategy; `code`, of a run that goes on.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
@@ -67,13 +66,11 @@ class ParameterServer:
         # Told, under the lock, of all that changes anything, in order: op, head, buffers.
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
-        self.round = Sums() if settings.get("dense") == "mirrored" else None
         self._about_cells = CellRequests(self)
         self._handlers: dict[str, Callable[[Any, Any], Reply]] = {
             "plan": self._plan,
             "exchange": self._exchange,
             "push": self._pushed,
-            "round": self._end_round,
             "stats": self._stats,
             **self._about_cells.handlers,
             **TableRequests(self).handlers,
@@ -189,29 +186,15 @@ class ParameterServer:
                 if cell.optimizer != push["optimizer"]:
                     raise OtherOptimizer(cell.part.path)
             grads = [array_of(next(given), cell.part.dtype, cell.part.shape) for cell in cells]
-            if self.round is None:
-                step(hosted, cells, grads, scale)
-            else:
-                self.round.add((push["optimizer"], *push["cells"]), grads)
+            step(hosted, cells, grads, scale)
             for number in push["tables"]:
                 rows = numbers_of(next(given))
                 step_rows(hosted, self.cells[number], rows, next(given), scale)
-            if self.round is None:
-                hosted.iterations += 1
+            hosted.iterations += 1
         for number, slot, kind in plan["writes"]:
             cell = self.cells[number]
             now = cell.get(slot)
             cell.put(array_of(next(given), now.dtype, now.shape), kind, slot)
-
-    def _end_round(self, session: Any, message: Any) -> Reply:
-        """Apply the means of a round of closures."""
-        with self.lock:
-            means = self.round.means() if self.round else {}
-            for (optimizer, *numbers), grads in means.items():
-                step(self.optimizers[optimizer], [self.cells[n] for n in numbers], grads, 1.0)
-            for optimizer in {key[0] for key in means}:
-                self.optimizers[optimizer].iterations += 1
-        return {}, ()
 
     def _stats(self, session: Any, message: Any) -> Reply:
         with self.lock:

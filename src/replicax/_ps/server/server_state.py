@@ -18,7 +18,6 @@ from replicax._ps.buffers import array_of, raw
 from replicax._ps.server.applied import Applied, as_ranges, from_ranges
 from replicax._ps.server.cells import Cell
 from replicax._ps.server.hosted import Hosted
-from replicax._ps.server.rounds import Sums
 from replicax._ps.tables.dynamic_cell import DynamicCell
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ class ServerState:
         staleness: How many pushes were how late.
         optimizers: The digests of their recipes, their kinds, steps and learning rates.
         cells: The cells.
-        sums: What was pushed in the present round: keys, counts and sums.
         plans: What pushes mean.
     """
 
@@ -79,7 +77,6 @@ class ServerState:
     staleness: dict[int, int]
     optimizers: dict[int, tuple[str | None, str, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
-    sums: list[tuple[tuple[int, ...], int, list[Any]]] = field(default_factory=list)
     plans: dict[str, Any] = field(default_factory=dict)
 
 
@@ -109,7 +106,6 @@ def capture(
             for number, one in server.optimizers.items()
         },
         [take(number, cell) for number, cell in server.cells.items()],
-        [] if server.round is None else server.round.held(),
         dict(server.plans),
     )
 
@@ -150,10 +146,6 @@ def described(state: ServerState) -> dict[str, Any]:
         "requests": as_ranges(state.requests),
         "staleness": [[late, count] for late, count in state.staleness.items()],
         "optimizers": [[number, *about] for number, about in state.optimizers.items()],
-        "sums": [
-            [key, count, [[str(array.dtype), list(array.shape)] for array in arrays]]
-            for key, count, arrays in state.sums
-        ],
         "plans": list(state.plans.values()),
     }
 
@@ -188,10 +180,7 @@ def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
 
 
 def install(
-    server: ParameterServer,
-    about: Mapping[str, Any],
-    cells: Iterable[tuple[int, Any]],
-    sums: Iterable[Any],
+    server: ParameterServer, about: Mapping[str, Any], cells: Iterable[tuple[int, Any]]
 ) -> None:
     """Let a server be as it was described; what it held is dropped.
 
@@ -199,7 +188,6 @@ def install(
         server: The server.
         about: The description.
         cells: The cells, with their numbers.
-        sums: The bytes of the sums, in the order of the description.
     """
     hosted = {
         number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
@@ -213,12 +201,6 @@ def install(
         server.optimizers = hosted
         server.cells = dict(cells)
         server.plans = {plan["id"]: plan for plan in about["plans"]}
-        given = iter(sums)
-        if server.round is not None:
-            server.round = Sums()
-            for key, count, types in about["sums"]:
-                arrays = [array_of(next(given), dtype, shape) for dtype, shape in types]
-                server.round.add(tuple(key), arrays, count)
 
 
 def packed(server: ParameterServer) -> list[Any]:
@@ -238,7 +220,6 @@ def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
             arrays = one.arrays or whole_rows(server, one)
             cells.append(described_cell(server.code, one, arrays))
             buffers += map(raw, arrays)
-        buffers += sum_buffers(state)
     finally:
         release(server, state)
     about = {**described(state), "cells": cells, "code": len(code)}
@@ -255,12 +236,7 @@ def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
     for one in about["cells"]:
         arrays = [array_of(next(given), dtype, shape) for dtype, shape in one["arrays"]]
         cells.append((one["number"], cell_of(server.code, one, arrays)))
-    install(server, about, cells, given)
-
-
-def sum_buffers(state: ServerState) -> list[Any]:
-    """The bytes of the sums."""
-    return [raw(array) for _, _, arrays in state.sums for array in arrays]
+    install(server, about, cells)
 
 
 def whole_rows(server: ParameterServer, state: CellState) -> list[np.ndarray]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("replicax")
 
 # What is done again. `optimizer` brings code, and is not among them.
-_IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "round", "table", "table_load"}
+_IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "table", "table_load"}
 _SLACK = 64 << 20  # bytes on disk that nobody needs, which are not worth writing everything again
 
 
@@ -48,8 +48,7 @@ class Restored(NamedTuple):
     def of(cls, body: dict[str, Any], manifest: str) -> Restored:
         """What a manifest stands for."""
         entries = {entry["number"]: entry for entry in body["cells"]}
-        files = files_of(body["cells"]) | {piece[0] for piece in body["sums"]}
-        return cls(entries, files, manifest, body["journal"])
+        return cls(entries, files_of(body["cells"]), manifest, body["journal"])
 
 
 @final
@@ -186,7 +185,6 @@ class Snapshots:
                 written(self._server, one, self._entries.get(one.number), data)
                 for one in state.cells
             ]
-            sums = [data.add([buffer]) for buffer in server_state.sum_buffers(state)]
             data.finish()
             if self._ended.is_set():
                 data.discard()
@@ -199,7 +197,6 @@ class Snapshots:
             "run": self._run,
             "journal": self._number,
             "cells": entries,
-            "sums": sums,
             "state": server_state.described(state),
         }
         self._folder.publish(self._number, body)
@@ -236,16 +233,15 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
             if run not in (None, body["run"]):
                 continue
             cells = [(entry["number"], read(folder, entry, server.code)) for entry in body["cells"]]
-            sums = [folder.read(piece) for piece in body["sums"]]
         except Damaged as error:
             logger.warning("A snapshot of parameter server %d: %s", server.index, error)
             continue
-        server_state.install(server, body["state"], cells, sums)
-        _replay(server, [path for number, path in journals if number >= body["journal"]], run)
+        server_state.install(server, body["state"], cells)
+        _replay(server, [path for number, path in journals if number >= body["journal"]])
         return Restored.of(body, path.name)
     first = max((number for number, path in journals if _is_first(path, run)), default=None)
     if first is not None:
-        _replay(server, [path for number, path in journals if number >= first], run)
+        _replay(server, [path for number, path in journals if number >= first])
         return Restored({}, set(), "", first)
     if manifests:
         logger.warning(
@@ -264,12 +260,10 @@ def _is_first(path: Path, run: str | None) -> bool:
     return False
 
 
-def _replay(server: ParameterServer, journals: Sequence[Path], run: str | None) -> None:
-    # The optimizers of another run are not there; what waited for the end of a round is lost.
-    left_out = {"begin"} if run else {"begin", "round"}
+def _replay(server: ParameterServer, journals: Sequence[Path]) -> None:
     for path in journals:
         for record in records(path):
-            if record.op not in _IN_JOURNALS | left_out:
+            if record.op not in _IN_JOURNALS | {"begin"}:
                 raise OtherFormat(path, record.op)
-            if record.op not in left_out:
+            if record.op != "begin":
                 server.handle(None, record)

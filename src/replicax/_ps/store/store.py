@@ -234,10 +234,6 @@ class ServerStore:
             before=self.wait,
         )
 
-    def end_round(self) -> None:
-        """Let all servers apply the mean of what was pushed in a round."""
-        self._client.each("round", {})
-
     def tune(self, number: int, name: str, value: Any = None) -> Any:
         """Read, or change, what an optimizer has once for all variables."""
         wanted = {} if value is None else {name: value}
