@@ -18,7 +18,7 @@ from faults.fault import Fault, Outcome
 from replicax._control import meet
 from replicax._core.errors import ClusterError
 from replicax._net import Denied, Refused, Secret, introduce
-from replicax._ps.hosts.cluster import WORKER, place_of
+from replicax._ps.hosts.cluster import WORKER, at_of, place_of
 from replicax._ps.hosts.given_cluster import GivenCluster
 from replicax._ps.hosts.member import start_member
 from replicax._ps.wire import Link, LinkLost, at_place
@@ -45,14 +45,25 @@ def passing(near: socket.socket, far: socket.socket, change: Callable[[bytes], b
 
 
 @contextlib.contextmanager
-def between(port: int, target: int, change: Callable[[bytes], bytes] = lambda data: data) -> Any:
-    """Listen at a port, and pass on all that comes there to another one."""
+def between(
+    port: int,
+    target: int,
+    change: Callable[[bytes], bytes] = lambda data: data,
+    *,
+    host: str = HOST,
+) -> Any:
+    """Listen at a port, and pass on all that comes there to a target."""
     with socket.create_server((HOST, port)) as server:
 
         def run() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    near, far = server.accept()[0], socket.create_connection((HOST, target))
+                    near = server.accept()[0]
+                    try:
+                        far = socket.create_connection((host, target))
+                    except OSError:  # nobody listens there yet
+                        near.close()
+                        continue
                     for pair in ((near, far, change), (far, near, lambda data: data)):
                         threading.Thread(target=passing, args=pair, daemon=True).start()
 
@@ -66,7 +77,7 @@ def relayed_to_another(folder: Path) -> Outcome:
     with free_ports(3) as ports:
         ps, first, second = (f"{HOST}:{port}" for port in ports)
         spec = ClusterSpec({"ps": [ps], "worker": [first, second]})
-        member = start_member(WORKER, 1, SECRET, port=ports[2], at=second)
+        member = start_member(WORKER, 1, SECRET, port=ports[2], at=at_of(spec, WORKER, 1))
         with contextlib.closing(member), between(ports[1], ports[2]):
             began = time.monotonic()
             try:
@@ -76,6 +87,83 @@ def relayed_to_another(folder: Path) -> Outcome:
                 named = ", ".join(" ".join(place) for place in places)
                 return Outcome("refused by the member", True, time.monotonic() - began, named)
             return Outcome("the impostor was taken for the member", False)
+
+
+def coordinator_of_another_job(folder: Path) -> Outcome:
+    """Let an impostor pass on to a member of another job, whose task has the same name."""
+    with free_ports(3) as (port, *others):
+        ours, theirs = (
+            ClusterSpec({"ps": [f"{HOST}:{other}"], "worker": [f"localhost:{port}"]})
+            for other in others
+        )
+        far = "127.0.0.2"  # the same port of another interface, as on another machine
+        member = start_member(WORKER, 0, SECRET, host=far, port=port, at=at_of(theirs, WORKER, 0))
+        with contextlib.closing(member), between(port, port, host=far):
+            began = time.monotonic()
+            try:
+                GivenCluster(ours, SECRET).member(WORKER, 0, timeout=30)
+            except Refused as error:
+                named = _jobs_named(str(error), [f"{HOST}:{other}" for other in others])
+                return Outcome(
+                    "refused by the member", bool(named), time.monotonic() - began, named
+                )
+            return Outcome("the member served another job", False)
+
+
+def _jobs_named(text: str, addresses: list[str]) -> str:
+    """What a message names, if it says that there are two jobs and has an address of each."""
+    found = "another job" in text and all(address in text for address in addresses)
+    return "the addresses of both jobs" if found else ""
+
+
+_TRAIN = """
+import keras
+import numpy as np
+
+import replicax as rx
+
+options = rx.experimental.CommunicationOptions(timeout_seconds=30)
+with rx.MultiWorkerMirroredStrategy(communication_options=options).scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(np.ones((32, 4), "float32"), np.ones((32, 1), "float32"), verbose=0)
+print("trained")
+"""
+
+
+def workers_of_two_jobs(folder: Path) -> Outcome:
+    """Let an impostor at a chief's address pass its worker on to the chief of another job."""
+
+    def start(addresses: list[str], index: int) -> subprocess.Popen[str]:
+        task = {"type": "worker", "index": index}
+        own = {
+            "TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task}),
+            "RX_CLUSTER_SECRET": SECRET.decode(),
+            "JAX_NUM_CPU_DEVICES": "1",
+            "JAX_PLATFORMS": "cpu",
+        }
+        return subprocess.Popen(
+            [sys.executable, "-c", _TRAIN],
+            env={**os.environ, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    with free_ports(4) as ports, between(ports[2], ports[0]):
+        addresses = [f"{HOST}:{port}" for port in ports]
+        started = [start(addresses[:2], 0), start(addresses[2:], 1)]
+        try:
+            told = [process.communicate(timeout=200)[0] for process in started]
+        finally:
+            for process in started:
+                process.kill()
+    if any("trained" in text for text in told) or not all(
+        process.returncode for process in started
+    ):
+        return Outcome("workers of two jobs trained together", False)
+    named = _jobs_named(told[0], addresses) and _jobs_named(told[1], addresses)
+    return Outcome("refused; both ended with an error", bool(named), named=named)
 
 
 def changed_on_its_way(folder: Path) -> Outcome:
@@ -323,6 +411,16 @@ FAULTS = (
         "strangers",
         "An impostor at a member's address passes the handshake on to another member.",
         relayed_to_another,
+    ),
+    Fault(
+        "strangers",
+        "An impostor at a member's address passes the handshake on to a member of another job.",
+        coordinator_of_another_job,
+    ),
+    Fault(
+        "strangers",
+        "An impostor at a chief's address passes a worker on to the chief of another job.",
+        workers_of_two_jobs,
     ),
     Fault("strangers", "A message to a member is changed on its way.", changed_on_its_way),
     Fault(

@@ -25,6 +25,7 @@ from replicax._net import (
     Door,
     Forged,
     check_host,
+    in_cluster,
     interface_of,
     printable,
 )
@@ -45,6 +46,7 @@ def meet(
     offer: Mapping[str, Any] | None,
     *,
     seconds: float,
+    cluster: str = "",
     secret: Secret | None = None,
     on_leaving: Callable[[int], None] = lambda index: None,
 ) -> Generator[dict[str, Any], None, None]:
@@ -59,6 +61,8 @@ def meet(
         size: How many workers there are.
         offer: What the chief tells all; the others' is ignored.
         seconds: How long to wait.
+        cluster: What its processes call the cluster; each proves it to the others. Several
+            clusters of one user may have one secret.
         secret: What the cluster's processes know; None if it has none.
         on_leaving: Called on the chief with each worker that leaves after that.
 
@@ -67,16 +71,18 @@ def meet(
 
     Raises:
         ClusterError: If not all come in time, or they were started for different clusters.
-        Refused: If one has another secret.
+        Refused: If one has another secret, or belongs to another cluster.
     """
     host, port = split(address)
     check_host(host)
     deadline = time.monotonic() + seconds
+    chief = in_cluster(CHIEF.format(size), cluster)
     if index == 0:
-        with _Hall(size, secret, on_leaving).gathered(host, port, deadline, dict(offer or {})):
+        hall = _Hall(size, secret, chief, on_leaving)
+        with hall.gathered(host, port, deadline, dict(offer or {})):
             yield dict(offer or {})
         return
-    wire, said = _ask_chief((host, port), index, size, deadline, secret)
+    wire, said = _ask_chief((host, port), index, chief, deadline, secret)
     try:
         yield said
     finally:
@@ -174,16 +180,16 @@ class _Guest:
 class _Hall:
     """The chief's end: who has come so far. A worker that hangs up has not come."""
 
-    def __init__(self, size: int, secret: Secret | None, on_leaving: Callable[[int], None]) -> None:
+    def __init__(
+        self, size: int, secret: Secret | None, place: str, on_leaving: Callable[[int], None]
+    ) -> None:
         self._size = size
         self._on_leaving = on_leaving
         self._guests: dict[int, _Guest] = {}
         self._lost: dict[int, _Guest] = {}
         self._has_begun = False
         self._changed = threading.Condition()
-        self._door = Door(
-            secret, CHIEF.format(size), self._serve, admit=self._admit, patience=PATIENCE
-        )
+        self._door = Door(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
 
     @contextmanager
     def gathered(
@@ -309,7 +315,7 @@ class _Hall:
 
 
 def _ask_chief(
-    address: tuple[str, int], index: int, size: int, deadline: float, secret: Secret | None
+    address: tuple[str, int], index: int, chief: str, deadline: float, secret: Secret | None
 ) -> tuple[Wire, dict[str, Any]]:
     """The chief's offer, and the connection; a chief that ends meanwhile may come again."""
     began = time.monotonic()
@@ -318,7 +324,7 @@ def _ask_chief(
             address,
             secret,
             index=index,
-            wanted=CHIEF.format(size),
+            wanted=chief,
             hello=hello(index),
             deadline=deadline,
         )

@@ -68,8 +68,8 @@ def join_from_environment() -> None:
     if resolver is not None and "ps" in resolver.cluster_spec().jobs:
         return
     process = training_process(resolver)
-    if process is not None:
-        join(process)
+    if process is not None and resolver is not None:
+        join(process, cluster=resolver.cluster_name())
 
 
 def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bool:
@@ -89,8 +89,8 @@ def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bo
     if options.implementation is CommunicationImplementation.RING:
         prefer_nccl_ring()
     process = training_process(resolver)
-    if process is not None:
-        join(process, options.timeout_seconds)
+    if process is not None and resolver is not None:
+        join(process, options.timeout_seconds, cluster=resolver.cluster_name())
     _warn_of_nccl_without_gpus(options)
     if process is None or process.num_processes == 1:
         return False
@@ -114,7 +114,7 @@ def _warn_of_nccl_without_gpus(options: CommunicationOptions) -> None:
         )
 
 
-def join(process: JaxProcess, timeout: float | None = None) -> None:
+def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = "") -> None:
     """Make this process a part of a cluster, unless it is one already.
 
     The workers meet before they join, because JAX ends a process whose cluster is not complete.
@@ -122,6 +122,7 @@ def join(process: JaxProcess, timeout: float | None = None) -> None:
     Args:
         process: Where the cluster meets, how many processes it has, and which one this is.
         timeout: Seconds to wait for the others; None for 300.
+        cluster: What all its processes call the cluster, see `cluster_name`.
 
     Raises:
         BackendAlreadyInitialized: If JAX was used before.
@@ -131,7 +132,8 @@ def join(process: JaxProcess, timeout: float | None = None) -> None:
         return
     if not jax.distributed.is_initialized():
         secret = secret_of(process)
-        line = _open(process, _at_address(process, timeout, secret), timeout, secret)
+        announce = _at_address(process, timeout, cluster, secret)
+        line = _open(process, announce, timeout, secret)
         _join_jax(process, line)
     else:  # by us, or by the user in his own way
         _check_same(process)
@@ -219,11 +221,15 @@ def _open(
     return open_channel(index, size, host=host, announce=announce, limits=limits, secret=secret)
 
 
-def _at_address(process: JaxProcess, seconds: float | None, secret: Secret | None) -> Announce:
+def _at_address(
+    process: JaxProcess, seconds: float | None, cluster: str, secret: Secret | None
+) -> Announce:
     """The chief's endpoint, told at the address that the cluster's description gives."""
     address, size, index = process
     limit = seconds or _SECONDS_TO_JOIN
-    return functools.partial(meet, address, index, size, seconds=limit, secret=secret)
+    return functools.partial(
+        meet, address, index, size, seconds=limit, cluster=cluster, secret=secret
+    )
 
 
 @contextmanager

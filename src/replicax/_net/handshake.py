@@ -7,10 +7,11 @@
       | <-- yes or why not, proof, its answer ---- |   an impostor gets no further
 
 Proofs and keys are HMACs, by the secret, of all that was said before, with both nonces, and with
-the places of both ends in the cluster. So a proof is good for one connection between those two, and
-an impostor that passes messages on between a client and another member is refused by that member;
-one that passes them on to the member that is meant knows no key. Whatever has no fixed size is
-small, and is not read before its proof is checked.
+the places of both ends in the cluster. A place names its cluster, too: several may have one secret.
+So a proof is good for one connection between those two, and an impostor that passes messages on
+between a client and another member, or a member of another cluster, is refused by that member; one
+that passes them on to the member that is meant knows no key. Whatever has no fixed size is small,
+and is not read before its proof is checked.
 
 The kind says whether an end has a secret. Where the cluster has none, all runs with a key that
 everybody knows: mistakes are still noticed, strangers are not.
@@ -46,6 +47,8 @@ _YES, _DENIED, _WRONG_SECRET = b"y", b"d", b"n"
 _LENGTH = struct.Struct("!H")
 _SHORTEST = 16
 _LONGEST_REASON = 1024
+_SHOWN_PLACE, _SHOWN_CLUSTER = 80, 240  # characters
+_CLUSTER = "#"  # stands between a place and the name of its cluster
 
 
 class Refused(ClusterError, ConnectionError):
@@ -78,6 +81,11 @@ class Caller:
     peer: str
     is_local: bool = False
     context: Any = field(default=None, repr=False)
+
+
+def in_cluster(place: str, cluster: str) -> str:
+    """A place, and which cluster it is in, as far as that has a name."""
+    return f"{place}{_CLUSTER}{cluster}" if cluster else place
 
 
 def check_secret(secret: bytes) -> None:
@@ -244,13 +252,27 @@ def _judge(
     caller.place = printable(said.get("place"))
     caller.hello = cast("dict[str, Any]", hello)
     if wanted != place:
-        raise Denied(
-            f"{printable(wanted or 'a process of any place', 80)} was looked for, and "
-            f"{place or 'none'} is here. Let all processes have the same description of the "
-            "cluster; if it is right, somebody else listens at that address, and passes "
-            "connections on."
-        )
+        raise _misplaced(str(wanted or ""), place)
     return admit(caller)
+
+
+def _misplaced(wanted: str, here: str) -> Denied:
+    """The refusal of who looks for another process, or for one of another cluster."""
+    (wanted, _, theirs), (here, _, ours) = wanted.partition(_CLUSTER), here.partition(_CLUSTER)
+    wanted = printable(wanted or "a process of any place", _SHOWN_PLACE)
+    if theirs == ours:
+        return Denied(
+            f"{wanted} was looked for, and {here or 'none'} is here. Let all processes have the "
+            "same description of the cluster; if it is right, somebody else listens at that "
+            "address, and passes connections on."
+        )
+    theirs = printable(theirs or "without a name", _SHOWN_CLUSTER)
+    return Denied(
+        f"{wanted} of cluster {theirs} was looked for, and {here or 'none'} of cluster "
+        f"{ours or 'without a name'} is here, which belongs to another job. Compare the addresses "
+        "of both: all processes of a job have the same, in the same order. If they are right, "
+        "look what listens at the address that was looked for, and passes connections on."
+    )
 
 
 def printable(said: object, longest: int = _LONGEST_REASON) -> str:

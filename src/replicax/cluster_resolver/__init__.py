@@ -29,6 +29,7 @@ from replicax.cluster_resolver._simple import UnionResolver as UnionResolver
 from replicax.cluster_resolver._slurm import SlurmClusterResolver as SlurmClusterResolver
 from replicax.cluster_resolver._spec import ClusterSpec as ClusterSpec
 from replicax.cluster_resolver._spec import Task as Task
+from replicax.cluster_resolver._spec import cluster_name as cluster_name
 from replicax.cluster_resolver._tf_config import TFConfig as TFConfig
 from replicax.cluster_resolver._tf_config_resolver import (
     TFConfigClusterResolver as TFConfigClusterResolver,

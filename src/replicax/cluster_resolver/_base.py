@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._roles import JaxProcess, jax_process
-from replicax.cluster_resolver._spec import ClusterSpec, Task
+from replicax.cluster_resolver._spec import ClusterSpec, Task, cluster_name
 
 
 class ClusterResolver(abc.ABC):
@@ -89,6 +89,10 @@ class ClusterResolver(abc.ABC):
             return None
         task = task_of(self)
         return jax_process(spec, task) if task.job in ("chief", "worker") else None
+
+    def cluster_name(self) -> str:
+        """The name of the cluster for those that train together; see the function."""
+        return cluster_name(self.cluster_spec(), "chief", "worker")
 
     @property
     def environment(self) -> str | None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._fetch import Fetch, Request, fetch_json
-from replicax.cluster_resolver._spec import ClusterSpec
+from replicax.cluster_resolver._spec import ClusterSpec, of_run
 from replicax.cluster_resolver._variables import number_of, text_of
 
 SERVICE_HOST = "KUBERNETES_SERVICE_HOST"
@@ -101,7 +101,7 @@ class KubernetesClusterResolver(ClusterResolver):
     def cluster_spec(self) -> ClusterSpec:
         """The addresses of the Job's pods, or of the pods with the labels."""
         if self._labels is None:
-            return ClusterSpec({"worker": self._workers_of_job()})
+            return self._spec_of_job()
         return ClusterSpec(
             {
                 job: [address for selector in selectors for address in self._labelled(selector)]
@@ -114,7 +114,7 @@ class KubernetesClusterResolver(ClusterResolver):
             return None, None
         return "worker", number_of(self._variables(), COMPLETION_INDEX, set_by=_INDEXED)
 
-    def _workers_of_job(self) -> list[str]:
+    def _spec_of_job(self) -> ClusterSpec:
         environ = self._variables()
         index = number_of(environ, COMPLETION_INDEX, set_by=_INDEXED)
         hostname = text_of(environ, "HOSTNAME", set_by=_POD)
@@ -127,8 +127,9 @@ class KubernetesClusterResolver(ClusterResolver):
                 "Leave out `hostname` and `hostNetwork` in the pod template, or pass "
                 "job_to_label_mapping."
             )
-        spec = self._ask("apis/batch/v1", f"jobs/{quote(job)}")["spec"]
-        return _addresses_of_job(job, spec, self._port)
+        found = self._ask("apis/batch/v1", f"jobs/{quote(job)}")
+        workers = _addresses_of_job(job, found["spec"], self._port)
+        return of_run({"worker": workers}, str(found.get("metadata", {}).get("uid", "")))
 
     def _labelled(self, selector: str) -> list[str]:
         if self._client is not None:

@@ -7,7 +7,7 @@ from typing import final
 
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver, master_url
-from replicax.cluster_resolver._spec import Cluster, ClusterSpec
+from replicax.cluster_resolver._spec import Cluster, ClusterSpec, of_run
 
 
 @final
@@ -129,9 +129,11 @@ class UnionResolver(ClusterResolver):
 
     def cluster_spec(self) -> ClusterSpec:
         """The tasks of all resolvers."""
-        clusters = [resolver.cluster_spec().as_dict() for resolver in self._resolvers]
+        specs = [resolver.cluster_spec() for resolver in self._resolvers]
+        clusters = [spec.as_dict() for spec in specs]
         jobs = {job for cluster in clusters for job in cluster}
-        return ClusterSpec({job: _union([c[job] for c in clusters if job in c]) for job in jobs})
+        union = {job: _union([c[job] for c in clusters if job in c]) for job in jobs}
+        return of_run(union, specs[0].run)
 
     def master(
         self,

@@ -18,13 +18,14 @@ from replicax.cluster_resolver._placement import (
     expand_tasks_per_node,
     place_ranks,
 )
-from replicax.cluster_resolver._spec import ClusterSpec
+from replicax.cluster_resolver._spec import ClusterSpec, of_run
 from replicax.cluster_resolver._variables import number_of, text_of
 
 PROCID = "SLURM_PROCID"
 STEP_NUM_TASKS = "SLURM_STEP_NUM_TASKS"
 STEP_NODELIST = "SLURM_STEP_NODELIST"
 
+_RUN = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 _GPUS_ON_NODE = "SLURM_GPUS_ON_NODE"
 _STEP_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _SRUN = "`srun` for each task of a step; `sbatch` and `salloc` alone do not start one"
@@ -102,7 +103,8 @@ class SlurmClusterResolver(ClusterResolver):
             cluster.setdefault(job, []).append(f"{host}:{self._port_base + local_rank}")
         if self._auto_set_gpu and self._environ is None and (gpus := self.visible_gpus()):
             set_visible_gpus(gpus)
-        return ClusterSpec(cluster)
+        environ = self._variables()
+        return of_run(cluster, ".".join(environ[name] for name in _RUN if name in environ))
 
     def get_task_info(self) -> tuple[str | None, int | None]:
         """The job of this process and its number in it."""

@@ -6,9 +6,11 @@ How they are found is in the files of the resolvers; what a task does in the clu
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TypeAlias, cast, final
 
 from replicax._core.errors import ClusterSpecError
@@ -17,6 +19,8 @@ Cluster: TypeAlias = Mapping[str, Sequence[str] | Mapping[int, str] | Mapping[st
 _Tasks: TypeAlias = tuple[tuple[int, str], ...]
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]+)")
+_DIGITS = 32  # of a digest: 128 bits
+_SHOWN = 160  # characters
 _EXAMPLE = '{"worker": ["host0:2222", "host1:2222"]}'
 
 
@@ -79,10 +83,13 @@ class ClusterSpec:
     """
 
     _jobs: tuple[tuple[str, _Tasks], ...]
+    run: str = field(default="", compare=False)
+    """The scheduler's name for this run of the cluster; empty if it gives none."""
 
     def __init__(self, cluster: Cluster | ClusterSpec) -> None:
-        jobs = cluster._jobs if isinstance(cluster, ClusterSpec) else _read_jobs(cluster)
-        object.__setattr__(self, "_jobs", jobs)
+        is_spec = isinstance(cluster, ClusterSpec)
+        object.__setattr__(self, "_jobs", cluster._jobs if is_spec else _read_jobs(cluster))
+        object.__setattr__(self, "run", cluster.run if is_spec else "")
 
     @property
     def jobs(self) -> list[str]:
@@ -144,6 +151,49 @@ class ClusterSpec:
             f"The cluster has {', '.join(map(repr, self.jobs)) or 'none'}. "
             f"Use one of them, or add the job to the cluster: {self}."
         )
+
+
+def of_run(cluster: Cluster, run: str) -> ClusterSpec:
+    """The cluster of one run, where another run may have the same addresses.
+
+    Args:
+        cluster: Its tasks.
+        run: The scheduler's name for the run; empty if it gives none.
+    """
+    spec = ClusterSpec(cluster)
+    object.__setattr__(spec, "run", run)
+    return spec
+
+
+def cluster_name(spec: ClusterSpec, *jobs: str) -> str:
+    """A name that all processes of a cluster know, and that no other cluster has.
+
+    It is made of the description only, which all of them have: not of what a name leads to, or of
+    where somebody listens. Other clusters differ in an address, or in the scheduler's name for the
+    run: the tasks of a Slurm step, for one, always have the same ports.
+
+    Args:
+        spec: The cluster.
+        jobs: Those whose tasks all processes describe alike.
+
+    Returns:
+        A digest of it all, and behind that the beginning of it, for people.
+
+    Example:
+        >>> from replicax.cluster_resolver import ClusterSpec, cluster_name
+        >>> spec = ClusterSpec({"ps": ["a:1"], "worker": ["b:1", "c:1"]})
+        >>> cluster_name(spec, "chief", "worker")
+        '8c0fabd9ac7e8b12df509be89f78df54 (worker b:1, c:1)'
+    """
+    members = {job: tasks for job, tasks in spec.as_dict().items() if job in jobs}
+    digest = sha256(json.dumps([members, spec.run]).encode()).hexdigest()[:_DIGITS]
+    parts = [
+        f"{job} {', '.join(tasks if isinstance(tasks, list) else tasks.values())}"
+        for job, tasks in members.items()
+    ]
+    text = "; ".join([*([f"run {spec.run}"] if spec.run else []), *parts])
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"{digest} ({shown})"
 
 
 def _list_or_dict(tasks: _Tasks) -> list[str] | dict[int, str]:

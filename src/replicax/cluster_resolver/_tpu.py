@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._fetch import Fetch, fetch_json
-from replicax.cluster_resolver._spec import ClusterSpec
+from replicax.cluster_resolver._spec import ClusterSpec, cluster_name
 from replicax.cluster_resolver._tpu_fallback import fallback_of
 from replicax.cluster_resolver._tpu_slice import (
     PCI_DEVICES,
@@ -175,6 +175,12 @@ class TPUClusterResolver(ClusterResolver):
         if self._slice is None or not spec:
             return None
         return self._slice.process(spec.task_address(self._job, 0), self.task_id or 0)
+
+    def cluster_name(self) -> str:
+        """The name of the cluster; of several slices, whose hosts know only some, of the first."""
+        if self._slice is None or self._slice.slices == 1:
+            return super().cluster_name()
+        return cluster_name(ClusterSpec({self._job: [self._slice.coordinator]}), self._job)
 
     def master(
         self,

@@ -144,6 +144,15 @@ def test_a_worker_of_another_cluster_is_refused(come):
     assert results(chief, come(1, 2)) == [OFFER] * 2
 
 
+def test_a_worker_of_another_job_with_the_same_secret_is_refused(come):
+    secret = Secret(b"sixteen bytes...")
+    chief = come(0, 2, cluster="1f (worker a:1, b:1)", secret=secret)
+    with pytest.raises(Refused, match=r"2e \(worker c:1.* looked .*1f \(worker a:1.* another job"):
+        come(1, 2, cluster="2e (worker c:1, d:1)", secret=secret).result(40)
+    same = come(1, 2, cluster="1f (worker a:1, b:1)", secret=secret)
+    assert results(chief, same) == [OFFER] * 2
+
+
 def test_a_number_is_given_once(come):
     chief, both = come(0, 3), [come(1, 3), come(1, 3)]
     while not any(future.done() for future in both):
@@ -355,7 +364,7 @@ def test_who_gets_no_answer_asks_again(come, port, monkeypatch):
 
 
 def test_a_chief_may_come_again(come, port):
-    first = _meeting._Hall(3, None, lambda index: None)
+    first = _meeting._Hall(3, None, _meeting.CHIEF.format(3), lambda index: None)
     first._door.listen("127.0.0.1", port)
     first._door.open()
     other = come(1, 3)

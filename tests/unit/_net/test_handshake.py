@@ -9,7 +9,17 @@ import time
 
 import pytest
 
-from replicax._net import Denied, Door, Forged, Refused, Seal, Secret, handshake, introduce
+from replicax._net import (
+    Denied,
+    Door,
+    Forged,
+    Refused,
+    Seal,
+    Secret,
+    handshake,
+    in_cluster,
+    introduce,
+)
 
 from helpers import wait_until
 
@@ -101,6 +111,35 @@ def test_an_impostor_cannot_change_whom_a_client_wants(serve):
     behind = relay(serve("server 1"), lambda data: data.replace(b"server 2", b"server 1"))
     with pytest.raises(Refused):
         connect(behind)
+    assert not serve.met
+
+
+OURS, THEIRS = "1f (worker a:1, b:1)", "2e (worker c:1, d:1)"
+
+
+def test_those_of_one_cluster_meet(serve):
+    connect(serve(in_cluster("server 2", OURS)), wanted=in_cluster("server 2", OURS))
+    wait_until(lambda: serve.met)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "here"), [(OURS, THEIRS), (OURS, ""), ("", THEIRS), (OURS, OURS[:-1])]
+)
+def test_the_same_place_of_another_cluster_is_refused_by_both(serve, caplog, wanted, here):
+    behind = relay(serve(in_cluster("server 2", here)))
+    with pytest.raises(Refused, match="another job") as caught:
+        connect(behind, wanted=in_cluster("server 2", wanted))
+    wait_until(lambda: caplog.records)
+    for told in (str(caught.value), caplog.text):
+        assert all(f"of cluster {name or 'without a name'}" in told for name in (wanted, here))
+    assert not serve.met
+
+
+def test_an_impostor_cannot_change_which_cluster_a_client_wants(serve):
+    port = serve(in_cluster("server 2", OURS))
+    behind = relay(port, lambda data: data.replace(THEIRS.encode(), OURS.encode()))
+    with pytest.raises(Refused):
+        connect(behind, wanted=in_cluster("server 2", THEIRS))
     assert not serve.met
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import replicax as rx
 from replicax._ps.hosts import contact, given_cluster
-from replicax._ps.hosts.cluster import SERVER, WORKER, place_of
+from replicax._ps.hosts.cluster import SERVER, WORKER, at_of, place_of
 from replicax._ps.hosts.contact import Presence, ask_about, beginning_of
 from replicax._ps.hosts.given_cluster import GivenCluster
 from replicax._ps.wire import Refused, at_place
@@ -41,9 +41,9 @@ def start(spec):
     """Start a member of the cluster, in this process."""
     started = []
 
-    def start(role, job=None, secret=SECRET):
-        at = spec.task_address(job or role, 0)
-        port = int(at.rpartition(":")[2])
+    def start(role, job=None, secret=SECRET, cluster=spec):
+        port = int(spec.task_address(job or role, 0).rpartition(":")[2])
+        at = at_of(cluster, WORKER if job == "worker" else role, 0)
         started.append(tiny_member.start_member(role, 0, secret, {}, port=port, at=at))
         return started[-1]
 
@@ -66,7 +66,7 @@ def test_a_member_is_found_where_the_description_says(cluster, start, spec):
     endpoint = start(WORKER)
     found = cluster.member(WORKER, 0)
     at = spec.task_address("worker", 0)
-    assert found.addresses[-1] == f"tcp://{at}#/job:worker/task:0@{at}"
+    assert found.addresses[-1] == f"tcp://{at}#/job:worker/task:0@{at_of(spec, WORKER, 0)}"
     assert set(found.addresses) == set(endpoint.addresses)
     assert found.incarnation == 0
     assert cluster.member(WORKER, 0) == found
@@ -129,6 +129,24 @@ def test_who_does_not_answer_a_goodbye_is_named(cluster, start, spec, caplog):
     assert "worker 0" in said and "ps 0" not in said
 
 
+def test_a_member_of_another_job_with_the_same_secret_is_refused(cluster, start, spec, caplog):
+    """The worker's address is the same, as where a name leads to different machines."""
+    other = ClusterSpec({**spec.as_dict(), "ps": ["127.0.0.1:2"]})
+    start(WORKER, cluster=other)
+    with pytest.raises(Refused, match="another job") as caught:
+        cluster.member(WORKER, 0, timeout=30)
+    wait_until(lambda: caplog.records)
+    for told in (str(caught.value), caplog.text):
+        assert "127.0.0.1:2;" in told
+        assert spec.task_address("ps", 0) in told
+
+
+def test_who_coordinates_may_describe_himself_or_not(start, spec):
+    without_chief = ClusterSpec({job: spec.as_dict()[job] for job in ("ps", "worker")})
+    start(WORKER, cluster=without_chief)
+    assert GivenCluster(spec, SECRET).member(WORKER, 0, timeout=30).incarnation == 0
+
+
 def test_goodbye_reaches_all_who_answer(cluster, start):
     endpoint = start(WORKER)
     cluster.close()
@@ -177,8 +195,8 @@ tiny_member.start_member("worker", 0, {SECRET!r}, {{}}, port=port, at=at).wait()
 @pytest.fixture
 def process(spec):
     """The worker, in a process of its own."""
-    at = spec.task_address("worker", 0)
-    with subprocess.Popen([sys.executable, "-c", MEMBER, at.rpartition(":")[2], at]) as process:
+    port, at = spec.task_address("worker", 0).rpartition(":")[2], at_of(spec, WORKER, 0)
+    with subprocess.Popen([sys.executable, "-c", MEMBER, port, at]) as process:
         yield process
         process.kill()
 
@@ -227,7 +245,8 @@ def test_who_connects_and_gets_no_answer_does_not_wait_for_ever(start, spec, mon
     start(WORKER)
     with pytest.raises(rx.errors.ClusterError, match="a connection that was closed"):
         at = spec.task_address("worker", 0)
-        ask_about(at_place(f"tcp://{at}", place_of(WORKER, 0, at)), SECRET, timeout=0.2)
+        place = place_of(WORKER, 0, at_of(spec, WORKER, 0))
+        ask_about(at_place(f"tcp://{at}", place), SECRET, timeout=0.2)
     never.set()
 
 

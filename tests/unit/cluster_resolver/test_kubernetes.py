@@ -73,6 +73,17 @@ def test_the_pods_of_a_job_are_workers(account):
     assert resolver.master() == "grpc://train-1.workers:8470"
 
 
+def test_a_job_that_is_made_again_has_another_name(account):
+    def name(uid):
+        answer = {"spec": JOB, "metadata": {"uid": uid}}
+        fetch = answering({"/apis/batch/v1/namespaces/ml/jobs/train": answer})
+        resolver = KubernetesClusterResolver(environ=POD, fetch=fetch, service_account=account)
+        return resolver.cluster_name()
+
+    assert name("6f1c") == name("6f1c") != name("0a77")
+    assert of_job(account).cluster_name()
+
+
 def test_the_api_is_asked_with_the_token_of_the_pod(account):
     asked = []
     url = "/apis/batch/v1/namespaces/ml/jobs/train"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax import errors
-from replicax.cluster_resolver import ClusterSpec, SlurmClusterResolver
+from replicax.cluster_resolver import ClusterSpec, SlurmClusterResolver, UnionResolver
 from replicax.cluster_resolver._placement import place_ranks
 
 STEP = {
@@ -59,6 +59,18 @@ def test_all_tasks_are_workers_by_default():
     resolver = SlurmClusterResolver(environ=STEP)
     assert resolver.cluster_spec().num_tasks("worker") == 5
     assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+
+
+def test_each_step_has_a_name_of_its_own():
+    def name(**ids):
+        resolver = SlurmClusterResolver(environ=STEP | ids)
+        assert UnionResolver(resolver).cluster_name() == resolver.cluster_name()
+        return resolver.cluster_name()
+
+    ids = {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"}
+    assert "run 12.0; worker t02n13:8888" in name(**ids)
+    assert name(**ids, SLURM_PROCID="4") == name(**ids)
+    assert len({name(), name(**ids), name(**ids | {"SLURM_STEP_ID": "1"})}) == 3
 
 
 def test_the_task_can_be_set():

@@ -9,7 +9,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from replicax import errors
-from replicax.cluster_resolver import ClusterSpec, Task
+from replicax.cluster_resolver import ClusterSpec, Task, cluster_name
+from replicax.cluster_resolver._spec import of_run
 
 CLUSTER = {"worker": ["w0:1", "w1:1", "w2:1"], "ps": ["p0:1"], "chief": ["c0:1"]}
 
@@ -167,3 +168,43 @@ def test_an_unknown_index_is_answered_with_the_indices_there_are():
 def test_a_task_is_a_name_and_a_number(job, index):
     with pytest.raises(errors.ClusterSpecError, match="the name of its job and its number in it"):
         Task(job, index)
+
+
+def digest(cluster, *jobs, run=""):
+    return cluster_name(of_run(cluster, run), *jobs).partition(" ")[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**CLUSTER, "chief": ["c0:2"]},
+        {**CLUSTER, "worker": ["w0:1", "w1:1"]},
+        {**CLUSTER, "worker": ["w1:1", "w0:1", "w2:1"]},
+        {**CLUSTER, "worker": {0: "w0:1", 1: "w1:1", 3: "w2:1"}},
+        {"worker": ["c0:1", "w0:1", "w1:1", "w2:1"]},
+    ],
+)
+def test_other_members_give_a_cluster_another_name(other):
+    assert digest(other, "chief", "worker") != digest(CLUSTER, "chief", "worker")
+
+
+def test_who_is_no_member_has_no_part_in_the_name():
+    assert digest({**CLUSTER, "ps": ["p:9"], "evaluator": ["e:1"]}, "chief", "worker") == digest(
+        CLUSTER, "chief", "worker"
+    )
+
+
+def test_each_run_of_a_scheduler_gives_a_cluster_another_name():
+    names = {digest(CLUSTER, "worker", run=run) for run in ("", "7.0", "7.1")}
+    assert len(names) == 3
+    copied = ClusterSpec(of_run(CLUSTER, "7.0"))
+    assert cluster_name(copied, "worker").partition(" ")[0] in names
+    assert "run 7.0" in cluster_name(copied, "worker")
+    assert copied == ClusterSpec(CLUSTER) and hash(copied) == hash(ClusterSpec(CLUSTER))
+
+
+def test_the_name_of_a_large_cluster_is_short():
+    many = {"worker": [f"host{index}.cluster:2222" for index in range(1000)]}
+    one_differs = {"worker": [*many["worker"][:-1], "other:2222"]}
+    assert len(cluster_name(ClusterSpec(many), "worker")) < 250
+    assert digest(many, "worker") != digest(one_differs, "worker")

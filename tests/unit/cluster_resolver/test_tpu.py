@@ -96,6 +96,16 @@ def test_several_slices_know_the_first_host():
     assert found.task_id == 6
 
 
+def test_hosts_of_all_slices_give_their_cluster_one_name():
+    def name(**own):
+        return resolver(environ=GKE | SLICES | own).cluster_name()
+
+    elsewhere = ",".join(f"first-{host}.svc" for host in range(4))
+    first = name(MEGASCALE_SLICE_ID="0", TPU_WORKER_HOSTNAMES=elsewhere, TPU_WORKER_ID="0")
+    assert first == name() != name(MEGASCALE_COORDINATOR_ADDRESS="another-0.svc")
+    assert "tpu-3.svc:8482" in resolver(environ=GKE).cluster_name()
+
+
 def test_processes_of_one_host_listen_at_different_ports():
     addresses = {"TPU_PROCESS_ADDRESSES": "localhost:8476,localhost:8477", "CLOUD_TPU_TASK_ID": "1"}
     found = resolver(environ=addresses)

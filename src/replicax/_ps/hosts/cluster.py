@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final
 
+from replicax._net import in_cluster
+from replicax.cluster_resolver import ClusterSpec, cluster_name
+
 SERVER, WORKER = "server", "worker"
 # What TensorFlow calls them, in TF_CONFIG and in messages.
 JOBS = {SERVER: "ps", WORKER: "worker"}
@@ -146,10 +149,16 @@ def place_of(role: str, index: int, at: str = "") -> str:
     Args:
         role: `"server"` or `"worker"`.
         index: Its number.
-        at: Its address, where the description of the cluster has one: several clusters of one user
+        at: What `at_of` gives, where the cluster has a description: several clusters of one user
             may have one secret.
     """
     return f"{task_name(role, index)}@{at}" if at else task_name(role, index)
+
+
+def at_of(spec: ClusterSpec, role: str, index: int) -> str:
+    """A member's address in the description of its cluster, and the name of that cluster."""
+    address = spec.task_address(JOBS[role], index)
+    return in_cluster(address, cluster_name(spec, *JOBS.values()))
 
 
 def load_starter(name: str) -> StartMember:

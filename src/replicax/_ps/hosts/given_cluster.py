@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import ClusterSpecError, UnavailableError, UsageError
 from replicax._net import is_loopback
-from replicax._ps.hosts.cluster import JOBS, ROLES, Member, place_of, task_name
+from replicax._ps.hosts.cluster import JOBS, ROLES, Member, at_of, place_of, task_name
 from replicax._ps.hosts.contact import About, ask_about, kill, say_goodbye
 from replicax._ps.hosts.secret import cluster_secret, host_of
 from replicax._ps.wire import LinkLost, at_place
@@ -73,7 +73,8 @@ class GivenCluster:
 
         Raises:
             UnavailableError: If none comes in time.
-            Refused: If somebody else listens there, or it has another secret.
+            Refused: If somebody else listens there, of another cluster perhaps, or it has another
+                secret.
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
@@ -145,8 +146,9 @@ class GivenCluster:
             return Member(role, index, addresses, self._incarnations[who])
 
     def _address(self, role: str, index: int) -> str:
-        at = self._spec.task_address(JOBS[role], index)
-        return at_place(f"tcp://{at}", place_of(role, index, at))
+        address = self._spec.task_address(JOBS[role], index)
+        place = place_of(role, index, at_of(self._spec, role, index))
+        return at_place(f"tcp://{address}", place)
 
     def _part(self, role: str, index: int) -> None:
         try:

@@ -223,7 +223,7 @@ def start_member(
         settings: Nothing so far: those of the strategy come with the run.
         host: Where to listen.
         port: The port; the system chooses if it is 0.
-        at: Its address in the description of the cluster, if there is one.
+        at: What `at_of` gives, if the cluster has a description.
     """
     del settings
     presence = Presence(role, index)

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from replicax._core.errors import ClusterSpecError, UsageError
 from replicax._net import interface_of
-from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, Endpoint, load_starter
+from replicax._ps.hosts.cluster import JOBS, ROLES, START_MEMBER, Endpoint, at_of, load_starter
 from replicax._ps.hosts.secret import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
 
@@ -114,11 +114,17 @@ class Server:
         )
         address = spec.task_address(job, index)
         port = int(address.rpartition(":")[2])
-        host = interface_of(host_of(spec, job, index))
+        role, host = ROLES[job], interface_of(host_of(spec, job, index))
         starter = load_starter(START_MEMBER)
         try:
             self._endpoint = starter(
-                ROLES[job], index, cluster_secret(spec), {}, host=host, port=port, at=address
+                role,
+                index,
+                cluster_secret(spec),
+                {},
+                host=host,
+                port=port,
+                at=at_of(spec, role, index),
             )
         except OSError as error:
             raise ClusterSpecError(

@@ -1,7 +1,7 @@
 """Where a listener can be found: `tcp://host:port`, and `unix://host id/path` on the same host.
 
 Behind a `#` is its place in the cluster, such as `tcp://host:port#/job:ps/task:2`: whoever connects
-ends at that process, or nowhere.
+ends at that process, or nowhere. A second `#` begins the name of the cluster, if it has one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from replicax._core.errors import UsageError
 
 
 class Address(NamedTuple):
-    """One way to a listener."""
+    """One way to a listener; its text, for messages, is without the name of the cluster."""
 
     text: str
     host: str  # of a Unix socket, the id of the host
@@ -31,13 +31,14 @@ def parse(text: str) -> Address:
     """Read an address."""
     scheme, _, rest = text.partition("://")
     rest, _, place = rest.partition("#")
+    shown = at_place(f"{scheme}://{rest}", place.partition("#")[0])
     if scheme == "unix":
         host, slash, path = rest.partition("/")
         if host and path:
-            return Address(text, host, path=slash + path, place=place)
+            return Address(shown, host, path=slash + path, place=place)
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isdecimal() and 0 < int(port) < 1 << 16:
-        return Address(text, host.removeprefix("[").removesuffix("]"), int(port), place=place)
+        return Address(shown, host.removeprefix("[").removesuffix("]"), int(port), place=place)
     raise UsageError(
         f"An address must be tcp://host:port or unix://host-id/path. Received: {text!r}. Nothing "
         "else can be connected to. Use what `Listener.start` returned."

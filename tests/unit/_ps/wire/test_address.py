@@ -36,6 +36,12 @@ def test_an_address_may_have_a_place():
     assert at_place("tcp://node1:80", "") == "tcp://node1:80"
 
 
+def test_the_name_of_the_cluster_belongs_to_the_place_and_is_not_shown():
+    place = "/job:ps/task:2@node1:80#1f (ps node1:80)"
+    found = parse(at_place("tcp://node1:80", place))
+    assert found == ("tcp://node1:80#/job:ps/task:2@node1:80", "node1", 80, "", place)
+
+
 @pytest.mark.parametrize(
     "text", ["", "node1:80", "tcp://node1", "tcp://:80", "tcp://a:0", "tcp://a:b", "unix:///x"]
 )
