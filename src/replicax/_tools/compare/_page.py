@@ -1,6 +1,6 @@
 """A comparison as one page of HTML that needs nothing beside it: a pure function of the data.
 
-Plots are in `_page_plots.py`, the drawing of devices in `_drawing.py`, the style in `page.css`.
+Plots are in `_plots.py`, the drawing of devices in `_drawing.py`, the style in `page.css`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from replicax._tools.compare import _drawing, _page_plots, _table
+from replicax._tools.compare import _drawing, _plots, _table
 from replicax._tools.compare._comparison import WEIGHT_LIMIT
 from replicax._tools.compare._headlines import EXAMPLES
 from replicax._tools.compare._render import (
@@ -154,9 +154,9 @@ def _accuracy(comparison: Comparison) -> str:
         f"<p>{escape(_DATA[comparison.settings.dataset])} Equal curves lie on top of each other: "
         f"wide ones below, thin ones above.</p>\n{_legend(comparison)}\n"
         '<div class="pair">'
-        + _plot(_page_plots.accuracy_by_epoch(comparison), "After each epoch.")
+        + _plot(_plots.svg(_plots.accuracy_by_epoch, comparison), "After each epoch.")
         + _plot(
-            _page_plots.accuracy_by_seconds(comparison),
+            _plots.svg(_plots.accuracy_by_seconds, comparison),
             "Against the time since the strategy was made. A triangle is the end of the first "
             "step, when its program is compiled; a program that was compiled before is not "
             "compiled again. The time of tests is left out.",
@@ -174,7 +174,7 @@ def _throughput(comparison: Comparison) -> str:
     if comparison.on_cpu_alone:
         alone += f" {', '.join(comparison.on_cpu_alone)} {beside_accelerators(comparison)}."
     return _plot(
-        _page_plots.throughput(comparison),
+        _plots.svg(_plots.throughput, comparison),
         f"Each point is one timed round of {comparison.examples_per_round:,} examples, the line "
         "their median. The strategies take turns, so that a slow spell of the machine meets all "
         f"alike.{alone}",
@@ -203,7 +203,7 @@ def _scaling(comparison: Comparison) -> str:
     return (
         '<div class="pair">'
         + _plot(
-            _page_plots.efficiency(comparison),
+            _plots.svg(_plots.efficiency, comparison),
             "Throughput of mirrored training with the same batches of "
             f"{comparison.settings.batch_size} rows, relative to one device and divided by the "
             f"ideal: {ideal}. Bars show lowest to highest.",
@@ -226,7 +226,7 @@ def _verification(comparison: Comparison) -> str:
     return (
         '<div class="pair">'
         + _plot(
-            _page_plots.differences(comparison),
+            _plots.svg(_plots.differences, comparison),
             f"Rounding leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more. The limit is "
             f"{limit}.",
         )

@@ -38,8 +38,8 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
     page.write_text(_page.to_html(comparison), encoding="utf-8")
     markdown.write_text(_render.to_markdown(comparison), encoding="utf-8")
     raw.write_text(_render.to_json(comparison), encoding="utf-8")
-    _plots.draw_accuracy(comparison, accuracy)
-    _plots.draw_throughput(comparison, throughput)
+    _plots.save(_plots.accuracy_by_epoch, comparison, accuracy)
+    _plots.save(_plots.throughput, comparison, throughput)
     return page, markdown, raw, accuracy, throughput
 
 
