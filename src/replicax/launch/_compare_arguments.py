@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     # argparse has no public name for what add_argument_group() returns.
     _Options = argparse.ArgumentParser | argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 
-DATASETS = ("digits", "cifar10", "headlines")
-MODELS = ("cnn", "mlp", "resnet20", "transformer")
+DATASETS = ("digits", "cifar10")
+MODELS = ("cnn", "mlp", "resnet20")
 # The first four are what is compared if nothing is said; the others are several processes.
 STRATEGIES = (
     "default",
@@ -48,9 +48,8 @@ examples:
   replicax compare --open
   replicax compare --replicas 4 --model mlp
   replicax compare --workers 2
-  replicax compare --text
   replicax compare --strategies mirrored --epochs 20 --output mirrored
-  replicax compare --dataset cifar10 --data-dir ~/cifar-10-batches-py --examples 5000
+  replicax compare --dataset cifar10 --examples 5000
 
 exit code: 0 if every synchronous strategy ends with the weights of one device; 1 if one does not,
 or if something fails; 2 for a bad argument."""
@@ -79,31 +78,15 @@ def add_compare(commands: Commands) -> None:
 
 
 def _add_training(what: _Options) -> None:
-    data = what.add_mutually_exclusive_group()
-    data.add_argument(
+    what.add_argument(
         "--dataset",
         choices=DATASETS,
         default="digits",
         help="digits: 1797 handwritten digits that come with scikit-learn; "
-        "cifar10: 60000 photographs, downloaded by Keras or read from --data-dir; "
-        "headlines: 2000 that are made up, sober or shrill, by a seed (default: %(default)s)",
-    )
-    data.add_argument(
-        "--text",
-        action="store_const",
-        dest="dataset",
-        const="headlines",
-        help="train a classifier of text: the same as --dataset headlines",
+        "cifar10: 60000 photographs, downloaded by Keras (default: %(default)s)",
     )
     what.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="folder with the CIFAR-10 files, in the Python or the binary version; no download",
-    )
-    what.add_argument(
-        "--model",
-        choices=MODELS,
-        help="the network (default: cnn for images, transformer for headlines)",
+        "--model", choices=MODELS, default="cnn", help="the network (default: %(default)s)"
     )
     what.add_argument(
         "--examples",

@@ -45,7 +45,6 @@ def test_compare_starts_the_report_with_all_options_as_json(started):
     assert arguments[:-1] == [sys.executable, "-m", "replicax._tools.compare", "compare"]
     assert json.loads(arguments[-1]) == {
         "dataset": "digits",
-        "data_dir": None,
         "model": "mlp",
         "workers": None,
         "open": False,
@@ -60,11 +59,10 @@ def test_compare_starts_the_report_with_all_options_as_json(started):
     }
 
 
-def test_text_is_a_data_set(started):
-    _cli.main(["compare", "--text", "--workers", "3", "--open"])
+def test_compare_with_workers_and_a_browser(started):
+    _cli.main(["compare", "--workers", "3", "--open"])
     request = json.loads(started[0][0][-1])
-    assert (request["dataset"], request["model"]) == ("headlines", None)
-    assert (request["workers"], request["open"]) == (3, True)
+    assert (request["model"], request["workers"], request["open"]) == ("cnn", 3, True)
 
 
 def test_devices_starts_the_report(started):
@@ -142,7 +140,6 @@ def test_a_strategy_can_be_named_once(capsys):
         (["train"], "invalid choice: 'train'"),
         (["compare", "--dataset", "mnist"], "argument --dataset: invalid choice: 'mnist'"),
         (["compare", "--model", "vgg"], "argument --model: invalid choice: 'vgg'"),
-        (["compare", "--text", "--dataset", "cifar10"], "not allowed with argument --text"),
         (["compare", "--epoch", "3"], "unrecognized arguments: --epoch 3"),
         (["devices", "--epochs", "3"], "unrecognized arguments: --epochs 3"),
     ],

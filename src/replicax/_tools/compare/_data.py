@@ -1,20 +1,14 @@
-"""The data sets of `compare`, as arrays in a fixed order.
-
-The files of CIFAR-10 are read in `_cifar.py`, headlines made up in `_headlines.py`.
-"""
+"""The data sets of `compare`, as arrays in a fixed order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 import replicax as rx
 from replicax._core.extras import needs
-from replicax._tools.compare._cifar import read_cifar10
-from replicax._tools.compare._headlines import as_numbers, headlines, vocabulary
 
 if TYPE_CHECKING:
     from replicax._tools.compare._settings import Settings
@@ -25,18 +19,15 @@ _Arrays = tuple[np.ndarray, np.ndarray]
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """What a model is trained and tested on, and the classes to learn.
+    """What a model is trained and tested on, and the classes to learn: ten.
 
-    Images have values from 0 to 1 and the shape (n, height, width, channels). Headlines are
-    numbers of words, from 0 to below `words`, of the shape (n, length).
+    Images have values from 0 to 1 and the shape (n, height, width, channels).
     """
 
     train_inputs: np.ndarray
     train_classes: np.ndarray
     test_inputs: np.ndarray
     test_classes: np.ndarray
-    classes: int = 10
-    words: int = 0
 
 
 def load(settings: Settings) -> Dataset:
@@ -45,20 +36,14 @@ def load(settings: Settings) -> Dataset:
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
 
     Raises:
-        replicax.errors.UsageError: If there is no such data set, its files are wrong, or the
-            package that it comes with is missing.
+        replicax.errors.UsageError: If there is no such data set, or the package that it comes with
+            is missing.
         replicax.errors.ReplicaxError: If it cannot be downloaded.
     """
     if settings.dataset not in _LOADERS:
         raise rx.errors.UsageError(
             f"`dataset` must be one of {', '.join(_LOADERS)}. Received: {settings.dataset!r}. "
             "These are the data sets that `compare` can prepare. Choose one of them."
-        )
-    if settings.dataset != "cifar10" and settings.data_dir is not None:
-        raise rx.errors.UsageError(
-            f"The {settings.dataset} are not read from a folder. "
-            f"Received: dataset={settings.dataset!r} and data_dir={settings.data_dir!r}. "
-            "They come with scikit-learn or are made up. Leave out the folder, or ask for cifar10."
         )
     data = _LOADERS[settings.dataset](settings)
     if settings.examples is None:
@@ -84,23 +69,13 @@ def _digits(settings: Settings) -> Dataset:
     return Dataset(*_scaled(train, 16), *_scaled(test, 16))
 
 
-def _headlines(settings: Settings) -> Dataset:
-    """The headlines, which are in no order."""
-    texts, labels = headlines(settings.seed)
-    train, test = _split(as_numbers(texts), labels.astype(np.int32))
-    return Dataset(*train, *test, classes=2, words=len(vocabulary()) + 1)
-
-
 def _cifar10(settings: Settings) -> Dataset:
-    if settings.data_dir is not None:
-        (images, classes), test = read_cifar10(Path(settings.data_dir))
-    else:
-        (images, classes), test = _download_cifar10()
+    (images, classes), test = _download_cifar10()
     order = np.random.default_rng(settings.seed).permutation(len(images))
     return Dataset(*_scaled((images[order], classes[order]), 255), *_scaled(test, 255))
 
 
-_LOADERS = {"digits": _digits, "cifar10": _cifar10, "headlines": _headlines}
+_LOADERS = {"digits": _digits, "cifar10": _cifar10}
 DATASETS = tuple(_LOADERS)
 
 
@@ -114,9 +89,8 @@ def _download_cifar10() -> tuple[_Arrays, _Arrays]:
             "CIFAR-10 must be downloaded once before it can be used. "
             f"Received: {error or type(error).__name__}. "
             "This machine may have no connection, or the server may be down. "
-            "Download it elsewhere and name its folder with --data-dir: data_batch_1 to "
-            "data_batch_5 and test_batch (the Python version), or the same names with .bin "
-            "(the binary version). Or use --dataset digits, which needs no download."
+            "Copy ~/.keras/datasets from a machine that has it, or use --dataset digits, which "
+            "needs no download."
         ) from error
 
 

@@ -79,11 +79,9 @@ def exact_products() -> contextlib.AbstractContextManager[Any]:
 def new_model(settings: Settings, data: Dataset) -> keras.Model:
     """The model of a comparison, untrained, in the current scope."""
     keras.utils.set_random_seed(settings.seed)
-    model = _models.build(
-        str(settings.model), data.train_inputs.shape[1:], classes=data.classes, words=data.words
-    )
+    model = _models.build(settings.model, data.train_inputs.shape[1:])
     model.compile(
-        optimizer=_models.optimizer(str(settings.model)),
+        optimizer=_models.optimizer(settings.model),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

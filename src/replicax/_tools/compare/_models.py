@@ -27,28 +27,23 @@ _ACTIVATION = "silu"
 _BATCHNORM_MOMENTUM = 0.9
 
 
-def build(name: str, shape: tuple[int, ...], *, classes: int = 10, words: int = 0) -> keras.Model:
-    """Build the model of that name, which gives one logit per class.
+def build(name: str, shape: tuple[int, ...]) -> keras.Model:
+    """Build the model of that name, which gives one logit for each of ten classes.
 
     Args:
         name: One of `NAMES`.
-        shape: Of an image, or of a text as numbers from 0 to below `words`.
-        classes: How many there are.
-        words: How many different words there are; 0 for images.
+        shape: Of an image.
 
     Raises:
-        replicax.errors.UsageError: If there is none, or it is for other data.
+        replicax.errors.UsageError: If there is none.
     """
-    fitting = [model for model, recipe in _RECIPES.items() if recipe.reads_words == bool(words)]
-    if name not in fitting:
+    if name not in _RECIPES:
         raise rx.errors.UsageError(
-            f"`model` must be one of {', '.join(fitting)} for these data. Received: {name!r}. "
-            f"`compare` can build {', '.join(_RECIPES)}; a transformer is for words, the others "
-            "are for images. Choose one that fits, or leave it out."
+            f"`model` must be one of {', '.join(_RECIPES)}. Received: {name!r}. "
+            "These are the models that `compare` can build. Choose one of them."
         )
-    inputs = keras.Input(shape, dtype="int32" if words else "float32", name="inputs")
-    features = _RECIPES[name].features(inputs if words else _centred(inputs), words)
-    logits = layers.Dense(classes, name="logits")(features)
+    inputs = keras.Input(shape, name="inputs")
+    logits = layers.Dense(10, name="logits")(_RECIPES[name].features(_centred(inputs)))
     return keras.Model(inputs, logits, name=name)
 
 
@@ -65,14 +60,14 @@ def optimizer(name: str) -> keras.Optimizer:
     return keras.optimizers.SGD(_RECIPES[name].learning_rate, momentum=0.9)
 
 
-def _mlp(images: _Tensor, _words: int) -> _Tensor:
+def _mlp(images: _Tensor) -> _Tensor:
     """Two dense layers."""
     x = layers.Flatten(name="flatten")(images)
     x = layers.Dense(256, activation=_ACTIVATION, name="dense_1")(x)
     return layers.Dense(128, activation=_ACTIVATION, name="dense_2")(x)
 
 
-def _cnn(images: _Tensor, _words: int) -> _Tensor:
+def _cnn(images: _Tensor) -> _Tensor:
     """Two convolutions with BatchNorm, each followed by pooling."""
     x = _convolution(images, 32, name="conv_1")
     x = layers.AveragePooling2D(2, name="pool_1")(layers.Activation(_ACTIVATION, name="act_1")(x))
@@ -81,7 +76,7 @@ def _cnn(images: _Tensor, _words: int) -> _Tensor:
     return layers.Flatten(name="flatten")(x)
 
 
-def _resnet20(images: _Tensor, _words: int) -> _Tensor:
+def _resnet20(images: _Tensor) -> _Tensor:
     """ResNet-20 of He et al. 2015, section 4.2: shortcuts without parameters; SiLU for ReLU."""
     x = _convolution(images, 16, name="conv")
     x = layers.Activation(_ACTIVATION, name="act")(x)
@@ -90,22 +85,6 @@ def _resnet20(images: _Tensor, _words: int) -> _Tensor:
             stride = 2 if stage > 1 and block == 1 else 1
             x = _residual(x, filters, stride=stride, name=f"stage_{stage}_block_{block}")
     return layers.GlobalAveragePooling2D(name="pool")(x)
-
-
-def _transformer(numbers: _Tensor, words: int) -> _Tensor:
-    """An embedding, attention of every word to every word, and a dense layer on their mean.
-
-    Attention has no bias: that of the keys would get no gradient.
-    """
-    width = 32
-    # From the small values that Keras begins with it would learn nothing for some epochs.
-    start: Any = keras.initializers.RandomNormal(stddev=1.0, seed=0)
-    x = layers.Embedding(words, width, start, name="embedding")(numbers)
-    x = layers.LayerNormalization(name="norm_1")(x)
-    attended = layers.MultiHeadAttention(2, width // 2, use_bias=False, name="attention")(x, x)
-    x = layers.GlobalAveragePooling1D(name="pool")(layers.Add(name="add")([x, attended]))
-    x = layers.LayerNormalization(name="norm_2")(x)
-    return layers.Dense(2 * width, activation=_ACTIVATION, name="dense")(x)
 
 
 def _residual(x: _Tensor, filters: int, *, stride: int, name: str) -> _Tensor:
@@ -129,17 +108,15 @@ def _convolution(x: _Tensor, filters: int, *, name: str, stride: int = 1) -> _Te
 @final
 @dataclass(frozen=True)
 class _Recipe:
-    """How a model turns inputs into features, how fast it learns, and what it is for."""
+    """How a model turns images into features, and how fast it learns."""
 
-    features: Callable[[_Tensor, int], _Tensor]
+    features: Callable[[_Tensor], _Tensor]
     learning_rate: float
-    reads_words: bool = False
 
 
 _RECIPES = {
     "cnn": _Recipe(_cnn, 0.05),
     "mlp": _Recipe(_mlp, 0.05),
     "resnet20": _Recipe(_resnet20, 0.01),
-    "transformer": _Recipe(_transformer, 0.02, reads_words=True),
 }
 NAMES = tuple(_RECIPES)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from replicax._tools.compare import _drawing, _plots, _table
 from replicax._tools.compare._comparison import WEIGHT_LIMIT
-from replicax._tools.compare._headlines import EXAMPLES
 from replicax._tools.compare._render import (
     HEADERS,
     WORDS,
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 _DATA = {
     "digits": "1797 handwritten digits of 8 × 8 pixels, which come with scikit-learn.",
     "cifar10": "CIFAR-10: 60000 photographs of 32 × 32 pixels in ten classes.",
-    "headlines": "Headlines to be told apart as sober or shrill. They are generated from a small "
-    f"grammar, and none is real news: “{EXAMPLES[0]}”, “{EXAMPLES[1]}”. One in twenty has the "
-    "wrong label on purpose.",
 }
 
 _ORDER = "One row for each strategy, in the order in which they trained"

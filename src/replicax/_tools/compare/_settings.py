@@ -18,7 +18,6 @@ ASYNCHRONOUS = (PARAMETER_SERVER,)
 STRATEGIES = (*LOCAL, *OF_WORKERS)
 
 _USUAL_WORKERS = 2
-_USUAL_MODEL = {"headlines": "transformer"}  # of any other data set: cnn
 
 
 @final
@@ -27,9 +26,8 @@ class Settings:
     """What to train and how to compare it.
 
     Args:
-        dataset: `"digits"`, `"cifar10"` or `"headlines"`, which are made up.
-        model: `"cnn"`, `"mlp"` or `"resnet20"` for images, `"transformer"` for headlines; None for
-            the first of them that fits.
+        dataset: `"digits"` or `"cifar10"`, which Keras downloads.
+        model: `"cnn"`, `"mlp"` or `"resnet20"`.
         strategies: Names of strategies; `one_device` is added where it is missing.
         replicas: How many devices to use; None for all that JAX sees.
         workers: How many processes `multi_worker` and `parameter_server` have, which are added if
@@ -39,11 +37,10 @@ class Settings:
         repeats: Rounds in which the strategies are timed in turn.
         seed: Of the initial weights, the split and the order of the data.
         examples: How many training examples to use; None for all.
-        data_dir: Folder with the files of CIFAR-10; None to let Keras download them.
     """
 
     dataset: str = "digits"
-    model: str | None = None
+    model: str = "cnn"
     strategies: tuple[str, ...] = LOCAL
     replicas: int | None = None
     workers: int | None = None
@@ -52,7 +49,6 @@ class Settings:
     repeats: int = 5
     seed: int = 0
     examples: int | None = None
-    data_dir: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("replicas", "workers", "epochs", "batch_size", "repeats", "examples"):
@@ -69,7 +65,6 @@ class Settings:
         set_ = object.__setattr__  # what is left out is filled in
         set_(self, "strategies", (*missing, *self.strategies, *added))
         set_(self, "workers", self.workers or (_USUAL_WORKERS if of_workers else None))
-        set_(self, "model", self.model or _USUAL_MODEL.get(self.dataset, "cnn"))
 
     def command(self) -> str:
         """What to type to do the same again."""

@@ -100,22 +100,12 @@ def test_a_failed_download_says_what_to_do(monkeypatch):
 
     monkeypatch.setattr("keras.datasets.cifar10.load_data", fail)
     with pytest.raises(
-        rx.errors.ReplicaxError,
-        match=r"must be downloaded once before it can be used\. Received: URL fetch failure on .*"
-        r"--data-dir: data_batch_1 to data_batch_5 and test_batch .*--dataset digits",
-    ) as raised:
+        rx.errors.ReplicaxError, match=r"URL fetch failure.*--dataset digits"
+    ) as error:
         _data.load(Settings(dataset="cifar10"))
-    assert not isinstance(raised.value, rx.errors.UsageError)
-
-
-def test_digits_are_not_read_from_a_folder():
-    with pytest.raises(rx.errors.UsageError, match="The digits are not read from a folder"):
-        _data.load(Settings(data_dir="digits"))
+    assert not isinstance(error.value, rx.errors.UsageError)
 
 
 def test_an_unknown_dataset_is_refused():
-    with pytest.raises(
-        rx.errors.UsageError,
-        match="`dataset` must be one of digits, cifar10, headlines. Received: 'mnist'",
-    ):
+    with pytest.raises(rx.errors.UsageError, match="one of digits, cifar10"):
         _data.load(Settings(dataset="mnist"))

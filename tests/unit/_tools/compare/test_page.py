@@ -208,11 +208,6 @@ def test_the_command_asks_for_the_same_again(page, sample):
     )
 
 
-def test_headlines_are_said_to_be_made_up(sample):
-    comparison = replace(sample(), settings=Settings(dataset="headlines"))
-    assert "none is real news" in Page(_page.to_html(comparison)).text
-
-
 def test_what_comes_from_outside_is_escaped(sample):
     comparison = sample()
     machine = replace(comparison.machine, processor="<script>alert('x')</script>")

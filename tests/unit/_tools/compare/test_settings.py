@@ -33,18 +33,11 @@ def test_without_either_there_are_no_workers():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "model"), [("digits", "cnn"), ("cifar10", "cnn"), ("headlines", "transformer")]
-)
-def test_each_data_set_has_a_model_of_its_own(dataset, model):
-    assert Settings(dataset=dataset).model == model
-
-
-@pytest.mark.parametrize(
     "settings",
     [
         Settings(),
-        Settings(dataset="headlines", workers=2, replicas=4, examples=100, seed=7),
-        Settings(dataset="cifar10", data_dir="my files", model="resnet20", repeats=1),
+        Settings(model="mlp", workers=2, replicas=4, examples=100, seed=7),
+        Settings(dataset="cifar10", model="resnet20", repeats=1),
     ],
 )
 def test_the_command_gives_the_same_settings(settings):
