@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -25,6 +26,7 @@ from harness.report import (
 )
 from table import choices, parse
 
+from helpers import wait_until
 from processes import running_with
 
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
@@ -139,21 +141,30 @@ child.communicate()
             pass  # the test's time limit ends this
 
 
+@pytest.fixture
+def environment(monkeypatch):
+    """One by which all processes are found."""
+    monkeypatch.delenv("TENSORFLOW_PYTHON", raising=False)
+    return {**os.environ, "BENCHMARK_TEST": uuid.uuid4().hex}
+
+
+def left_over(environment):
+    return running_with(f"BENCHMARK_TEST={environment['BENCHMARK_TEST']}")
+
+
+def command(output, rounds):
+    arguments = ["--only", "mlp,default,fit", "--peers", "hand", "--rounds", rounds, "--steps", "2"]
+    arguments += ["--batch-size", "8", "--output", str(output)]
+    return [sys.executable, str(BENCHMARKS / "table.py"), *arguments]
+
+
 @pytest.mark.timeout(280)
-def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path):
-    environment = {**os.environ, "BENCHMARK_TEST": uuid.uuid4().hex}
-    environment.pop("TENSORFLOW_PYTHON", None)
-    arguments = ["--only", "mlp,default,fit", "--peers", "hand", "--rounds", "1", "--steps", "2"]
-    arguments += ["--batch-size", "8", "--output", str(tmp_path)]
+def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path, environment):
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "table.py"), *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=260,
+        command(tmp_path, "1"), capture_output=True, text=True, env=environment, timeout=260
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert running_with(f"BENCHMARK_TEST={environment['BENCHMARK_TEST']}") == []
+    assert left_over(environment) == []
     (found,) = json.loads((tmp_path / "table.json").read_text())["rows"]
     ours, hand = found["sides"]["replicax"], found["sides"]["hand"]
     assert ours["error"] == hand["error"] == ""
@@ -163,3 +174,20 @@ def test_it_writes_the_table_and_leaves_nothing_behind(tmp_path):
     assert ours["memory"] > 1e8
     assert "| MLP | default | fit |" in (tmp_path / "table.md").read_text()
     assert (tmp_path / "table.md").read_text() == done.stdout
+
+
+@pytest.mark.timeout(200)
+def test_its_processes_end_with_it(tmp_path, environment):
+    environment["TMPDIR"] = str(tmp_path)
+    process = subprocess.Popen(
+        command(tmp_path, "100000"), stderr=subprocess.DEVNULL, env=environment
+    )
+    try:
+        # From here on its children are sides.
+        wait_until(lambda: list(tmp_path.glob("cache-*")), 150)
+        wait_until(lambda: len(left_over(environment)) > 1, 150)
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+        wait_until(lambda: left_over(environment) == [], 30)
+    finally:
+        process.kill()
