@@ -72,12 +72,6 @@ def test_a_buffer_of_none_is_no_thread():
     assert (numbers(iterator), threads()) == ([1, 2], [])
 
 
-@pytest.mark.parametrize("size", [-2, 1.5, "2"])
-def test_a_buffer_has_a_whole_number_of_places(size):
-    with pytest.raises(rx.errors.UsageError, match="`buffer_size` is a whole number of at least"):
-        Dataset.range(3).prefetch(size)
-
-
 def test_the_thread_ends_with_the_elements():
     iterator = iter(Dataset.range(3).prefetch(2))
     numbers(iterator)

@@ -128,13 +128,6 @@ def test_the_error_shows_what_differs():
         next(iter(ds))
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.0, "2", None])
-@pytest.mark.parametrize("method", ["batch", "padded_batch", "rebatch"])
-def test_a_batch_has_at_least_one_element(method, size):
-    with pytest.raises(UsageError, match="`batch_size` is a whole number of at least 1"):
-        getattr(Dataset.range(3), method)(size)
-
-
 # padded_batch
 
 
@@ -251,13 +244,6 @@ def test_rows_of_arrays_of_jax_are_in_host_memory():
     assert all(isinstance(row, np.generic) for row in rows)
 
 
-@pytest.mark.parametrize("batch", [np.float32(1), (np.zeros(2), np.zeros(3)), "text", (1, [2])])
-@pytest.mark.parametrize("method", [lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2)])
-def test_only_batches_have_rows(batch, method):
-    with pytest.raises(UsageError, match="only batches, with rows on the first axis, can be cut"):
-        list(method(Dataset.from_tensors(batch)))
-
-
 @pytest.mark.parametrize(
     ("size", "drop", "expected"),
     [  # as tf.data
@@ -284,12 +270,6 @@ def test_rows_of_different_shapes_make_no_batch():
     ds = Dataset.from_generator(lambda: iter([np.zeros((1, 2)), np.zeros((1, 3))]))
     with pytest.raises(UsageError, match="one structure and one shape"):
         list(ds.rebatch(2))
-
-
-@pytest.mark.parametrize("sizes", [[], [2, 0], [1.5]])
-def test_sizes_of_batches_are_whole_numbers(sizes):
-    with pytest.raises(UsageError, match="is a whole number of at least 1"):
-        Dataset.range(3).batch(2).rebatch(sizes)
 
 
 # window
@@ -329,9 +309,3 @@ def test_windows_can_be_zipped_and_batched():
     ds = Dataset.zip(Dataset.range(4), Dataset.range(10, 14)).window(2)
     batches = ds.flat_map(lambda x, y: Dataset.zip(x, y).batch(2))
     assert listed(batches) == [([0, 1], [10, 11]), ([2, 3], [12, 13])]
-
-
-@pytest.mark.parametrize("argument", ["size", "shift", "stride"])
-def test_windows_have_positive_sizes(argument):
-    with pytest.raises(UsageError, match=f"`{argument}` is a whole number of at least 1"):
-        Dataset.range(3).window(**({"size": 2} | {argument: 0}))

@@ -68,18 +68,6 @@ def test_zipped_arrays_stay_in_memory_through_a_shuffle():
     assert (rows == x[number % 10]).all()
 
 
-@pytest.mark.parametrize("nest", [[Dataset.range(2)], (Dataset.range(2), None), 3, (3,)])
-def test_zip_wants_data_sets(nest):
-    with pytest.raises(UsageError, match="`zip` combines data sets. Received: a "):
-        Dataset.zip(nest)
-
-
-@pytest.mark.parametrize("none", [(), ((),), ({},)])
-def test_zip_wants_at_least_one_data_set(none):
-    with pytest.raises(UsageError, match="`number of data sets` is a whole number of at least 1"):
-        Dataset.zip(*none)
-
-
 # flat_map and interleave
 
 
@@ -164,12 +152,6 @@ def test_a_function_of_flat_map_returns_a_data_set(result):
         list(ds)
 
 
-@pytest.mark.parametrize("argument", ["cycle_length", "block_length"])
-def test_turns_are_whole_numbers(argument):
-    with pytest.raises(UsageError, match=f"`{argument}` is a whole number of at least 1"):
-        Dataset.range(2).interleave(Dataset.range, **{argument: 0})
-
-
 def test_an_error_of_a_function_that_makes_data_sets_names_the_element():
     with pytest.raises(rx.errors.MapFailed, match="ZeroDivisionError.* for element 2"):
         list(Dataset.range(5).flat_map(lambda x: Dataset.range(1 // (2 - int(x)) * 0)))
@@ -218,19 +200,6 @@ def test_each_pass_draws_anew_or_not():
     assert first == second
 
 
-@pytest.mark.parametrize("weights", [[1], [1, 2, -1], [0, 0, 0], [float("nan")] * 3, []])
-def test_each_data_set_has_a_weight(weights):
-    with pytest.raises(UsageError, match="Weights are non-negative, one for each data set"):
-        Dataset.sample_from_datasets(TENS, weights)
-
-
-def test_what_is_drawn_from_are_data_sets():
-    with pytest.raises(UsageError, match="`sample_from_datasets` combines data sets"):
-        Dataset.sample_from_datasets([[1], [2]])
-    with pytest.raises(UsageError, match="Weights are"):
-        Dataset.sample_from_datasets([])
-
-
 # choose_from_datasets
 
 
@@ -260,10 +229,3 @@ def test_a_choice_is_the_number_of_a_data_set(choice):
     sources = [Dataset.range(2), Dataset.range(2)]
     with pytest.raises(UsageError, match="A choice is the number of one of the data sets"):
         chosen(sources, Dataset.from_tensors(choice), True)
-
-
-def test_what_is_chosen_from_are_data_sets():
-    with pytest.raises(UsageError, match="`choose_from_datasets` combines data sets"):
-        Dataset.choose_from_datasets([Dataset.range(2)], [0, 1])
-    with pytest.raises(UsageError, match="`number of data sets` is a whole number"):
-        Dataset.choose_from_datasets([], Dataset.range(2))

@@ -55,20 +55,6 @@ def test_types_of_rows(rows, dtype):
     assert batch.tolist() == list(rows)
 
 
-@pytest.mark.parametrize(
-    "arrays", [(np.zeros(3), np.zeros(4)), np.float32(3), 3, (), {}, (None,), (np.zeros(3), 1.0)]
-)
-def test_arrays_have_one_first_dimension(arrays):
-    with pytest.raises(UsageError, match="have the same first dimension. Received: shapes"):
-        Dataset.from_tensor_slices(arrays)
-
-
-@pytest.mark.parametrize("value", ["text", b"text", {"x": "text"}, ArraySpec((), np.int32)])
-def test_text_has_no_rows(value):
-    with pytest.raises(UsageError, match="`from_tensor_slices` takes arrays. Received"):
-        Dataset.from_tensor_slices(value)
-
-
 def test_no_rows_are_an_empty_data_set():  # as tf.data
     ds = Dataset.from_tensor_slices(np.zeros((0, 3)))
     assert (list(ds), len(ds), ds.element_spec) == ([], 0, ArraySpec((3,), np.float64))
@@ -270,17 +256,6 @@ def test_a_generator_is_closed_when_its_iterator_is_dropped():
     assert closed == [True]
 
 
-@pytest.mark.parametrize("value", [[1, 2], iter([1]), None])
-def test_a_generator_is_a_function(value):
-    with pytest.raises(UsageError, match="Pass the generator function itself, without paren"):
-        Dataset.from_generator(value)
-
-
-def test_a_generator_function_returns_an_iterable():
-    with pytest.raises(UsageError, match="Write a generator function, with `yield`"):
-        list(Dataset.from_generator(lambda: 3))
-
-
 # from_source
 
 
@@ -340,12 +315,6 @@ def test_an_object_without_rows_is_an_empty_data_set():
     assert (list(ds), list(ds.batch(2)), len(ds)) == ([], [], 0)
     with pytest.raises(UsageError, match="are known from its first one. Received: a data set"):
         _ = ds.element_spec
-
-
-@pytest.mark.parametrize("source", [iter([1]), 3, {1, 2}])
-def test_a_source_has_rows_by_number(source):
-    with pytest.raises(UsageError, match="`from_source` reads rows by number"):
-        Dataset.from_source(source)
 
 
 # list_files

@@ -91,24 +91,6 @@ def test_rows_of_a_nest():
     assert joined([BATCH]) is BATCH
 
 
-@pytest.mark.parametrize(
-    "batch", [np.float32(1), (np.zeros(2), np.zeros(3)), (), None, "text", (np.zeros(2), 1)]
-)
-def test_a_batch_has_rows(batch):
-    with pytest.raises(
-        UsageError, match="They cannot be cut alike. Check what the pipeline yields"
-    ):
-        num_rows(batch)
-
-
-@pytest.mark.parametrize(
-    "other", [np.zeros((1, 3)), np.zeros(1), (np.zeros((1, 2)),), {"x": np.zeros((1, 2))}]
-)
-def test_batches_that_differ_are_not_joined(other):
-    with pytest.raises(UsageError, match="have one structure and one shape"):
-        joined([np.zeros((1, 2)), other])
-
-
 def test_rows_go_through_a_buffer_in_order():
     buffer = RowBuffer([np.arange(3)])
     buffer.push(np.arange(3, 4))

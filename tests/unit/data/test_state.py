@@ -350,9 +350,3 @@ def test_an_iterator_that_fit_has_read_ahead_is_for_fit_alone(distributed):
             use()
     iterator.set_state(state)
     assert [batch.tolist() for batch in iterator.host_batches()] == [[2, 3], [4, 5], [6, 7]]
-
-
-@pytest.mark.parametrize("state", [None, 3, {"epoch": 1}, {"epoch": 0, "position": 1, "more": 2}])
-def test_what_is_no_position_is_refused(state):
-    with pytest.raises(rx.errors.UsageError, match="A position is what `get_state` gave"):
-        iter(Dataset.range(3)).set_state(state)

@@ -54,8 +54,3 @@ def test_a_part_of_time():
         np.arange(10), np.arange(10), 2, start_index=4, end_index=8, batch_size=None
     )
     assert [(w.tolist(), int(t)) for w, t in made] == [([4, 5], 4), ([5, 6], 5), ([6, 7], 6)]
-
-
-def test_a_window_that_does_not_fit_is_refused():
-    with pytest.raises(UsageError, match="A window of time has rows"):
-        rx.data.timeseries_dataset_from_array(np.arange(3), None, 4)

@@ -180,12 +180,6 @@ def test_no_workers_is_here():
     assert dataset.in_processes(0) is dataset
 
 
-@pytest.mark.parametrize("arguments", [(-1,), (2, 0), ("two",)])
-def test_the_numbers_are_checked(arguments):
-    with pytest.raises(rx.errors.UsageError, match="is a whole number of at least"):
-        Dataset.range(3).in_processes(*arguments)
-
-
 def test_a_cache_in_memory_comes_after_the_workers():
     with pytest.raises(rx.errors.UsageError, match="has no cache in memory"):
         Dataset.range(3).map(lambda x: x).cache().batch(2).in_processes(2)

@@ -178,23 +178,6 @@ def test_columns_have_five_types_and_one_default(default):
     assert f"record_defaults[1]={default!r}" in str(error.value)
 
 
-@pytest.mark.parametrize("delimiter", ["", ",,", '"', "\n"])
-def test_a_delimiter_is_one_character(delimiter):
-    with pytest.raises(rx.errors.UsageError, match="Fields are separated by one character"):
-        CsvFormat([int], field_delim=delimiter)
-
-
-def test_selected_columns_and_types_are_equally_many():
-    with pytest.raises(rx.errors.UsageError, match="Each selected column has an entry"):
-        CsvFormat([int], select_cols=[0, 1])
-
-
-@pytest.mark.parametrize("chosen", [[1, 0], [0, 0], [-1, 0]])
-def test_columns_are_selected_in_order(chosen):
-    with pytest.raises(rx.errors.UsageError, match="Columns are selected in increasing order"):
-        CsvFormat(NUMBERS, select_cols=chosen)
-
-
 def test_a_format_is_plain_data():
     form = CsvFormat([int, "x", np.zeros(1)], select_cols=[0, 1, 3])
     assert pickle.loads(pickle.dumps(form)) == form

@@ -172,31 +172,6 @@ def test_bytes_that_are_no_example_are_an_error(record):
     assert f"{len(record)} bytes (number 1 of the batch)" in str(e.value)
 
 
-@pytest.mark.parametrize("record", ["text", [b""], np.array([b""], object), None])
-def test_one_example_is_bytes(record):
-    with pytest.raises(rx.errors.UsageError, match="A serialized example is bytes"):
-        parse_single_example(record, {"x": VarLenFeature(int)})
-
-
-@pytest.mark.parametrize("dtype", [str, np.int32, np.float64, object, bool])
-@pytest.mark.parametrize("make", [VarLenFeature, lambda dtype: FixedLenFeature((), dtype)])
-def test_a_feature_has_one_of_three_types(make, dtype):
-    with pytest.raises(rx.errors.UsageError, match="A feature is int64, float32 or bytes"):
-        make(dtype)
-
-
-@pytest.mark.parametrize("shape", [(None, 2), (-1,), (1.5,)])
-def test_a_fixed_shape_is_known(shape):
-    with pytest.raises(rx.errors.UsageError, match="A feature of fixed length has a known shape"):
-        FixedLenFeature(shape, int)
-
-
-@pytest.mark.parametrize("default", [5, [1, 2], [[1, 2, 3, 4]]])
-def test_a_default_has_the_shape_of_its_feature(default):
-    with pytest.raises(rx.errors.UsageError, match="A default value has the shape"):
-        FixedLenFeature((3,), int, default)
-
-
 @pytest.mark.parametrize(
     "value", [None, 1j, 2**63, [[1], [2, 3]], [b"a", 1], {"a": 1}, np.zeros(2, "datetime64[s]")]
 )

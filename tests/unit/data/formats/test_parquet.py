@@ -192,12 +192,6 @@ def test_a_column_that_is_not_there_is_named(write, column):
     assert f"Received: {column!r}, but {path!r} has ['x']" in str(error.value)
 
 
-@pytest.mark.parametrize("columns", [[], "x"])
-def test_columns_are_a_list_of_names(columns):
-    with pytest.raises(rx.errors.UsageError, match="The columns to read are a list of names"):
-        ParquetFormat(columns)
-
-
 @pytest.mark.parametrize("damage", ["cut off", "overwritten", "text"])
 def test_a_damaged_file_is_an_error(write, damage):
     path = write({"x": list(range(1000))})

@@ -94,12 +94,6 @@ def test_a_folder_is_no_file(tmp_path):
         elements(TextFormat(), tmp_path)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "BZ2", 1])
-def test_other_compressions_are_refused_at_once(compression):
-    with pytest.raises(rx.errors.UsageError, match="A compression is None, 'GZIP' or 'ZLIB'"):
-        TextFormat(compression)
-
-
 @pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 class TestCompressed:
     def test_several_compressed_files_in_a_row_are_one(self, write, compression):

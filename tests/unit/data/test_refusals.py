@@ -1,0 +1,125 @@
+"""What data sets refuse by a UsageError: a call, what tells its error from others, and values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax as rx
+from replicax._core.errors import UsageError
+from replicax.data import ArraySpec, Dataset, FixedLenFeature, Options, VarLenFeature
+from replicax.data import parse_single_example as parse
+from replicax.data._formats.csv import CsvFormat
+from replicax.data._formats.parquet import ParquetFormat
+from replicax.data._formats.text import TextFormat
+from replicax.data._spec import joined, num_rows
+
+NAN, WHOLE = float("nan"), "is a whole number of at least"
+
+
+def numbers():
+    return Dataset.range(3)
+
+
+def tens():
+    return [Dataset.range(10 * i, 10 * i + 3) for i in range(3)]
+
+
+def mapped(value):
+    return list(Dataset.range(1).map(lambda _: value))
+
+
+def set_option(part, name, value):
+    setattr(part, name, value)
+
+
+# fmt: off
+REFUSED = [
+    # arrays and other sources
+    (Dataset.from_tensor_slices, "same first dimension",
+     [(np.zeros(3), np.zeros(4)), np.float32(3), 3, (), {}, (None,), (np.zeros(3), 1.0)]),
+    (Dataset.from_tensor_slices, "takes arrays",
+     ["text", b"text", {"x": "text"}, ArraySpec((), np.int32)]),
+    (Dataset.from_generator, "without paren", [[1, 2], iter([1]), None]),
+    (lambda v: list(Dataset.from_generator(lambda: v)), "with `yield`", [3]),
+    (Dataset.from_source, "`from_source`", [iter([1]), 3, {1, 2}]),
+    (rx.data.TextLineDataset, "a path, a list of paths", [[], None, 5, ["a", 5]]),
+    (lambda v: rx.data.timeseries_dataset_from_array(np.arange(3), None, v),
+     "A window of time", [4]),
+    # batches
+    *((lambda v, m=method: getattr(numbers(), m)(v), f"`batch_size` {WHOLE} 1",
+       [0, -1, 2.0, "2", None]) for method in ("batch", "padded_batch", "rebatch")),
+    *((lambda v, m=method: list(m(Dataset.from_tensors(v))), "only batches",
+       [np.float32(1), (np.zeros(2), np.zeros(3)), "text", (1, [2])])
+      for method in (lambda ds: ds.unbatch(), lambda ds: ds.rebatch(2))),
+    (lambda v: numbers().batch(2).rebatch(v), f"{WHOLE} 1", [[], [2, 0], [1.5]]),
+    *((lambda v, a=name: numbers().window(**({"size": 2} | {a: v})),
+       f"`{name}` {WHOLE} 1", [0]) for name in ("size", "shift", "stride")),
+    (num_rows, "cut alike",
+     [np.float32(1), (np.zeros(2), np.zeros(3)), (), None, "text", (np.zeros(2), 1)]),
+    (lambda v: joined([np.zeros((1, 2)), v]), "one structure and one shape",
+     [np.zeros((1, 3)), np.zeros(1), (np.zeros((1, 2)),), {"x": np.zeros((1, 2))}]),
+    # functions of elements
+    (mapped, "one shape", [[[1], [1, 2]], [["a"], ["b", "c"]], [np.zeros(1), np.zeros(2)]]),
+    (lambda v: mapped((1, v)), "a list with int, str", [[1, "a"]]),
+    (lambda v: mapped((1, v)), "a list with NoneType, int", [[None, 1]]),
+    (lambda v: mapped((1, v)), "a list with dict", [[{}]]),
+    (lambda v: mapped((1, v)), "a list with bytes, str", [[b"", ""]]),
+    *((lambda v, m=method: getattr(numbers(), m)(v), f"`{method}` takes a function",
+       [3]) for method in ("map", "filter", "take_while", "flat_map", "interleave")),
+    (lambda v: numbers().scan(0, v), "`scan` takes a function", [None]),
+    (lambda v: numbers().map(abs, v), "`num_parallel_calls`", [0, -2, 1.5]),
+    (lambda v: Dataset.range(v).map(abs).element_spec, "from its first one", [0]),
+    (lambda v: list(numbers().scan(0, lambda s, x: v)), "returns a pair",
+     [1, (1, 2, 3), [1, 2], None]),
+    (lambda v: numbers().in_processes(*v), WHOLE, [(-1,), (2, 0), ("two",)]),
+    # several data sets
+    (Dataset.zip, "`zip` combines data sets",
+     [[Dataset.range(2)], (Dataset.range(2), None), 3, (3,)]),
+    (lambda v: Dataset.zip(*v), f"`number of data sets` {WHOLE} 1", [(), ((),), ({},)]),
+    *((lambda v, a=name: numbers().interleave(Dataset.range, **{a: v}),
+       f"`{name}` {WHOLE} 1", [0]) for name in ("cycle_length", "block_length")),
+    (lambda v: Dataset.sample_from_datasets(tens(), v), "Weights are non-negative",
+     [[1], [1, 2, -1], [0, 0, 0], [NAN] * 3, []]),
+    (Dataset.sample_from_datasets, "combines data sets", [[[1], [2]]]),
+    (Dataset.sample_from_datasets, "Weights are", [[]]),
+    (lambda v: Dataset.choose_from_datasets([Dataset.range(2)], v), "combines data sets", [[0, 1]]),
+    (lambda v: Dataset.choose_from_datasets(v, Dataset.range(2)), "`number of data sets`", [[]]),
+    (lambda v: numbers().concatenate(v), "combines data sets", [3, [1], None]),
+    # order, shards, positions, options
+    (lambda v: numbers().shard(3, v), "below the number of shards", [3, 4]),
+    (lambda v: numbers().shard(v, 0), "`num_shards`", [0, -1, 2.0]),
+    (lambda v: numbers().shard(2, v), "`index`", [-1, 0.5]),
+    (lambda v: numbers().repeat(v), f"`count` {WHOLE} -1", [-2, 2.5, "2"]),
+    (lambda v: numbers().shuffle(v), f"`buffer_size` {WHOLE} 1", [0, -1, 2.5]),
+    (lambda v: numbers().shuffle(3, seed=v), "`seed`", [-1, "a", 1.5]),
+    (lambda v: numbers().prefetch(v), f"`buffer_size` {WHOLE}", [-2, 1.5, "2"]),
+    (lambda v: iter(numbers()).set_state(v), "what `get_state` gave",
+     [None, 3, {"epoch": 1}, {"epoch": 0, "position": 1, "more": 2}]),
+    (lambda v: numbers().with_options(v), "takes `rx.data.Options`",
+     [None, {"deterministic": False}, rx.data.AutoShardPolicy.OFF]),
+    (lambda v: set_option(Options().experimental_distribute, "auto_shard_policy", v),
+     "who reads what", ["FILES", 9, None]),
+    # formats
+    (lambda v: CsvFormat([int], field_delim=v), "one character", ["", ",,", '"', "\n"]),
+    (lambda v: CsvFormat([int], select_cols=v), "Each selected column", [[0, 1]]),
+    (lambda v: CsvFormat([np.int32, np.float32], select_cols=v), "increasing order",
+     [[1, 0], [0, 0], [-1, 0]]),
+    (ParquetFormat, "a list of names", [[], "x"]),
+    (TextFormat, "None, 'GZIP' or 'ZLIB'", ["gzip", "BZ2", 1]),
+    (lambda v: parse(v, {"x": VarLenFeature(int)}), "is bytes",
+     ["text", [b""], np.array([b""], object), None]),
+    *((make, "int64, float32 or bytes", [str, np.int32, np.float64, object, bool])
+      for make in (VarLenFeature, lambda dtype: FixedLenFeature((), dtype))),
+    (lambda v: FixedLenFeature(v, int), "a known shape", [(None, 2), (-1,), (1.5,)]),
+    (lambda v: FixedLenFeature((3,), int, v), "has the shape", [5, [1, 2], [[1, 2, 3, 4]]]),
+]  # fmt: on
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "value"),
+    [(call, word, value) for call, word, values in REFUSED for value in values],
+)
+def test_refused(call, word, value):
+    with pytest.raises(UsageError, match=word):
+        call(value)
