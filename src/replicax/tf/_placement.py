@@ -90,8 +90,9 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
     return contextlib.nullcontext()
 
 
-def group(*inputs: Any, name: str | None = None) -> None:
+def group(*inputs: Any, **kwargs: Any) -> None:
     """Nothing: what is written is run."""
+    del inputs, kwargs
 
 
 def no_op(name: str | None = None) -> None:
