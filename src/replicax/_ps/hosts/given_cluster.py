@@ -151,16 +151,19 @@ class GivenCluster:
         return at_place(f"tcp://{address}", place)
 
     def _part(self, role: str, index: int) -> None:
+        began = time.monotonic()
         try:
             say_goodbye(self._address(role, index), self.secret, timeout=_SECONDS_TO_PART)
         except Exception as error:  # it is gone, or stands still, or is no member: it is not ours
-            _log.warning(
-                "The %s %d does not know that its cluster is closed: no answer at %s.",
+            stands_still = time.monotonic() - began >= _SECONDS_TO_PART
+            _log.log(
+                logging.WARNING if stands_still else logging.INFO,
+                "The %s %d has not heard that its cluster is closed: %s at %s.",
                 JOBS[role],
                 index,
+                "it does not answer" if stands_still else error,
                 self._spec.task_address(JOBS[role], index),
             )
-            _log.debug("No goodbye.", exc_info=error)
 
 
 def check_spec(spec: ClusterSpec) -> None:
