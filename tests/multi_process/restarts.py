@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 import replicax as rx
+from replicax._core import progress
 
 EPOCHS, BATCH = 3, 4  # of 28 rows: 7 steps in each epoch
 SAMPLE = np.random.default_rng(1)
@@ -164,7 +165,7 @@ def by_keras(strategy, folder):
 
 
 def told(folder):
-    """SIGTERM to one worker by `--chaos`, in the second epoch of a pipeline, and of files."""
+    """SIGTERM to one worker, in the second epoch of a pipeline, and of files."""
     strategy = rx.MultiWorkerMirroredStrategy()
     options = {"pipeline": {"exit_fn": leave}, "files": {}}
     for kind in options:
@@ -244,5 +245,20 @@ def saves(strategy, folder):
     note(folder, "saved", [*before, float(np.mean(value))])
 
 
+def make_faults(folder):
+    """Signals to this process, each before a step, and once over all restarts."""
+
+    def begin(step):
+        for fault in os.environ.get("FAULTS", "").split():
+            name, worker, when = fault.split(":")
+            made = folder / f"made-{fault}"
+            if (int(worker), int(when)) == (jax.process_index(), step) and not made.exists():
+                made.touch()
+                os.kill(os.getpid(), signal.Signals[name])
+
+    progress.listen(begin)
+
+
 if __name__ == "__main__":
+    make_faults(Path(sys.argv[2]))
     globals()[sys.argv[1]](Path(sys.argv[2]))

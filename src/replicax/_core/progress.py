@@ -1,7 +1,7 @@
 """How far this process has come: the number of its steps, and who wants to hear of them.
 
-The engine counts here; the watchdog reads, faults on purpose and preemption listen. What is done
-with the numbers is elsewhere: `_control`, `launch`, `experimental`.
+The engine counts here; the watchdog reads, preemption listens. What is done with the numbers
+is elsewhere: `_control`, `experimental`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from replicax.launch._culprit import tell
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from replicax.launch._chaos import Timetable
     from replicax.launch._plan import ProcessPlan
     from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
@@ -25,7 +23,6 @@ def run_attempts(
     max_restarts: int,
     sink: Sink,
     signals: Signals,
-    timetable: Timetable,
     rules: Rules,
 ) -> Outcome:
     """Run workers to their end, again after a failure; never again after a signal to us.
@@ -36,23 +33,15 @@ def run_attempts(
         max_restarts: How many times they are started again.
         sink: Where their output goes.
         signals: What ends all.
-        timetable: What else happens to them.
         rules: What holds for all of them.
     """
     outcome = Outcome()
     for restart in range(max_restarts + 1):
         with cluster(restart) as plans:
-            ordered = [
-                replace(plan, env={**plan.env, **timetable.orders(plan.task)}) for plan in plans
-            ]
-            outcome = supervise(
-                ordered, sink=sink, signals=signals, timetable=timetable, rules=rules
-            )
+            outcome = supervise(plans, sink=sink, signals=signals, rules=rules)
         if not outcome.failure or outcome.timed_out or signals.received or sink.is_broken():
             break
         if restart < max_restarts:
             say(sink, tell(outcome.failure))
             say(sink, f"starting all workers again, restart {restart + 1} of {max_restarts}")
-    for text in timetable.missed:
-        say(sink, f"chaos: {text} has not happened: all workers had ended")
     return outcome

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
 from replicax.launch._attempts import run_attempts
-from replicax.launch._chaos import Timetable
 from replicax.launch._payload import is_name, load_results, save_call
 from replicax.launch._plan import Program, Surroundings
 from replicax.launch._rules import Grace, Rules, Signals
@@ -105,7 +104,6 @@ def _run(
             max_restarts=max_restarts,
             sink=Notebook(),
             signals=signals,
-            timetable=Timetable([]),
             rules=Rules(grace=Grace(), deadline=deadline),
         )
     _raise_for(outcome, timeout)

@@ -3,7 +3,7 @@
 Run by file name, with a Python file, or with `-m` and a module, and their arguments. JAX can join
 a cluster only before it is used, and the program may use it early. So the worker joins as soon as
 the program has imported JAX, before it goes on; a program that never does pays nothing. Joining
-is in `_mesh/processes.py`, faults at a step in `_steps.py`: neither is loaded before it is needed.
+is in `_mesh/processes.py`, which is not loaded before it is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ else:
 
 _JOIN = "replicax._mesh.processes", "join_from_environment"
 _ENDING = "replicax._control._ending"
-_STRIKE = "replicax.launch._steps", "listen"
 
 
 def main(arguments: list[str]) -> None:
@@ -37,8 +36,6 @@ def main(arguments: list[str]) -> None:
         del sys.path[0]  # the folder of this file
     if os.environ.get("RX_JOIN") != "0":
         after_import("jax", partial(_call_here, os.getpid(), *_JOIN))
-    if os.environ.get("RX_CHAOS"):
-        after_import("replicax._core.progress", partial(_call_here, os.getpid(), *_STRIKE))
     is_module = arguments[0] == "-m"
     run(arguments[is_module], arguments[is_module + 1 :], is_module=is_module)
 

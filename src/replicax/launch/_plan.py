@@ -18,7 +18,6 @@ from replicax._core.env import (
 )
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, TFConfig
-from replicax.launch._chaos import RX_CHAOS, RX_CHAOS_LOG
 from replicax.launch._devices import device_variables
 
 if TYPE_CHECKING:
@@ -77,14 +76,12 @@ class Surroundings:
         environ: What they inherit.
         devices_per_worker: How many devices the CPU looks like in each; None leaves it as it is.
         cores: The cores of this machine.
-        counts_steps: Whether faults at a step happen to them.
         extra: Variables that come last and win.
     """
 
     environ: Mapping[str, str]
     devices_per_worker: int | None = None
     cores: int = 1
-    counts_steps: bool = False
     extra: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -135,8 +132,7 @@ def plan(
     """
     spec = ClusterSpec({"worker": list(addresses)})
     common = _environment(surroundings, restart)
-    alone = len(addresses) == 1 and not surroundings.counts_steps
-    argv = program.argv if alone else program.argv_inside
+    argv = program.argv if len(addresses) == 1 else program.argv_inside
     return [
         ProcessPlan(
             task,
@@ -174,14 +170,13 @@ def plan_parameter_servers(
     of_servers = _environment(replace(surroundings, devices_per_worker=None), restart)
     environ = surroundings.environ
     tuning = tuning_for_child(cpu_tuning_parts(environ), environ)
-    argv = program.argv_inside if surroundings.counts_steps else program.argv
     plans: list[ProcessPlan] = []
     for task in sorted(spec.tasks, key=lambda task: JOBS.index(task.job)):
         env = of_servers if task.job == "ps" else common
         if task.job != "chief":
             env = {**tuning, **env}
         env = {**env, TF_CONFIG: TFConfig(spec, task).to_json(), **surroundings.extra}
-        plans.append(ProcessPlan(task, argv, env))
+        plans.append(ProcessPlan(task, program.argv, env))
     return plans
 
 
@@ -220,8 +215,6 @@ def _environment(surroundings: Surroundings, restart: int) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         RX_RESTART: str(restart),
     }
-    for name in (RX_CHAOS, RX_CHAOS_LOG):  # of a launcher around this one
-        env.pop(name, None)
     if surroundings.devices_per_worker:
         env |= device_variables(surroundings.devices_per_worker, surroundings.cores)
     return env

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import describe_exit
-from replicax.launch._chaos import RX_CHAOS, RX_CHAOS_LOG
 from replicax.launch._plan import RX_RESTART
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ class Revivals:
         if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
             return None
         self._counts[plan.task] += 1
-        env = {name: value for name, value in plan.env.items() if name not in _FAULTS}
-        return replace(plan, env={**env, RX_RESTART: str(int(plan.env[RX_RESTART]) + 1)})
+        restart = str(int(plan.env[RX_RESTART]) + 1)
+        return replace(plan, env={**plan.env, RX_RESTART: restart})
 
     def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
         """What to say of one that is started again."""
@@ -55,6 +54,3 @@ class Revivals:
             f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
             f"starting it again, restart {self._counts[plan.task]} of {self._most}"
         )
-
-
-_FAULTS = (RX_CHAOS, RX_CHAOS_LOG)  # those that are still to come are told anew

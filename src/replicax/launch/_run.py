@@ -16,7 +16,6 @@ from replicax._core.env import RX_CLUSTER_SECRET, RX_CLUSTER_SECRET_FILE
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
 from replicax.launch._attempts import run_attempts
-from replicax.launch._chaos import Timetable, check_targets, parse_chaos
 from replicax.launch._culprit import tell
 from replicax.launch._hosts import addresses, parse_hosts, this_host
 from replicax.launch._plan import (
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from replicax.cluster_resolver import ClusterResolver
-    from replicax.launch._chaos import Fault
     from replicax.launch._hosts import Host
     from replicax.launch._plan import ProcessPlan
     from replicax.launch._rules import Outcome
@@ -66,7 +64,6 @@ class Request:
     max_restarts: int | None = None
     grace: float | None = None
     prefix: bool = True
-    chaos: str | None = None
 
     @property
     def program(self) -> Program:
@@ -112,44 +109,35 @@ def _run(
     signals: Signals,
 ) -> Outcome:
     check_program(request.program)
-    faults = parse_chaos(request.chaos) if request.chaos else []
     surroundings = Surroundings(
         environ,
         request.devices_per_worker,
         cores=os.cpu_count() or 1,
-        counts_steps=any(fault.step for fault in faults),
         extra=dict(map(parse_variable, request.env)),
     )
     resolver = None if request.workers or request.hosts or request.ps else detect(environ)
     if request.ps:
         here = _parameter_servers(request, surroundings)
-        check_targets(faults, here.tasks)
     elif resolver:
         here = _joined(request, resolver, surroundings, sink)
     elif request.hosts:
-        here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, faults, sink)
+        here = _of_hosts(request, parse_hosts(request.hosts), typed, surroundings, sink)
     else:
-        workers = request.workers or 1
-        here = local_cluster(request.program, workers, surroundings)
-        check_targets(faults, here.tasks)
+        here = local_cluster(request.program, request.workers or 1, surroundings)
     grace = Grace() if request.grace is None else Grace(request.grace, request.grace)
-    # On other machines, the same command does what is meant for their workers.
-    own = [fault for fault in faults if fault.task is None or fault.task in here.tasks]
-    with Timetable.with_log(own) as timetable:
-        return run_attempts(
-            here.cluster,
-            max_restarts=request.max_restarts or 0,
-            sink=sink,
-            signals=signals,
-            timetable=timetable,
-            rules=Rules(
-                grace=grace,
-                prefix=request.prefix,
-                captures=not resolver,
-                leader=here.leader,
-                revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
-            ),
-        )
+    return run_attempts(
+        here.cluster,
+        max_restarts=request.max_restarts or 0,
+        sink=sink,
+        signals=signals,
+        rules=Rules(
+            grace=grace,
+            prefix=request.prefix,
+            captures=not resolver,
+            leader=here.leader,
+            revivals=REVIVALS if request.max_restarts is None else request.max_restarts,
+        ),
+    )
 
 
 def check_program(program: Program) -> None:
@@ -227,12 +215,10 @@ def _of_hosts(
     hosts: Sequence[Host],
     typed: Sequence[str],
     surroundings: Surroundings,
-    faults: Sequence[Fault],
     sink: Sink,
 ) -> Here:
     """The workers of this machine in a cluster of several."""
     listening = addresses(hosts, request.workers or len(hosts))
-    check_targets(faults, [Task("worker", index) for index in range(len(listening))])
     own = this_host(hosts)
     each = len(listening) // len(hosts)
     here = range(own * each, (own + 1) * each)

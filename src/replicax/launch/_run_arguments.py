@@ -30,7 +30,6 @@ examples:
   replicax run --hosts node1,node2 train.py        (type it on both)
   replicax run --workers 2 --ps 1 train.py         (and a chief)
   srun --ntasks 8 replicax run train.py
-  replicax run --workers 2 --chaos kill:worker1@5s,stop:worker0@8s:20s train.py
 
 exit code: 0 if every worker ends with 0; else that of the worker that failed, 128 and the number
 of the signal if one ended it; 42 if one was preempted and no restart is left; 130 after Ctrl-C,
@@ -113,12 +112,6 @@ def _add_behaviour(behaviour: Options) -> None:
         dest="prefix",
         action="store_false",
         help="print the workers' lines without [worker 0] in front",
-    )
-    behaviour.add_argument(
-        "--chaos",
-        metavar="FAULTS",
-        help="faults on purpose: kill:worker1@5s, stop:worker0@8s:20s (for 20 seconds), "
-        "term:worker0@9s, preempt@9s (term for all); @step50 is at the worker's 50th step",
     )
 
 

@@ -10,7 +10,6 @@ import select
 import signal
 import time
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from replicax.launch._culprit import choose_culprit
@@ -22,7 +21,6 @@ from replicax.launch._worker import Watcher, Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from replicax.launch._chaos import Timetable
     from replicax.launch._plan import ProcessPlan
     from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
@@ -35,7 +33,6 @@ def supervise(
     *,
     sink: Sink,
     signals: Signals,
-    timetable: Timetable,
     rules: Rules,
 ) -> Outcome:
     """Start workers and stay with them until none is left.
@@ -44,7 +41,6 @@ def supervise(
         plans: The workers.
         sink: Where their output goes.
         signals: What ends all before its time.
-        timetable: What else happens to them.
         rules: What holds for all of them.
     """
     with ExitStack() as cleanup:
@@ -54,7 +50,7 @@ def supervise(
             worker = Worker.start(plan, watcher, captures=rules.captures)
             return cleanup.enter_context(closing(worker))
 
-        supervision = _Supervision(start, sink, signals, timetable, rules)
+        supervision = _Supervision(start, sink, signals, rules)
         for plan in plans:
             supervision.add(plan)
         return supervision.run()
@@ -69,14 +65,12 @@ class _Supervision:
         start: Callable[[ProcessPlan], Worker],
         sink: Sink,
         signals: Signals,
-        timetable: Timetable,
         rules: Rules,
     ) -> None:
         self._start = start
         self._workers: list[Worker] = []
         self._sink = sink
         self._signals = signals
-        self._timetable = timetable
         self._rules = rules
         self._prefixes: dict[Worker, dict[int, bytes]] = {}
         self._revivals = Revivals(rules.leader, rules.revivals)
@@ -105,8 +99,6 @@ class _Supervision:
             self._obey_signals()  # first: what ends us may have been sent to the workers, too
             self._look_at_workers(now, printing)
             self._keep_time(now)
-            self._make_chaos(now)
-        self._tell_noted(time.monotonic())
         failure = self._culprit.failure() if self._culprit else None
         return Outcome(failure, self._signum, self._timed_out)
 
@@ -165,8 +157,7 @@ class _Supervision:
         if plan is None:
             return False
         say(self._sink, self._revivals.tell(worker.failure(), worker.plan))
-        self._tell_noted(now)
-        self.add(replace(plan, env={**plan.env, **self._timetable.orders(plan.task)}))
+        self.add(plan)
         return True
 
     def _obey_signals(self) -> None:
@@ -184,20 +175,6 @@ class _Supervision:
         if now >= self._rules.deadline and not self._is_ending:
             self._timed_out = True
             self._end_all(signal.SIGTERM, self._rules.grace.after_failure)
-
-    def _make_chaos(self, now: float) -> None:
-        self._tell_noted(now)
-        for blow in self._timetable.take_due(now):
-            hit = [w for w in self._workers if blow.task in (None, w.plan.task)]
-            running = [worker for worker in hit if worker.returncode is None]
-            say(self._sink, f"chaos: {blow.text}" + ("" if running else ", but it has ended"))
-            for worker in running:
-                worker.signal(blow.signum)
-
-    def _tell_noted(self, now: float) -> None:
-        """Tell of the faults at a step, which workers make themselves."""
-        for text in self._timetable.take_noted(now):
-            say(self._sink, f"chaos: {text}")
 
     def _end_all(self, signum: int, grace: float) -> None:
         now = time.monotonic()

@@ -6,7 +6,7 @@ import json
 import sys
 
 from replicax.cluster_resolver import ClusterSpec, Task
-from replicax.launch import _inside, _run
+from replicax.launch import _run
 from replicax.launch._cli import main
 from replicax.launch._plan import Program, Surroundings, plan_parameter_servers
 
@@ -78,10 +78,6 @@ def test_members_keep_their_memory_unless_somebody_says_otherwise():
     assert not any("GLIBC_TUNABLES" in env for env in stock.values())
     own = environments(environ={"GLIBC_TUNABLES": "mine"})
     assert {env["GLIBC_TUNABLES"] for env in own.values()} == {"mine"}
-
-
-def test_those_that_count_steps_are_run_from_within():
-    assert {planned.argv[1] for planned in plans(counts_steps=True)} == {_inside.__file__}
 
 
 def test_without_a_number_there_is_one_worker(monkeypatch):

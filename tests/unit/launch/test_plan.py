@@ -87,16 +87,6 @@ def test_the_count_of_restarts_is_told():
     assert planned.env["RX_RESTART"] == "2"
 
 
-def test_a_worker_that_counts_steps_is_run_from_within():
-    (planned,) = plan(TRAIN, ["a:1"], [0], surroundings=Surroundings({}, counts_steps=True))
-    assert planned.argv == TRAIN.argv_inside
-
-
-def test_faults_of_an_outer_launcher_are_not_told():
-    outer = {"RX_CHAOS": "kill:worker0@step5", "RX_CHAOS_LOG": "log"}
-    assert not outer.keys() & environment(environ=outer).keys()
-
-
 def test_what_is_asked_for_wins():
     extra = {"KERAS_BACKEND": "numpy", "TF_CONFIG": "{}", "NPROC": "1"}
     env = environment(environ={"NPROC": "7"}, devices_per_worker=2, extra=extra)

@@ -268,74 +268,6 @@ def test_ctrl_c_never_restarts(launch, script, tmp_path):
     assert "again" not in "".join(err)
 
 
-def test_chaos_at_a_time_comes_once(launch, script):
-    path = script("import os, time; time.sleep(60 if os.environ['RX_RESTART'] == '0' else 0)")
-    options = ("--workers", "2", "--max-restarts", "1", "--chaos", "kill:worker1@0.3s")
-    code, _, err = outcome(launch(*options, path))
-    assert code == 0
-    assert "replicax: chaos: kill:worker1@0.3s" in err
-    assert "signal 9 (SIGKILL: kill -9, or memory ran out) from worker 1" in "".join(err)
-
-
-STEPS = """
-import json, os, signal, sys, time
-from replicax._core import progress
-for number in (signal.SIGTERM, signal.SIGCONT):
-    signal.signal(number, lambda number, frame: print("heard", signal.Signals(number).name))
-me, restart = json.loads(os.environ["TF_CONFIG"])["task"]["index"], os.environ["RX_RESTART"]
-for _ in range(4):
-    step = progress.begin_step("test")
-    print(f"restart {restart}, step {step}")
-"""
-
-
-def test_chaos_at_a_step_comes_once_over_all_restarts(launch, script):
-    faults = "kill:worker0@step3,term:worker0@step2,term:worker0@step9"
-    code, out, err = outcome(launch("--max-restarts", "2", "--chaos", faults, script(STEPS)))
-    assert code == 0
-    assert [line.removeprefix("[worker 0] ") for line in out] == [
-        "restart 0, step 1",
-        "heard SIGTERM",
-        "restart 0, step 2",
-        *(f"restart 1, step {step}" for step in range(1, 5)),
-    ]
-    assert [line for line in err if "chaos" in line] == [
-        "replicax: chaos: term:worker0@step2",
-        "replicax: chaos: kill:worker0@step3",
-        "replicax: chaos: term:worker0@step9 has not happened: all workers had ended",
-    ]
-
-
-def test_chaos_at_a_step_is_for_the_worker_it_names(launch, script):
-    faults = "stop:worker1@step2:1s,preempt@step4"
-    code, out, err = outcome(launch("--workers", "2", "--chaos", faults, script(STEPS)))
-    assert code == 0
-    steps = [f"restart 0, step {step}" for step in (1, 2, 3, 4)]
-    heard = (
-        [*steps[:3], "heard SIGTERM", steps[3]],
-        [
-            steps[0],
-            "heard SIGCONT",
-            *steps[1:3],
-            "heard SIGTERM",
-            steps[3],
-        ],
-    )
-    for index, expected in enumerate(heard):
-        own = f"[worker {index}] "
-        assert [line.removeprefix(own) for line in out if line.startswith(own)] == expected
-    assert sorted(line.partition("chaos: ")[2] for line in err) == [
-        "end of stop:worker1@step2:1s",
-        "preempt@step4",
-        "stop:worker1@step2:1s",
-    ]
-
-
-def test_chaos_that_comes_too_late_is_told(launch, script):
-    _, _, err = outcome(launch("--chaos", "kill:worker0@50s", script("")))
-    assert err == ["replicax: chaos: kill:worker0@50s has not happened: all workers had ended"]
-
-
 def test_a_described_cluster_is_joined(launch, script):
     path = script("import os, sys; print(os.environ['TF_CONFIG'], sys.stdin.read())")
     config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'
@@ -384,8 +316,6 @@ def test_of_several_hosts_the_own_workers_are_started(launch, script):
     [
         (["nowhere.py"], "The program to run is a Python file. Received: 'nowhere.py'."),
         (["--env", "x", "-m", "m"], "A variable of the environment is NAME=VALUE."),
-        (["--chaos", "x", "-m", "m"], "A fault is ACTION:WORKER@WHEN."),
-        (["--chaos", "kill:worker1@1s", "-m", "m"], "but there is no worker 1."),
         (["--hosts", "a b", "-m", "m"], "Hosts are names or addresses"),
         (["--hosts", "192.0.2.1", "-m", "m"], "One of the hosts must be this machine."),
     ],

@@ -14,7 +14,6 @@ import pytest
 
 from replicax.cluster_resolver import Task
 from replicax.launch import _rules, _supervise
-from replicax.launch._chaos import Timetable, parse_chaos
 from replicax.launch._plan import ProcessPlan
 from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._stream import ERR, OUT
@@ -103,7 +102,7 @@ class Sink:
 def start(tmp_path):
     """Supervise a worker for each program, in one or several parts; give outcome and sink."""
 
-    def start(*programs, sink=None, signals=None, chaos="", grace=QUICK, **rules):
+    def start(*programs, sink=None, signals=None, grace=QUICK, **rules):
         sink, signals = sink or Sink(), signals or Signals()
         plans = [
             ProcessPlan(
@@ -118,7 +117,6 @@ def start(tmp_path):
                 plans,
                 sink=sink,
                 signals=signals,
-                timetable=Timetable(parse_chaos(chaos) if chaos else []),
                 rules=Rules(grace, **rules),
             )
         return outcome, sink
@@ -376,48 +374,11 @@ def test_outside_the_main_thread_signals_are_left_alone(start):
     assert outcomes == [["[worker 0] a"]]
 
 
-def test_chaos_kills_a_worker(start):
-    outcome, sink = start((HERE, SLEEP), (HERE, SLEEP), chaos="kill:worker1@0.3s")
-    assert (outcome.failure.rank, outcome.failure.returncode) == (1, -signal.SIGKILL)
-    assert sink.err == ["replicax: chaos: kill:worker1@0.3s"]
-
-
-def test_chaos_stops_a_worker_for_a_while(start, tmp_path):
-    goes_on = TIDY.replace("SIGHUP", "SIGCONT")
-    wait = partial(wait_for_pids, tmp_path, 1)
-    outcome, sink = start(
-        (goes_on, HERE, SLEEP), sink=Sink(wait=wait), chaos="stop:worker0@0.1s:0.5s"
-    )
-    assert outcome.failure is None
-    assert sink.out == ["[worker 0] heard SIGCONT"]
-    assert [line.rpartition("chaos: ")[2] for line in sink.err] == [
-        "stop:worker0@0.1s:0.5s",
-        "end of stop:worker0@0.1s:0.5s",
-    ]
-
-
 def test_a_stopped_worker_can_be_ended(start):
     stops = "os.kill(int(next(pathlib.Path(os.environ['DIR']).glob('pid-*')).name[4:]), 19)"
     programs = (TIDY, HERE, SLEEP), (AWAIT_IT, stops, FAIL)
     _, sink = start(*programs, grace=Grace(20, 20))
     assert sink.out == ["[worker 0] heard SIGTERM"]
-
-
-def test_chaos_announces_a_preemption_to_all(start, tmp_path):
-    wait = partial(wait_for_pids, tmp_path, 2)
-    outcome, sink = start(*[(TIDY, HERE, SLEEP)] * 2, sink=Sink(wait=wait), chaos="preempt@0.1s")
-    assert outcome.failure is None
-    assert sorted(sink.out) == ["[worker 0] heard SIGTERM", "[worker 1] heard SIGTERM"]
-
-
-def test_chaos_for_a_worker_that_has_ended_is_told(start, tmp_path):
-    sink = Sink(wait=partial(await_the_end, tmp_path, 1))
-    faults = "kill:worker0@0.1s,kill:worker1@0.2s"
-    start(HERE, SLEEP, sink=sink, chaos=faults)
-    assert sink.err == [
-        "replicax: chaos: kill:worker0@0.1s, but it has ended",
-        "replicax: chaos: kill:worker1@0.2s",
-    ]
 
 
 def test_without_capture_workers_have_our_streams(start, capfd):
@@ -447,7 +408,6 @@ def test_a_program_that_is_not_there_is_named():
         [ProcessPlan(Task("worker", 0), ("/no/such/program",), {})],
         sink=sink,
         signals=Signals(),
-        timetable=Timetable([]),
         rules=Rules(),
     )
     assert outcome.failure.returncode == 127
