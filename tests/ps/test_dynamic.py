@@ -200,7 +200,7 @@ def test_a_plain_model_answers_the_same(strategy, tmp_path):
 
 def test_bounds_are_kept_on_all_servers_together(strategy):
     with strategy.scope():
-        table = rx.layers.DynamicTable(WIDTH, max_rows=32, resident_rows=8, time_to_live=1000)
+        table = rx.layers.DynamicTable(WIDTH, max_rows=32, resident_rows=8)
         table.build(None)
     optimizer = keras.optimizers.SGD(1.0)
 

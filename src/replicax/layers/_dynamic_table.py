@@ -25,9 +25,9 @@ class DynamicTable(keras.layers.Layer):
     optimizer works row by row, and leaves alone what is not named: SGD, Adagrad, Adam and Ftrl
     in NumPy, any other Keras optimizer that treats each row by itself as compiled code.
 
-    If there is a bound, `max_rows` or `time_to_live`, an id may lose its row; seen again, it
-    begins anew. Rows that were used least often lose theirs first, of equals those not used for
-    longest; old uses count less and less.
+    If there is a bound, `max_rows`, an id may lose its row; seen again, it begins anew. Rows that
+    were used least often lose theirs first, of equals those not used for longest; old uses count
+    less and less.
 
     Ids of 64 bits arrive whole where they stand in the data, cut out and reshaped at most, also
     if Keras' input says `int32`, which is all that JAX has. Ids that the model computes have 32
@@ -52,7 +52,6 @@ class DynamicTable(keras.layers.Layer):
             None if all are ids.
         max_rows: How many ids have a row at most, on all servers together; more than a batch has.
             None for any number.
-        time_to_live: After how many updates without a use an id loses its row; None for never.
         resident_rows: How many rows are in memory at most, on all servers together, the others in
             files of the servers. None for all.
         seed: Chooses among the initial rows.
@@ -87,7 +86,6 @@ class DynamicTable(keras.layers.Layer):
         padding_value: int | None = NO_ID,
         *,
         max_rows: int | None = None,
-        time_to_live: int | None = None,
         resident_rows: int | None = None,
         seed: int = 0,
         **kwargs: Any,
@@ -99,8 +97,7 @@ class DynamicTable(keras.layers.Layer):
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.combiner, self.padding_value = combiner, padding_value
-        self.max_rows, self.time_to_live = max_rows, time_to_live
-        self.resident_rows, self.seed = resident_rows, seed
+        self.max_rows, self.resident_rows, self.seed = max_rows, resident_rows, seed
         if combiner is not None and padding_value is None:
             raise UsageError(
                 "Several ids per example are filled up to one shape. Received: "
@@ -117,7 +114,6 @@ class DynamicTable(keras.layers.Layer):
             _plain_config(self.embeddings_initializer),
             seed=self.seed,
             max_rows=self.max_rows,
-            time_to_live=self.time_to_live,
             resident_rows=self.resident_rows,
         )
         self.embeddings = place_table(
@@ -195,7 +191,6 @@ class DynamicTable(keras.layers.Layer):
             "combiner": self.combiner,
             "padding_value": self.padding_value,
             "max_rows": self.max_rows,
-            "time_to_live": self.time_to_live,
             "resident_rows": self.resident_rows,
             "seed": self.seed,
         }

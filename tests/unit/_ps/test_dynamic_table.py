@@ -131,25 +131,6 @@ def test_a_row_given_to_another_id_has_new_slots():
     assert contents(table)[2][1] == pytest.approx([0.1] * DIM)
 
 
-def test_ids_that_are_not_used_expire():
-    table = make(time_to_live=4)
-    table.gather(ids(1, 2))
-    for _ in range(8):
-        train(table, [3])
-        table.gather(ids(2))
-    assert known(table, 1, 2, 3) == [False, True, True]
-    assert table.evict_expired() == 0
-
-
-def test_expired_ids_can_be_removed_at_any_time():
-    table = make(time_to_live=100)
-    table.gather(ids(1, 2))
-    for _ in range(124):
-        train(table, [2])  # which is a use, too
-    assert table.evict_expired() == 1
-    assert known(table, 1, 2) == [False, True]
-
-
 def test_ids_can_be_removed():
     table = make()
     table.gather(ids(1, 2, 3))
@@ -157,7 +138,7 @@ def test_ids_can_be_removed():
     assert known(table, 1, 2, 3) == [False, True, False]
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}, {"time_to_live": 6}])
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}])
 def test_rows_on_disk_are_those_in_memory(settings):
     resident, spilled = make(**settings), make(**settings, resident_rows=8)
     random = np.random.default_rng(0)
@@ -170,7 +151,7 @@ def test_rows_on_disk_are_those_in_memory(settings):
     spilled.close()
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}, {"time_to_live": 6}])
+@pytest.mark.parametrize("settings", [{}, {"max_rows": 60}])
 def test_a_snapshot_and_its_increments_restore_the_table(settings):
     table, again = make(**settings), make(**settings)
     again.gather(ids(5000))  # what was there before is gone
@@ -280,7 +261,6 @@ def test_a_call_must_fit():
     assert known(table, 1) == [True]
 
 
-@pytest.mark.parametrize("name", ["max_rows", "time_to_live"])
-def test_bounds_are_positive(name):
+def test_the_bound_is_positive():
     with pytest.raises(UsageError, match="of a dynamic table must be positive. Received: "):
-        DynamicTableSpec((DIM,), **{name: 0})
+        DynamicTableSpec((DIM,), max_rows=0)

@@ -9,8 +9,8 @@ from replicax._ps.tables.usage import Usage
 ROWS = np.arange(4)
 
 
-def used(times, last=(0, 0, 0, 0), **settings):
-    usage = Usage(**settings)
+def used(times, last=(0, 0, 0, 0)):
+    usage = Usage()
     usage.grow(4)
     usage.write(ROWS, np.array(times), np.array(last))
     return usage
@@ -44,15 +44,3 @@ def test_a_use_is_counted_once_per_call():
     usage.begin(np.array([1]), now=8)
     counts, last_use = usage.read(ROWS)
     assert (counts.tolist(), last_use.tolist()) == ([0, 0, 1, 0], [0, 8, 7, 0])
-
-
-def test_rows_expire_when_they_were_not_used_for_their_time_to_live():
-    usage = used([9, 9, 9, 9], last=[0, 9, 10, 20], time_to_live=10)
-    assert usage.expired(ROWS, now=20).tolist() == [0, 1]
-    assert used([0, 0, 0, 0]).expired(ROWS, now=99).tolist() == []
-
-
-def test_it_is_time_to_check_four_times_in_a_life():
-    usage = used([0, 0, 0, 0], time_to_live=8)
-    assert [now for now in range(9) if usage.time_to_check(now)] == [0, 2, 4, 6, 8]
-    assert not used([0, 0, 0, 0]).time_to_check(10**9)

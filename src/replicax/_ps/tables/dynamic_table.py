@@ -38,7 +38,6 @@ class DynamicTableSpec:
         seed: Chooses among the initial rows.
         max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
             None for any number: rows are then copied now and then, as they grow more.
-        time_to_live: After how many updates without a use an id loses its row; None for never.
         resident_rows: How many rows are in memory at most, the others on disk; None for all.
         directory: Where on disk.
     """
@@ -49,18 +48,16 @@ class DynamicTableSpec:
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     max_rows: int | None = None
-    time_to_live: int | None = None
     resident_rows: int | None = None
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "time_to_live"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(
-                    f"`{name}` of a dynamic table must be positive. Received: {name}={value}. No "
-                    "id could keep a row until it is updated. Leave it out for no bound."
-                )
+        if self.max_rows is not None and self.max_rows < 1:
+            raise UsageError(
+                "`max_rows` of a dynamic table must be positive. Received: "
+                f"max_rows={self.max_rows}. No id could keep a row until it is updated. Leave it "
+                "out for no bound."
+            )
 
 
 @final
@@ -91,7 +88,7 @@ class DynamicTable:
             store = SpilledRows(values, rows, spec.resident_rows, spec.directory)
         self.table = Table(store, values)
         self._vocabulary = Vocabulary()
-        self._usage = Usage(spec.time_to_live)
+        self._usage = Usage()
         self._removals = Removals()
         self.evictions = self.created = self.hits = 0
 
@@ -162,11 +159,6 @@ class DynamicTable:
         rows = self._rows(np.ascontiguousarray(ids, np.int64), count=False)
         self.table.update(rows, gradients, apply, step=step, rowwise=rowwise)
 
-    def evict_expired(self) -> int:
-        """Take the rows of ids that were not used for their time to live; returns how many."""
-        used = self._vocabulary.used_rows()
-        return self._evict(self._usage.expired(used, self.table.step))
-
     def remove(self, ids: np.ndarray) -> int:
         """Take the rows of ids that have one; returns how many."""
         rows = self._vocabulary.find(np.unique(np.asarray(ids, np.int64)))
@@ -229,8 +221,6 @@ class DynamicTable:
 
     def _rows(self, ids: np.ndarray, *, count: bool = True) -> np.ndarray:
         """The rows of ids, given to those that have none."""
-        if self._usage.time_to_check(self.table.step):
-            self.evict_expired()
         rows = self._vocabulary.find(ids)
         unknown = rows < 0
         self.hits += (len(ids) - int(unknown.sum())) * int(count)
@@ -259,11 +249,7 @@ class DynamicTable:
             )
         others = self._vocabulary.used_rows(without=needed)
         excess = max(len(self) + count - most, min(most // _GIVEN_UP_AT_ONCE, len(others)))
-        self._evict(self._usage.least_used(others, excess, self.table.step))
-
-    def _evict(self, rows: np.ndarray) -> int:
-        self.evictions += len(rows)
-        return self._remove(rows)
+        self.evictions += self._remove(self._usage.least_used(others, excess, self.table.step))
 
     def _remove(self, rows: np.ndarray) -> int:
         if len(rows):

@@ -6,22 +6,14 @@ from typing import final
 
 import numpy as np
 
-_NEVER = np.iinfo(np.int64).max
-
 
 @final
 class Usage:
-    """Counters of rows.
+    """Counters of rows."""
 
-    Args:
-        time_to_live: After how many steps without a use a row is expired; None for never.
-    """
-
-    def __init__(self, time_to_live: int | None = None) -> None:
-        self._time_to_live = time_to_live
+    def __init__(self) -> None:
         self._counts = np.zeros(0, np.uint32)
         self._last_use = np.zeros(0, np.int64)
-        self._next_check = 0 if time_to_live else _NEVER
 
     def grow(self, rows: int) -> None:
         """Have room for so many rows."""
@@ -49,19 +41,6 @@ class Usage:
         """Set what `read` gives."""
         self._counts[rows] = counts
         self._last_use[rows] = last_use
-
-    def time_to_check(self, now: int) -> bool:
-        """Whether to look for expired rows, which is done four times in a row's time to live."""
-        if now < self._next_check:
-            return False
-        self._next_check = now + max(1, (self._time_to_live or 0) // 4)
-        return True
-
-    def expired(self, rows: np.ndarray, now: int) -> np.ndarray:
-        """Those of `rows` that nobody has used for their time to live."""
-        if self._time_to_live is None:
-            return rows[:0]
-        return rows[self._last_use[rows] < now - self._time_to_live]
 
     def least_used(self, rows: np.ndarray, count: int, now: int) -> np.ndarray:
         """The `count` rows used least often, of equals those not used for longest.
