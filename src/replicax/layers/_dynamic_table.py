@@ -52,8 +52,8 @@ class DynamicTable(keras.layers.Layer):
             None if all are ids.
         max_rows: How many ids have a row at most, on all servers together; more than a batch has.
             None for any number.
-        resident_rows: How many rows are in memory at most, on all servers together, the others in
-            files of the servers. None for all.
+        on_disk: Whether rows are in files of the servers, in their folder for temporary files;
+            memory then holds those in use, as far as it reaches.
         seed: Chooses among the initial rows.
         **kwargs: `name`, `dtype` and the like.
 
@@ -86,7 +86,7 @@ class DynamicTable(keras.layers.Layer):
         padding_value: int | None = NO_ID,
         *,
         max_rows: int | None = None,
-        resident_rows: int | None = None,
+        on_disk: bool = False,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -97,7 +97,7 @@ class DynamicTable(keras.layers.Layer):
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.combiner, self.padding_value = combiner, padding_value
-        self.max_rows, self.resident_rows, self.seed = max_rows, resident_rows, seed
+        self.max_rows, self.on_disk, self.seed = max_rows, on_disk, seed
         if combiner is not None and padding_value is None:
             raise UsageError(
                 "Several ids per example are filled up to one shape. Received: "
@@ -114,7 +114,7 @@ class DynamicTable(keras.layers.Layer):
             _plain_config(self.embeddings_initializer),
             seed=self.seed,
             max_rows=self.max_rows,
-            resident_rows=self.resident_rows,
+            on_disk=self.on_disk,
         )
         self.embeddings = place_table(
             lambda: self.add_weight(
@@ -155,7 +155,7 @@ class DynamicTable(keras.layers.Layer):
 
         Returns:
             `rows`: how many ids have a row. `created`: how many got one. `evicted`: how many lost
-            it to a bound. `resident`: how many rows are in memory. `hits`: how often an id that
+            it to a bound. `hits`: how often an id that
             was looked up had a row already.
         """
         return self._table.statistics()
@@ -191,7 +191,7 @@ class DynamicTable(keras.layers.Layer):
             "combiner": self.combiner,
             "padding_value": self.padding_value,
             "max_rows": self.max_rows,
-            "resident_rows": self.resident_rows,
+            "on_disk": self.on_disk,
             "seed": self.seed,
         }
 

@@ -140,15 +140,14 @@ def test_ids_can_be_removed():
 
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 60}])
 def test_rows_on_disk_are_those_in_memory(settings):
-    resident, spilled = make(**settings), make(**settings, resident_rows=8)
+    in_memory, on_disk = make(**settings), make(**settings, on_disk=True)
     random = np.random.default_rng(0)
     for _ in range(40):
         numbers = np.unique(random.zipf(1.2, 20) % 1000)
-        for table in (resident, spilled):
+        for table in (in_memory, on_disk):
             table.gather(numbers)
             train(table, numbers, 0.5)
-    assert contents(resident) == contents(spilled)
-    spilled.close()
+    assert contents(in_memory) == contents(on_disk)
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_rows": 60}])

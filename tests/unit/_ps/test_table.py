@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables.row_store import Column, ResidentRows
+from replicax._ps.tables.row_store import Column, Rows, zeros_on_disk
 from replicax._ps.tables.rowwise import rowwise_optimizer
-from replicax._ps.tables.spill import SpilledRows
 from replicax._ps.tables.table import Table
 
 ROWS, DIM = 50, 3
@@ -25,10 +24,9 @@ def table(request):
     if request.param == "in memory":
         made = Table.from_array(VALUES.copy())
     else:
-        made = Table(SpilledRows(column, ROWS, resident_rows=7), column)
+        made = Table(Rows(zeros_on_disk((ROWS, DIM), "float32"), zeros_on_disk), column)
         made.assign(np.arange(ROWS), VALUES)
-    yield made
-    made.close()
+    return made
 
 
 def whole(table):
@@ -275,7 +273,7 @@ def test_each_row_has_one_gradient(table):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int32"])
 def test_rows_may_be_of_any_type(dtype):
     dtype = jax.numpy.dtype(dtype)
-    table = Table(ResidentRows(np.zeros((5, 2), dtype)), Column((2,), dtype))
+    table = Table(Rows(np.zeros((5, 2), dtype)), Column((2,), dtype))
     table.update(np.array([1]), np.ones((1, 2), dtype), sgd)
     assert table.gather(np.array([1])).tolist() == [[-1, -1]]
     assert table.gather(np.array([1])).dtype == dtype

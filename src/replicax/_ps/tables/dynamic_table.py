@@ -15,8 +15,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._ps.tables.initial_rows import initial_rows
 from replicax._ps.tables.removals import Removals
-from replicax._ps.tables.row_store import Column, ResidentRows
-from replicax._ps.tables.spill import SpilledRows
+from replicax._ps.tables.row_store import Column, Rows, zeros_on_disk
 from replicax._ps.tables.table import Apply, Table
 from replicax._ps.tables.usage import Usage
 from replicax._ps.tables.vocabulary import Vocabulary
@@ -38,8 +37,7 @@ class DynamicTableSpec:
         seed: Chooses among the initial rows.
         max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
             None for any number: rows are then copied now and then, as they grow more.
-        resident_rows: How many rows are in memory at most, the others on disk; None for all.
-        directory: Where on disk.
+        on_disk: Whether rows are in a file, of which memory holds what is in use.
     """
 
     shape: tuple[int, ...]
@@ -48,8 +46,7 @@ class DynamicTableSpec:
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     max_rows: int | None = None
-    resident_rows: int | None = None
-    directory: str | None = None
+    on_disk: bool = False
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:
@@ -82,11 +79,8 @@ class DynamicTable:
         # All rows at once where their number is bounded, or they would be copied as they grow more;
         # memory is taken when they are written.
         rows = spec.max_rows or _FIRST_ROWS
-        if spec.resident_rows is None:
-            store = ResidentRows(np.zeros((rows, *values.shape), values.dtype))
-        else:
-            store = SpilledRows(values, rows, spec.resident_rows, spec.directory)
-        self.table = Table(store, values)
+        zeros = zeros_on_disk if spec.on_disk else np.zeros
+        self.table = Table(Rows(zeros((rows, *values.shape), values.dtype), zeros), values)
         self._vocabulary = Vocabulary()
         self._usage = Usage()
         self._removals = Removals()
@@ -100,14 +94,12 @@ class DynamicTable:
     def statistics(self) -> dict[str, int]:
         """How many ids have a row (`rows`), got one (`created`), lost it to a bound (`evicted`).
 
-        And how many rows are in memory (`resident`), and how often an id was found (`hits`).
+        And how often an id was found (`hits`).
         """
-        most = len(self) if self._spec.resident_rows is None else self._spec.resident_rows
         return {
             "rows": len(self),
             "created": self.created,
             "evicted": self.evictions,
-            "resident": min(most, len(self)),
             "hits": self.hits,
         }
 
@@ -214,10 +206,6 @@ class DynamicTable:
         self._usage.write(rows, state["counts"], state["last_use"])
         if state["whole"]:
             self._removals.forget(int(state["version"]))
-
-    def close(self) -> None:
-        """Give back what is held outside memory."""
-        self.table.close()
 
     def _rows(self, ids: np.ndarray, *, count: bool = True) -> np.ndarray:
         """The rows of ids, given to those that have none."""

@@ -1,13 +1,17 @@
-"""Where the rows of a table are kept: `ResidentRows` in memory; `spill.py` has those on disk.
+"""Where the rows of a table are kept: in memory, or in a file that is mapped into it.
 
 A row has a value and the optimizer's slots: one column each, an array with a row in each row.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -26,57 +30,24 @@ class Column:
     dtype: Any = "float32"
     initial: float = 0.0
 
-    @property
-    def row_bytes(self) -> int:
-        """The size of one row."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class RowStore(Protocol):
-    """Columns of as many rows each; number 0 holds the values. Rows are not checked here."""
-
-    rows: int
-
-    def add_column(self, column: Column) -> None:
-        """Add a column of zeros."""
-        ...
-
-    def drop_columns(self, kept: int) -> None:
-        """Drop all columns but the first."""
-        ...
-
-    def read(self, number: int, rows: np.ndarray, room: int = 0) -> np.ndarray:
-        """Copy rows of a column; zeros behind them if there is `room` for more."""
-        ...
-
-    def write(self, number: int, rows: np.ndarray, values: np.ndarray) -> None:
-        """Write rows of a column, each once."""
-        ...
-
-    def grow(self, rows: int) -> None:
-        """Have room for more rows."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is held outside memory."""
-        ...
-
 
 @final
-class ResidentRows:
-    """Rows in memory.
+class Rows:
+    """Columns of as many rows each; number 0 holds the values. Rows are not checked here.
 
     Args:
         values: The first column. It is taken over, not copied.
+        zeros: Makes the other columns, and longer ones: `np.zeros`, or `zeros_on_disk`.
     """
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, zeros: Callable[..., np.ndarray] = np.zeros) -> None:
         self.rows = len(values)
+        self._zeros = zeros
         self._arrays = [np.ascontiguousarray(values)]
 
     def add_column(self, column: Column) -> None:
         """Add a column of zeros, which take memory when they are written first."""
-        self._arrays.append(np.zeros((self.rows, *column.shape), column.dtype))
+        self._arrays.append(self._zeros((self.rows, *column.shape), column.dtype))
 
     def drop_columns(self, kept: int) -> None:
         """Drop all columns but the first."""
@@ -92,11 +63,23 @@ class ResidentRows:
 
     def grow(self, rows: int) -> None:
         """Have room for more rows; those that there are are copied."""
-        self._arrays = [grown(array, rows) for array in self._arrays]
+        self._arrays = [grown(array, rows, self._zeros) for array in self._arrays]
         self.rows = max(rows, self.rows)
 
-    def close(self) -> None:
-        """Nothing is held outside memory."""
+
+def zeros_on_disk(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros in a file without a name, which ends with them; the system caches what is in use."""
+    size = max(1, prod(shape) * np.dtype(dtype).itemsize)
+    with tempfile.TemporaryFile() as file:
+        # The space is taken now: a full disk is an error here, and a crash once it is mapped.
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            file.truncate(size)
+        mapped = mmap.mmap(file.fileno(), size)
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)  # or each row would bring in its neighbours
+    return np.frombuffer(mapped, dtype, prod(shape)).reshape(shape)
 
 
 def take_rows(array: np.ndarray, rows: np.ndarray, room: int = 0) -> np.ndarray:
@@ -117,11 +100,11 @@ def put_rows(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
     _items(array)[rows] = _items(values)
 
 
-def grown(array: np.ndarray, rows: int) -> np.ndarray:
+def grown(array: np.ndarray, rows: int, zeros: Callable[..., np.ndarray] = np.zeros) -> np.ndarray:
     """An array with at least so many rows, the new ones zeros."""
     if rows <= len(array):
         return array
-    longer = np.zeros((rows, *array.shape[1:]), array.dtype)
+    longer = zeros((rows, *array.shape[1:]), array.dtype)
     longer[: len(array)] = array
     return longer
 

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from replicax._core.errors import IndexOutOfBounds, UsageError
-from replicax._ps.tables.row_store import Column, ResidentRows, RowStore, grown
+from replicax._ps.tables.row_store import Column, Rows, grown
 
 Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
 """`(values, gradients, slots, step) -> (values, slots)`, on the rows that have gradients."""
@@ -37,11 +37,11 @@ class Table:
     """Rows with values, the slots of their optimizer, and the version that each was written in.
 
     Args:
-        store: Holds the rows; its first column is their values. `ResidentRows(array)` is one.
+        store: Holds the rows; its first column is their values. `Rows(array)` is one.
         values: What that column is.
     """
 
-    def __init__(self, store: RowStore, values: Column) -> None:
+    def __init__(self, store: Rows, values: Column) -> None:
         self._store = store
         self._columns = [values]
         # A slot begins when its row is updated first: until then its bytes are not touched.
@@ -53,7 +53,7 @@ class Table:
     @classmethod
     def from_array(cls, values: np.ndarray) -> Table:
         """Make a table of an array in memory, which becomes the table's own."""
-        return cls(ResidentRows(values), Column(values.shape[1:], values.dtype))
+        return cls(Rows(values), Column(values.shape[1:], values.dtype))
 
     @property
     def rows(self) -> int:
@@ -187,10 +187,6 @@ class Table:
         self.step = int(state["step"])
         self.version = max(self.version, int(state["version"]))
         self._stamp(rows)
-
-    def close(self) -> None:
-        """Give back what is held outside memory."""
-        self._store.close()
 
     def _update(
         self, rows: np.ndarray, gradients: np.ndarray, apply: Apply, step: int, *, padded: bool

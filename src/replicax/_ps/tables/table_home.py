@@ -180,12 +180,7 @@ def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTa
     def share(total: int | None) -> int | None:
         return None if total is None else total // servers + (server < total % servers)
 
-    resident = share(spec.resident_rows)
-    return replace(
-        spec,
-        max_rows=share(spec.max_rows),
-        resident_rows=None if resident is None else max(resident, 1),
-    )
+    return replace(spec, max_rows=share(spec.max_rows))
 
 
 def serve_table(
