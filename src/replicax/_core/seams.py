@@ -17,11 +17,11 @@ speaks_tensorflow = False
 
 
 def provide(install: Callable[[], None]) -> None:
-    """Say how the seams are put in."""
-    _pending[:] = [install]
+    """Say how seams are put in: behind those that were provided before."""
+    _pending.append(install)
 
 
 def put_in_if_keras_is_there() -> None:
-    """Put the seams in, if this was not done and Keras was imported."""
-    if _pending and "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
-        _pending.pop()()
+    """Put those seams in that are not, if Keras was imported."""
+    while _pending and "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
+        _pending.pop(0)()

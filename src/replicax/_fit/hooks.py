@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
 from replicax._keras import adam, replica, slots, workers
 
@@ -18,3 +19,4 @@ def install_hooks() -> None:
     batch_logs.install()
     pace_shown.install()
     adam.install()
+    put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

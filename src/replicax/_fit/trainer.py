@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import keras
 
 from replicax._core import seams
-from replicax._core.compiling import prepare
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
-from replicax._core.table_gradients import with_rows
 from replicax._fit.data import adapted, ended_look, unannounced_end
 from replicax._fit.epochs import heard_of_at_its_end
 from replicax._fit.placing import (
@@ -162,10 +159,6 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         if owner is not None or seams.speaks_tensorflow:
             refuse_uncalled_in_fit(self.metrics)
         if owner is None:
-            if seams.speaks_tensorflow:  # there, too, this is what the default strategy trains
-                prepare(jax.default_backend())
-                with _tables_by_rows(self) if kind == "train" else contextlib.nullcontext():
-                    return original(self, force)
             return original(self, force)
         current = getattr(self, attribute)
         distribution = owner.extended.distribution
@@ -179,21 +172,6 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         return current
 
     return make
-
-
-@contextlib.contextmanager
-def _tables_by_rows(model: Any) -> Generator[None, None, None]:
-    """Let what Keras compiles keep the gradients of tables as rows, as our own steps do."""
-    attributes = vars(model)
-    own = attributes.get("train_step")
-    if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
-        attributes["train_step"] = with_rows(model.train_step, None, platform=jax.default_backend())
-    try:
-        yield
-    finally:
-        attributes.pop("train_step", None)
-        if own is not None:
-            attributes["train_step"] = own
 
 
 def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:

@@ -113,6 +113,7 @@ _SOURCES = (
 )
 
 seams.speaks_tensorflow = True
+seams.provide(lambda: importlib.import_module("replicax.tf._seams").install())
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import seams, table_gradients
-from replicax._fit import trainer
 from replicax._fit.trainer import Steps
 from replicax._keras import _compat
 from replicax.testing import MATRIX
@@ -313,47 +311,6 @@ def test_a_model_without_a_strategy_has_keras_own_functions():
     rx.get_strategy()
     model.make_train_function()
     assert not isinstance(model.train_function, Steps)
-
-
-@pytest.mark.parametrize("speaks", [True, False])
-def test_cpus_are_tuned_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, speaks):
-    tuned = []
-    monkeypatch.setattr(trainer, "prepare", tuned.append)
-    monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
-    rx.get_strategy()
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    model.fit(X, Y, verbose=0)
-    assert tuned == ["cpu"] * speaks
-
-
-@pytest.mark.parametrize("own", [None, "a step of the user"])
-def test_tables_keep_their_rows_where_a_program_for_tensorflow_has_no_strategy(monkeypatch, own):
-    rx.get_strategy()
-    ids, targets = np.array([[3], [3], [1], [4]]), np.ones((4, 1, 2), "float32")
-    kept, tables = [], []
-
-    def with_rows(step, mesh, *, platform):
-        kept.append(mesh)
-        return table_gradients.with_rows(step, mesh, platform=platform)
-
-    monkeypatch.setattr(trainer, "with_rows", with_rows)
-    for speaks in (False, True):
-        monkeypatch.setattr(seams, "speaks_tensorflow", speaks)
-        table = np.arange(400, dtype="float32").reshape(200, 2)
-        layer = keras.layers.Embedding(200, 2, embeddings_initializer=lambda *_, t=table, **__: t)
-        model = keras.Sequential([layer])
-        model.compile("sgd", "mse")
-        if own:
-            model.train_step = step = model.train_step
-        model.fit(ids, targets, shuffle=False, verbose=0)
-        assert (vars(model).get("train_step") is not None) == (own is not None)
-        assert own is None or model.train_step is step
-        tables.append(np.asarray(layer.embeddings))
-    assert kept == [None]
-    np.testing.assert_allclose(tables[1], tables[0], rtol=1e-6)
-    # Of 8 numbers each, row 3 twice: 2 / 8 * 0.01 * (7 - 1) for its second column, twice.
-    np.testing.assert_allclose(tables[1][3], [6 - 2 * 0.0125, 7 - 2 * 0.015], rtol=1e-6)
 
 
 def test_a_plain_model_does_not_see_the_scope_it_is_called_in(strategy):
