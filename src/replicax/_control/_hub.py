@@ -16,6 +16,7 @@ from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
 from replicax._control._ticks import Ticks
 from replicax._control._wire import BROKEN, Wire, encode
+from replicax._core.env import RX_SECOND_PORT
 from replicax._net import Caller, Connection, Door, Forged, Secret
 
 if TYPE_CHECKING:
@@ -65,15 +66,16 @@ class Hub:
         self._heard: set[int] = set()  # who has confirmed a verdict
         self._open = threading.Condition(self._lock)  # the wires that are still open: who is there
         self._wake = threading.Event()
+        self._port = 0
         self._lost: dict[int, float] = {}  # since when workers are, unless they come again
         self._complete = False
         self._closing = self._over = False
 
     def listen(self, host: str, port: int) -> int:
         """Open the door on an interface; give the port."""
-        sock = self._door.listen(host, port)
+        self._port = self._door.listen(host, port).getsockname()[1]
         self._door.open()
-        return sock.getsockname()[1]
+        return self._port
 
     def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> str:
         """Let the chief take part, wait for the others, and begin to watch.
@@ -89,7 +91,7 @@ class Hub:
             if not self._complete:
                 self._closing = True
                 missing = [each for each in range(self._size) if each not in self._mouths]
-                told = _told(self._lost_ones(), missing)
+                told = _told(self._lost_ones(), missing, self._port)
                 for wire in self._wires.values():
                     wire.send(encode({"kind": "missing", "told": told}))
                 return told
@@ -275,8 +277,11 @@ class Hub:
                 mouth.send(frame, payload)
 
 
-def _told(lost: list[int], missing: list[int]) -> str:
+def _told(lost: list[int], missing: list[int], port: int) -> str:
     """Who is missing, in words."""
     if lost:
         return f"{listed(lost)} met the others, and then died before all were connected"
-    return f"{listed(missing)} met the others, and then did not connect to the chief"
+    return (
+        f"{listed(missing)} met the others, and then did not connect to the chief's second port, "
+        f"{port}, which {RX_SECOND_PORT} sets"
+    )

@@ -18,6 +18,8 @@ from replicax._control._line import Line
 from replicax._control._meeting import hello, incomplete
 from replicax._control._reach import reach, unreached
 from replicax._control._wire import BROKEN, Wire, decode, encode
+from replicax._core.env import RX_SECOND_PORT
+from replicax._core.errors import ClusterError
 from replicax._core.interrupts import uninterrupted
 from replicax._net import Forged, Secret, interface_of
 
@@ -54,7 +56,7 @@ def open_channel(
             before, it calls `on_leaving` with its number.
         limits: What the watchdog goes by.
         secret: What the cluster's processes know; None if it has none.
-        port: Where the chief listens; 0 lets the system choose.
+        port: Where the chief listens, beside its address; 0 lets the system choose.
         on_failure: What is done when a worker is lost; without it, this process ends.
         on_notice: What is done with notices of the watchdog, on the chief.
 
@@ -68,7 +70,7 @@ def open_channel(
         token = secrets.token_hex(32)
         hub = Hub(size, _of_run(secret, token), limits=limits, on_notice=on_notice)
         try:
-            own = {"host": host, "port": hub.listen(interface_of(host), port), "token": token}
+            own = {"host": host, "port": _listen(hub, host, port), "token": token}
             with announce(own, on_leaving=hub.lose):
                 return _join_here(hub, size, limits=limits, on_failure=on_failure)
         except BaseException:
@@ -77,6 +79,20 @@ def open_channel(
     with announce(None) as endpoint:
         own = _of_run(secret, str(endpoint["token"]))
         return _join(endpoint, own, index, size, limits=limits, on_failure=on_failure)
+
+
+def _listen(hub: Hub, host: str, port: int) -> int:
+    try:
+        return hub.listen(interface_of(host), port)
+    except OSError as error:
+        if not port:
+            raise
+        raise ClusterError(
+            "The chief listens at a second port, beside that of its address. "
+            f"Received: port {port}, of {RX_SECOND_PORT}: {error.strerror}. The workers' channel "
+            "needs it. End the program that uses it, or write another port, or none: then the "
+            "system chooses a free one."
+        ) from error
 
 
 def _of_run(secret: Secret | None, token: str) -> Secret:
@@ -178,7 +194,8 @@ def _connect(
         except BROKEN as error:
             wire.close()
             if isinstance(error, Forged) or time.monotonic() >= deadline:
-                raise unreached(address, index, error, time.monotonic() - began) from error
+                seconds = time.monotonic() - began
+                raise unreached(address, index, error, seconds, is_second=True) from error
             continue
         if welcome.get("kind") == "missing":
             wire.close()

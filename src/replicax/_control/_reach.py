@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._control._ending import print_notice
 from replicax._control._wire import Wire
+from replicax._core.env import RX_SECOND_PORT
 from replicax._core.errors import ClusterError
 from replicax._net import introduce, own, tune
 
@@ -20,6 +21,10 @@ _PAUSE = 0.1  # seconds between two tries
 _FIRST_PAUSE = 0.005
 NOTICE = 30.0  # seconds after which somebody who waits says so
 _NAME_NOTICE = 10.0  # the same where the chief's name is not known: a pod's comes with the pod
+_OF_SECOND_PORT = (
+    " That is the chief's second port. The system chooses it, unless the chief's "
+    f"{RX_SECOND_PORT} does: set that to a port that the firewall lets pass."
+)
 _GRACE = 5.0  # seconds that workers give the chief, so that it is the one who says who is missing
 
 
@@ -48,7 +53,8 @@ def reach(
         wanted: The place that should be at the other end.
         hello: What this worker says of itself.
         deadline: Until when, by `time.monotonic`.
-        has_started: Whether the chief listened before, so that it is gone if nobody does.
+        has_started: Whether the chief listens already, at its second port, so that it is gone if
+            nobody does.
 
     Raises:
         ClusterError: If that takes too long; or `Refused`, if one side does not believe the other.
@@ -72,7 +78,8 @@ def reach(
         except (OSError, EOFError) as error:
             is_gone = has_started and isinstance(error, ConnectionRefusedError)
             if is_gone or now >= deadline:
-                raise unreached(address, index, error, now - began) from error
+                seconds = now - began
+                raise unreached(address, index, error, seconds, is_second=has_started) from error
             patience = _NAME_NOTICE if isinstance(error, socket.gaierror) else NOTICE
             if now - began > patience and not is_told:
                 is_told = True
@@ -101,9 +108,14 @@ def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: A
 
 
 def unreached(
-    address: tuple[str, int], index: int, error: Exception, seconds: float
+    address: tuple[str, int],
+    index: int,
+    error: Exception,
+    seconds: float,
+    *,
+    is_second: bool = False,
 ) -> ClusterError:
-    """The error of a worker that the chief does not answer."""
+    """The error of a worker that the chief does not answer, at its address or its second port."""
     if isinstance(error, socket.gaierror):
         return ClusterError(
             "The chief's address names a machine that its workers can find. "
@@ -116,7 +128,7 @@ def unreached(
         f"Received: {_reason(error)} at {address[0]}:{address[1]} for {seconds:.0f} s; this is "
         f"worker {index}. The chief may not run, another program may have that address, or a "
         "firewall closes the port. See what the chief prints, and look whether this machine "
-        "reaches that address."
+        f"reaches that address.{_OF_SECOND_PORT if is_second else ''}"
     )
 
 

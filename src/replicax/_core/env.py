@@ -16,6 +16,8 @@
                          nothing ends all, and a notice names one that is waited for. Default: 30.
 `RX_WAIT_LIMIT_SECONDS`  read by the same: how long workers wait for one that is alive but busy
                          elsewhere before all end; 0 for no limit. Default: 600.
+`RX_SECOND_PORT`         read by the chief of workers that train together: where their channel
+                         listens, beside the port of its address. Default: any free one.
 `RX_CLUSTER_SECRET`      read by the processes of a cluster, to trust each other; set by
                          `replicax run`.
 `RX_CLUSTER_SECRET_FILE` read where it is unset: a file with the secret, of this user only.
@@ -54,6 +56,7 @@ LIBTPU_WITHOUT_TPU = ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 RX_TLS = ("RX_TLS_CERT", "RX_TLS_KEY", "RX_TLS_CA")
 RX_WATCHDOG_SECONDS = "RX_WATCHDOG_SECONDS"
 RX_WAIT_LIMIT_SECONDS = "RX_WAIT_LIMIT_SECONDS"
+RX_SECOND_PORT = "RX_SECOND_PORT"
 RX_CLUSTER_SECRET = "RX_CLUSTER_SECRET"
 RX_CLUSTER_SECRET_FILE = "RX_CLUSTER_SECRET_FILE"
 RX_CPU_TUNING = "RX_CPU_TUNING"
@@ -179,6 +182,21 @@ def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None
             "wait for one that is busy elsewhere, such as 3600, or 0 for no limit; unset it is 600."
         )
     return seconds
+
+
+def second_port(environ: Mapping[str, str] | None = None) -> int:
+    """What `RX_SECOND_PORT` says; 0 if it says nothing.
+
+    Raises:
+        UsageError: If it is no port.
+    """
+    text = (os.environ if environ is None else environ).get(RX_SECOND_PORT, "").strip()
+    if text and not (text.isdecimal() and 0 < int(text) < 1 << 16):
+        raise UsageError(
+            f"{RX_SECOND_PORT}={text!r} is no port from 1 to 65535. Write one that the firewall "
+            "lets the other workers reach at the chief, and that is not the port of its address."
+        )
+    return int(text or 0)
 
 
 def tls_files(environ: Mapping[str, str] | None = None) -> dict[str, str]:

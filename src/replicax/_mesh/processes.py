@@ -31,7 +31,7 @@ from replicax._control import (
 from replicax._control.agreement import agree
 from replicax._core.common_tuning import agree_on_tuning
 from replicax._core.device_errors import is_device_error
-from replicax._core.env import prefer_nccl_ring
+from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
@@ -217,8 +217,17 @@ def _open(
 ) -> Line:
     address, size, index = process
     limits = replace(Limits.from_environ(), joining=seconds or _SECONDS_TO_JOIN)
-    host, _ = split(address)
-    return open_channel(index, size, host=host, announce=announce, limits=limits, secret=secret)
+    host, first = split(address)
+    second = second_port()
+    if second == first:
+        raise ClusterSpecError(
+            "The chief listens at two ports. "
+            f"Received: {RX_SECOND_PORT}={second}, and the chief's address {address}, whose port "
+            f"JAX's service has. Set {RX_SECOND_PORT} to another one."
+        )
+    return open_channel(
+        index, size, host=host, announce=announce, limits=limits, secret=secret, port=second
+    )
 
 
 def _at_address(

@@ -66,7 +66,7 @@ class Cluster:
     """Some workers in threads of this process."""
 
     def __init__(self, size, limits):
-        self.size, self.limits = size, limits
+        self.size, self.limits, self.port = size, limits, 0
         self.announce = Announcement()
         self.lost, self.notices = [[] for _ in range(size)], []
         self._pool = ThreadPoolExecutor(2 * size)
@@ -97,6 +97,7 @@ class Cluster:
             host="127.0.0.1",
             announce=self.announce,
             limits=self.limits,
+            port=self.port,
             on_failure=self.lost[index].append,
             on_notice=self.notices.append,
         )
@@ -487,8 +488,34 @@ def test_the_chief_has_to_be_reached(cluster):
     two = cluster()
     with free_ports(1) as (port,):
         endpoint = {"host": "127.0.0.1", "port": port, "token": ""}
-        with two.announce(endpoint), pytest.raises(ClusterError, match=f"127.0.0.1:{port}"):
+        with (
+            two.announce(endpoint),
+            pytest.raises(ClusterError, match=f"127.0.0.1:{port} .*RX_SECOND_PORT"),
+        ):
             two.open([1])
+
+
+def test_a_firewall_before_the_second_port_is_told_by_both(cluster):
+    two = cluster(joining=0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # as behind one that drops packets
+        opening = [two.submit(two._open, 0)]
+        endpoint = two.announce.wait()
+        chiefs, closed = endpoint["port"], silent.getsockname()[1]
+        endpoint["port"] = closed
+        opening.append(two.submit(two._open, 1))
+        for each, port in zip(opening, (chiefs, closed), strict=True):
+            with pytest.raises(ClusterError, match=rf"{port}.*RX_SECOND_PORT"):
+                each.result(30)
+
+
+def test_the_second_port_must_be_free(cluster):
+    two = cluster()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ClusterError, match=f"port {taken.getsockname()[1]}, of RX_SECOND_PORT"),
+    ):
+        two.port = taken.getsockname()[1]
+        two.open([0])
 
 
 def test_who_says_nothing_is_lost(cluster):

@@ -16,6 +16,7 @@ from replicax._core.env import (
     prefer_jax_backend,
     prefer_nccl_ring,
     ray_asks_for_token,
+    second_port,
     set_visible_gpus,
     tuning_for_child,
     watchdog_seconds,
@@ -71,6 +72,18 @@ def test_the_watchdog_is_told_its_patience(text, seconds):
 def test_the_patience_of_the_watchdog_is_a_number(text):
     with pytest.raises(UsageError, match=f"RX_WATCHDOG_SECONDS='{text}'"):
         watchdog_seconds({"RX_WATCHDOG_SECONDS": text})
+
+
+@pytest.mark.parametrize(("text", "port"), [("", 0), (" ", 0), (" 2223 ", 2223)])
+def test_the_second_port_of_the_chief_may_be_said(text, port):
+    assert second_port({"RX_SECOND_PORT": text}) == port
+    assert second_port({}) == 0
+
+
+@pytest.mark.parametrize("text", ["any", "0", "-1", "65536", "1.5"])
+def test_the_second_port_is_a_port(text):
+    with pytest.raises(UsageError, match=f"RX_SECOND_PORT='{text}'"):
+        second_port({"RX_SECOND_PORT": text})
 
 
 def test_a_child_inherits_the_environment_but_for_what_is_left_out():

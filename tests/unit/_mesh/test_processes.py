@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from replicax._control import EXIT_CODE, Alone, current
-from replicax._core.errors import ClusterError
+from replicax._core.errors import ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._mesh import processes
 from replicax._mesh.processes import (
@@ -114,6 +114,12 @@ def test_a_process_joins_one_cluster(monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     with pytest.raises(ClusterError, match=r"A process belongs to one cluster\. .*: worker 1 of 2"):
         join(JaxProcess("127.0.0.1:1", 2, 1))
+
+
+def test_the_two_ports_of_a_chief_differ(monkeypatch):
+    monkeypatch.setenv("RX_SECOND_PORT", "2222")
+    with pytest.raises(ClusterSpecError, match="RX_SECOND_PORT=2222"):
+        join(JaxProcess("127.0.0.1:2222", 2, 0))
 
 
 START = """
