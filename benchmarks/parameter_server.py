@@ -300,7 +300,11 @@ class Replicax:
         ports = []
         for index in range(count):
             addresses = cluster.member(role, index).addresses
-            ports += [int(a.rpartition(":")[2]) for a in addresses if a.startswith("tcp:")]
+            ports += [
+                int(a.partition("#")[0].rpartition(":")[2])
+                for a in addresses
+                if a.startswith("tcp:")
+            ]
         return [listening(port) for port in ports]
 
     def kill(self, role: str) -> None:
