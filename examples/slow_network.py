@@ -36,7 +36,6 @@ def ways(every: int) -> dict[str, dict]:
         "every gradient": {},
         "bf16": options("bf16"),
         "int8": options("int8"),
-        "top_k": options("top_k"),
         f"sync_every={every}": {"sync_every": every},
         f"DiLoCo, {every} steps": {"sync_every": every, "outer_optimizer": nesterov},
     }

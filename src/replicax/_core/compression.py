@@ -87,54 +87,7 @@ class Int8:
         return total, jnp.concatenate([sent, added])
 
 
-@final
-@dataclass(frozen=True)
-class TopK:
-    """Only the largest numbers, each with its place; the others wait until they are large.
-
-    What is not sent is added to the gradients of the next step. Sources: Stich et al. 2018,
-    "Sparsified SGD with Memory"; Lin et al. 2018, "Deep Gradient Compression", of which this is
-    the exchange, without its momentum correction and warm-up.
-
-    Args:
-        fraction: How many of the numbers each replica sends.
-
-    Raises:
-        UsageError: If it is not in (0, 1].
-
-    Example:
-        >>> import replicax as rx
-        >>> rx.experimental.compression.TopK(0.01)
-        TopK(fraction=0.01)
-    """
-
-    fraction: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise UsageError(
-                "The largest numbers are a fraction of all. Received: "
-                f"fraction={self.fraction}. Nothing would be sent, or more than there is. Use "
-                "0.01 for one in a hundred."
-            )
-
-    def left_over(self, size: int, replicas: int) -> int:
-        return size
-
-    def sum(self, vector: Any, left: Any, replicas: int) -> tuple[Any, Any]:
-        wanted = vector + left
-        count = max(1, round(self.fraction * vector.size))
-        _, places = lax.top_k(jnp.abs(wanted), count)
-        sent = wanted[places]
-        all_places, all_sent = lax.all_gather(places, AXIS), lax.all_gather(sent, AXIS)
-        total = jnp.zeros_like(vector)
-        for replica in range(replicas):  # one after the other: the order is the same everywhere
-            where, what = all_places[replica], all_sent[replica]
-            total = total.at[where].add(what, unique_indices=True)
-        return total, _finite(wanted.at[places].set(0, unique_indices=True))
-
-
-_NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8(), "top_k": TopK()}
+_NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:

@@ -61,7 +61,7 @@ class CommunicationOptions:
             devices have, as does `NCCL`, which warns on others than GPUs.
 
         compression: In `strategy.run` and `fit`, how the gradients that an optimizer gets are
-            made smaller on their way: "bf16", "int8", "top_k", or an object of
+            made smaller on their way: "bf16", "int8", or an object of
             `rx.experimental.compression`. None sends what there is. See docs/communication.md.
 
     Raises:

@@ -2,4 +2,3 @@
 
 from replicax._core.compression import BFloat16 as BFloat16
 from replicax._core.compression import Int8 as Int8
-from replicax._core.compression import TopK as TopK

@@ -38,8 +38,8 @@ class MirroredStrategy(Strategy):
         shard_parameters: Whether all large variables are divided (ZeRO-3); a step gathers those
             of the model. Also divides what optimizers keep.
         compression: How the gradients that an optimizer gets are made smaller on their way between
-            devices: "bf16", "int8", "top_k", or an object of `rx.experimental.compression`. None
-            sends what there is. See docs/communication.md.
+            devices: "bf16", "int8", or an object of `rx.experimental.compression`. None sends what
+            there is. See docs/communication.md.
 
     Raises:
         UnknownDevice: If a device does not exist or is named twice.
