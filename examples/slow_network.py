@@ -3,7 +3,7 @@
     python examples/slow_network.py
     python examples/slow_network.py --epochs 20 --picture slow_network.png
 
-Gradients are compressed on their way, or stay where they are for some steps (local SGD, DiLoCo).
+Gradients are compressed on their way, or stay where they are for some steps (local SGD).
 Every way begins with the same weights and sees the same batches; the loss on rows that no way has
 seen says what it costs.
 """
@@ -31,13 +31,11 @@ def ways(every: int) -> dict[str, dict]:
             "communication_options": rx.experimental.CommunicationOptions(compression=compression)
         }
 
-    nesterov = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
     return {
         "every gradient": {},
         "bf16": options("bf16"),
         "int8": options("int8"),
         f"sync_every={every}": {"sync_every": every},
-        f"DiLoCo, {every} steps": {"sync_every": every, "outer_optimizer": nesterov},
     }
 
 

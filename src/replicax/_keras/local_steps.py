@@ -1,23 +1,21 @@
 """Steps that each replica takes by itself, and what becomes of them when the replicas meet.
 
 On a network that is slow beside the devices, replicas may train alone for some steps and then take
-the mean of what they have come to: local SGD (Stich, 2019, arXiv:1805.09767). With an optimizer
-for the mean way that they have come, this is DiLoCo (Douillard et al., 2023, arXiv:2311.08105).
-One program takes the steps and ends with the meeting, so variables are always equal everywhere.
+the mean of what they have come to: local SGD (Stich, 2019, arXiv:1805.09767). One program takes the
+steps and ends with the meeting, so variables are always equal everywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
 
-from replicax._core.context import current_frame, entered, gradients_reduced
+from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp, SyncGroup
 from replicax._keras import _compat
@@ -35,16 +33,12 @@ class LocalSteps:
 
     Args:
         every: After so many they meet.
-        outer: A Keras optimizer that applies the mean way; None to go the whole of it.
 
     Raises:
-        UsageError: If `every` is not a positive whole number, or `outer` is no optimizer.
+        UsageError: If `every` is not a positive whole number.
     """
 
     every: int
-    outer: Any = None
-    # Of each optimizer of a model: an optimizer keeps something for each variable of one model.
-    _copies: Any = field(default_factory=weakref.WeakKeyDictionary, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
@@ -52,13 +46,6 @@ class LocalSteps:
                 "Replicas meet after a whole number of steps. "
                 f"Received: sync_every={self.every!r}. Between meetings each trains by itself. "
                 "Pass 1 to combine every gradient, or for example 16."
-            )
-        if self.outer is not None and not isinstance(self.outer, _compat.BaseOptimizer):
-            raise UsageError(
-                "What applies the replicas' mean way is a Keras optimizer. "
-                f"Received: outer_optimizer={self.outer!r}. It is called as one, with the way as "
-                "a gradient. Pass one, such as `keras.optimizers.SGD(0.7, momentum=0.9, "
-                "nesterov=True)`."
             )
 
     @contextlib.contextmanager
@@ -93,12 +80,6 @@ class LocalSteps:
         if found:
             yield found
 
-    def outer_beside(self, optimizer: Any) -> Any:
-        """The outer optimizer of the model that an optimizer trains; None if there is none."""
-        if self.outer is not None and optimizer not in self._copies:
-            self._copies[optimizer] = _copy(self.outer)
-        return self._copies.get(optimizer)
-
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
         """A function of a replica's batches: its steps, and the meeting.
 
@@ -106,50 +87,25 @@ class LocalSteps:
             model: The Keras model.
             step: One step, which reads and writes the model's variables.
         """
-        outer = self.outer_beside(model.optimizer)
 
         def round_(*batches: Any) -> None:
             frame = current_frame()
             assert frame is not None and frame.replica is not None
-            before = [_compat.read(variable) for variable in model.trainable_variables]
             with entered(replace(frame, sum_gradients=_own)):
                 _take(step, batches)
             _meet(model, frame.replica.group)
-            if outer is not None:
-                _go_on(outer, model.trainable_variables, before)
 
         return round_
 
 
-def outer_optimizer_of(model: Any) -> Any:
-    """What applies the mean way of a model's replicas; None if they go the whole of it."""
-    strategy, optimizer = _compat.strategy_of(model), getattr(model, "optimizer", None)
-    local = strategy and strategy.extended.distribution.local_steps
-    return local.outer_beside(optimizer) if local and optimizer else None
-
-
-def begin_anew(outer: Any) -> None:
-    """Give an outer optimizer the values that it began with; its learning rate stays."""
-    if outer.built:
-        with _compat.outside_scopes():
-            fresh = _copy(outer)
-            fresh.build(_compat.trainable_variables(outer))
-        for variable, first in zip(outer.variables, fresh.variables, strict=True):
-            variable.assign(first.numpy())
-
-
-def _copy(optimizer: Any) -> Any:
-    return type(optimizer).from_config(optimizer.get_config())
-
-
-def local_steps(every: int, outer: Any, options: CommunicationOptions) -> LocalSteps | None:
+def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
     """What a strategy's arguments say; None if every gradient is combined.
 
     Raises:
         UsageError: See `LocalSteps`; and if gradients are to be compressed, too.
     """
-    wanted = LocalSteps(every, outer)
-    if wanted == LocalSteps(1):
+    wanted = LocalSteps(every)
+    if every == 1:
         return None
     if options.compression is not None:
         raise UsageError(
@@ -183,14 +139,6 @@ def _meet(model: Any, group: SyncGroup) -> None:
     ]
     _compat.write_all(floats, group.all_reduce(ReduceOp.SUM, shares))
     _compat.write_all(others, group.all_reduce(ReduceOp.SUM, firsts))
-
-
-def _go_on(outer: Any, variables: Sequence[Any], before: Sequence[Any]) -> None:
-    """From where a round began, go as far as an optimizer says, which gets the way to the mean."""
-    ways = [old - _compat.read(variable) for old, variable in zip(before, variables, strict=True)]
-    _compat.write_all(variables, before)
-    with gradients_reduced():
-        outer.apply(ways, variables)
 
 
 def _apart(model: Any) -> tuple[list[Any], list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
@@ -41,12 +41,10 @@ class MultiWorkerMirroredStrategy(Strategy):
         sync_every: In `fit`, how many steps each replica takes by itself before all take the mean
             of their weights: local SGD, for slow networks. 1 combines every gradient. Other than
             with 1, the result is not that of one device. See docs/communication.md.
-        outer_optimizer: A Keras optimizer that applies the mean way of `sync_every` steps, as in
-            DiLoCo; None to go the whole of it.
 
     Raises:
-        UsageError: If `sync_every` is not a positive whole number, `outer_optimizer` no optimizer,
-            or gradients that stay where they are should be compressed.
+        UsageError: If `sync_every` is not a positive whole number, or gradients that stay where
+            they are should be compressed.
         BackendAlreadyInitialized: If JAX was used before; `replicax run` sees to it.
         ClusterSpecError: If the description of the cluster cannot be used.
         ClusterError: If not all workers come in time.
@@ -65,10 +63,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         communication_options: CommunicationOptions | None = None,
         *,
         sync_every: int = 1,
-        outer_optimizer: Any = None,
     ) -> None:
         options = communication_options or CommunicationOptions()
-        local = local_steps(sync_every, outer_optimizer, options)
+        local = local_steps(sync_every, options)
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()
         packs = topology.pays_per_array

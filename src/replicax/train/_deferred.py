@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, put
-from replicax.train._restoring import plan_of, restore_between_replicas, set_states, unused
+from replicax.train._parts import LeftOvers, Part, Stateful, put
+from replicax.train._restoring import plan_of, restore_between_replicas, set_states
 from replicax.train._waiting import Waiting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Restored:
     @property
     def unused(self) -> list[str]:
         """The names of what nothing here has asked for."""
-        return unused(self._matched, self._saved)
+        return sorted(set(self._saved) - set(self._matched))
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Restored:
 
 
 def _is_optional(part: Part) -> bool:
-    return isinstance(part, LeftOvers) or part.optional
+    return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
 
 
 def _nothing() -> None:

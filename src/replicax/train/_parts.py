@@ -14,7 +14,6 @@ from replicax._core.errors import UsageError
 from replicax._core.program import uncounted
 from replicax._keras import _compat
 from replicax._keras.compressed import LeftOver, left_over_by
-from replicax._keras.local_steps import outer_optimizer_of
 from replicax._keras.module import Module
 
 
@@ -25,12 +24,10 @@ class Variables:
     Args:
         name: Its name in the checkpoint.
         owner: The model, layer, optimizer, metric or generator of seeds.
-        optional: Whether a checkpoint without it may be restored.
     """
 
     name: str
     owner: Any
-    optional: bool = False
 
     @property
     def variables(self) -> list[Any]:
@@ -105,9 +102,6 @@ def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Par
         is_model = isinstance(part.owner, _compat.Trainer)
         if is_model and isinstance(optimizer, _compat.BaseOptimizer) and id(optimizer) not in given:
             parts.append(Variables(f"{part.name}.optimizer", optimizer))
-        outer = outer_optimizer_of(part.owner) if is_model else None
-        if outer is not None:
-            parts.append(Variables(outer_name(part.name), outer, optional=True))
     for part in list(parts):
         if isinstance(part.owner, _compat.BaseOptimizer):
             inner = getattr(part.owner, "inner_optimizer", part.owner)  # of one that scales losses
@@ -124,11 +118,6 @@ def _check_names(names: Sequence[str]) -> None:
             f"list is its keys with '/' between. Received: {twice[0]!r} for several objects. "
             "Rename the key of one: 1 and '1' are the same name, as are 'a/b' and 'b' in 'a'."
         )
-
-
-def outer_name(model: str) -> str:
-    """The name of what applies the mean way of a model's replicas, from the model's name."""
-    return f"{model}.outer_optimizer"
 
 
 def _parts(
@@ -175,12 +164,7 @@ def build_optimizers(parts: Sequence[Part]) -> None:
         optimizer = part.owner
         if not isinstance(optimizer, _compat.BaseOptimizer) or optimizer.built:
             continue
-        own = [
-            model
-            for model in models
-            if getattr(model, "optimizer", None) is optimizer
-            or outer_optimizer_of(model) is optimizer
-        ]
+        own = [model for model in models if getattr(model, "optimizer", None) is optimizer]
         candidates: list[Any] = own or models
         if len(candidates) == 1 and candidates[0].built:
             strategy = _compat.strategy_of(candidates[0])

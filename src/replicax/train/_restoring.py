@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import UsageError
 from replicax._input.iterator import DistributedIterator
-from replicax._keras.local_steps import begin_anew
 from replicax.train import _files
 from replicax.train._parts import (
     LeftOvers,
@@ -15,7 +14,6 @@ from replicax.train._parts import (
     Stateful,
     Variables,
     matched,
-    outer_name,
 )
 from replicax.train._plain import decoded
 from replicax.train._waiting import is_to_wait
@@ -54,7 +52,7 @@ def plan_of(
         if isinstance(part, LeftOvers):
             continue
         if part.name not in saved:
-            if part.optional:
+            if isinstance(part, Stateful) and part.optional:
                 continue
             raise UsageError(
                 "A checkpoint holds all that is restored from it. Received: "
@@ -75,25 +73,15 @@ def plan_of(
     return plan, later
 
 
-def unused(matched: Collection[str], saved: Collection[str]) -> list[str]:
-    """The names of what is saved and not here; replicas without an outer optimizer need none."""
-    return sorted(set(saved) - set(matched) - set(map(outer_name, matched)))
-
-
 def restore_between_replicas(
     parts: Sequence[Part], saved: dict[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Give what is left over of gradients the saved values.
-
-    Without them it begins with zeros, and an outer optimizer as it did at first.
-    """
+    """Give what is left over of gradients the saved values; without them it begins with zeros."""
     for part in parts:
         if isinstance(part, LeftOvers):
             entries = saved.get(part.name, {}).get("variables", ())
             values = {one["path"]: arrays[f"{part.name}:{n}"] for n, one in enumerate(entries)}
             part.owner.restore(values)
-        elif isinstance(part, Variables) and part.name not in saved:
-            begin_anew(part.owner)
 
 
 def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ def data(rows=ROWS):
     return (random.normal(size=(rows, n)).astype("float32") for n in (2, 1))
 
 
-def linear(optimizer=None, *more, strategy=None, **how):
-    with (strategy or rx.MultiWorkerMirroredStrategy(**how)).scope():
+def linear(optimizer=None, *more, **how):
+    with rx.MultiWorkerMirroredStrategy(**how).scope():
         layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="ones"), *more]
         model = keras.Sequential([keras.Input((2,)), *layers])
         model.compile(optimizer or keras.optimizers.SGD(RATE), "mse")
@@ -38,7 +38,7 @@ def fit(model, rows=ROWS, **how):
     return model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, **how).history
 
 
-def by_hand(every, go_on=lambda before, mean: mean):
+def by_hand(every):
     """The weights of two replicas, and the mean of their losses; half of each batch is of one."""
     x, y = data()
     batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)]
@@ -52,7 +52,7 @@ def by_hand(every, go_on=lambda before, mean: mean):
                 losses.append(np.mean(error**2))
                 own -= RATE * 2 * features[rows].T @ error / 2
             found.append(own)
-        weights = go_on(weights, np.mean(found, axis=0))
+        weights = np.mean(found, axis=0)
     return weights, np.mean(losses)
 
 
@@ -65,28 +65,6 @@ def test_they_take_the_mean_of_what_they_came_to(every):
     np.testing.assert_allclose(history["loss"], [loss], rtol=1e-5)
     assert int(model.optimizer.iterations) == 6
     assert model.steps_per_execution == 1  # as it was
-
-
-def test_an_outer_optimizer_applies_the_way_that_they_came():
-    velocity = np.zeros((2, 1))
-
-    def nesterov(before, mean):
-        velocity[:] = 0.9 * velocity - 0.7 * (before - mean)
-        return before + 0.9 * velocity - 0.7 * (before - mean)
-
-    outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
-    model = linear(sync_every=3, outer_optimizer=outer)
-    fit(model)
-    np.testing.assert_allclose(model.get_weights()[0], by_hand(3, nesterov)[0], rtol=1e-4)
-
-
-def test_one_step_alone_is_a_step_together_also_of_a_second_model():
-    strategy = rx.MultiWorkerMirroredStrategy(outer_optimizer=keras.optimizers.SGD(1.0))
-    alone, second, together = linear(strategy=strategy), linear(strategy=strategy), linear()
-    for model in (alone, second, together):
-        fit(model)
-    np.testing.assert_allclose(alone.get_weights()[0], together.get_weights()[0], rtol=1e-5)
-    np.testing.assert_array_equal(second.get_weights()[0], alone.get_weights()[0])
 
 
 def test_gradients_do_not_travel(monkeypatch):
@@ -156,11 +134,6 @@ def test_evaluation_is_that_of_one_device():
 def test_the_number_of_steps_is_a_whole_one(every):
     with pytest.raises(UsageError, match="Replicas meet after a whole number of steps"):
         rx.MultiWorkerMirroredStrategy(sync_every=every)
-
-
-def test_what_applies_the_way_is_an_optimizer():
-    with pytest.raises(UsageError, match="What applies the replicas' mean way is a Keras opt"):
-        rx.MultiWorkerMirroredStrategy(sync_every=2, outer_optimizer="sgd")
 
 
 def test_what_stays_is_not_compressed():

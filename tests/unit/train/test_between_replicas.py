@@ -1,4 +1,4 @@
-"""What replicas keep for each other is in checkpoints: left-overs of gradients, outer momenta."""
+"""What is left over of compressed gradients is in checkpoints; steps alone leave nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 import replicax as rx
 from replicax._core import topology
 from replicax._keras import _compat
-from replicax._keras.local_steps import outer_optimizer_of
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -29,14 +28,9 @@ def mirrored(compression):
     return rx.MirroredStrategy(["CPU:0", "CPU:1"], compression=compression)
 
 
-def diloco():
-    outer = keras.optimizers.SGD(0.7, momentum=0.9, nesterov=True)
-    return rx.MultiWorkerMirroredStrategy(sync_every=2, outer_optimizer=outer)
-
-
 WAYS = {
     "bytes": lambda: mirrored("int8"),
-    "steps alone": diloco,
+    "steps alone": lambda: rx.MultiWorkerMirroredStrategy(sync_every=2),
 }
 
 
@@ -171,22 +165,3 @@ def test_variables_that_keras_has_counted_anew_are_told_apart(tmp_path):
     second.checkpoint.read(second.checkpoint.write(tmp_path / "second"))
     second.apply(1, [0, 0])
     second.have([0, 0], [-0.5, -254])
-
-
-def test_an_outer_optimizer_is_left_out_or_begins_anew(tmp_path):
-    def saving(strategy):
-        with strategy.scope():
-            model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
-            model.compile(keras.optimizers.SGD(0.05), "mse")
-        return model, rx.train.Checkpoint(model=model)
-
-    _, alone = saving(mirrored(None))
-    model, checkpoint = saving(diloco())
-    model.fit(X, Y, batch_size=4, verbose=0)
-    outer = outer_optimizer_of(model)
-    alone.read(checkpoint.write(tmp_path / "with")).assert_consumed()
-    assert any(np.any(momentum.numpy()) for momentum in outer.momentums)
-    checkpoint.read(alone.write(tmp_path / "without")).assert_consumed()
-    assert not any(np.any(momentum.numpy()) for momentum in outer.momentums)
-    assert int(outer.iterations) == 0
-    assert float(outer.learning_rate) == pytest.approx(0.7)
