@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -65,37 +66,40 @@ def plant_in_journal(manifest: Path, planted: Planted) -> None:
 
     run = json.loads(manifest.read_bytes())[2]["run"]
     journal = Journal(manifest.with_name("journal-99999999-ff"))
-    journal.append("begin", {"run": run, "is_first": False, "format": 2})
+    journal.append("begin", {"run": run, "is_first": False})
     head = {"id": 7, "iterations": 0, "learning_rate": 0.1, "cells": [], "constrained": False}
     journal.append("optimizer", head, [pickle.dumps(planted)])
     journal.close()
 
 
-def _train(folder: Path, **options: Any) -> None:
+def _restore(plant: Callable[[Path, Planted], None], folder: Path) -> Outcome:
+    """Kill a server behind whose snapshot something was planted."""
+    marker = folder / "it ran"
     strategy = rx.ParameterServerStrategy(
-        num_workers=1, num_ps=1, snapshot_dir=folder, snapshot_seconds=0.2, **options
+        num_workers=1, num_ps=1, snapshot_dir=folder / "snapshots", snapshot_seconds=0.2
     )
     try:
         with strategy.scope():
             variable = keras.Variable(np.zeros(3, "float32"), name="kernel")
         variable.assign_add(np.ones(3, "float32"))
         strategy.coordination.engine.ready()
+        while not (manifests := list(folder.glob("snapshots/server-0/manifest-*"))):
+            time.sleep(0.05)
+        plant(max(manifests), Planted(marker))
+        strategy.coordination.engine.cluster.kill("server", 0)
+        try:
+            variable.assign_add(np.ones(3, "float32"))
+        except rx.errors.ReplicaxError as error:
+            files = "manifest", "journal-99999999"
+            named = next(
+                (f"the {name.partition('-')[0]}" for name in files if name in str(error)), ""
+            )
+            return _outcome(
+                "refused when the server begins anew", marker, holds=bool(named), named=named
+            )
+        return _outcome("restored from it", marker, holds=False)
     finally:
         strategy.close()
-
-
-def _restore(plant: Callable[[Path, Planted], None], folder: Path) -> Outcome:
-    _train(folder / "snapshots")
-    manifest = max(folder.glob("snapshots/server-0/manifest-*"))
-    marker = folder / "it ran"
-    plant(manifest, Planted(marker))
-    try:
-        _train(folder / "snapshots", restore=True)
-    except rx.errors.ReplicaxError as error:
-        files = manifest.name.partition("-")[0], "journal-99999999"
-        named = next((f"the {name.partition('-')[0]}" for name in files if name in str(error)), "")
-        return _outcome("refused when the strategy is made", marker, holds=bool(named), named=named)
-    return _outcome("restored from it", marker, holds=False)
 
 
 # Compiled code.

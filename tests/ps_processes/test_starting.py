@@ -60,19 +60,6 @@ print(a.numpy().tolist(), b.numpy().tolist(), sum(coordinator.staleness().values
 strategy.close()
 """
 
-RESTORES = """
-for restore in (False, True):
-    keras.backend.clear_session()  # as a new process: names of variables begin anew
-    strategy = rx.ParameterServerStrategy(
-        num_workers=1, num_ps=1, snapshot_dir=sys.argv[1], restore=restore
-    )
-    with strategy.scope():
-        v = keras.Variable([1.0, 2.0], name="v")
-    print(v.numpy().tolist())
-    v.assign_add([10.0, 10.0])
-    strategy.close()
-"""
-
 ENDS = """
 strategy = rx.ParameterServerStrategy(num_workers=2, num_ps=1)
 with strategy.scope():
@@ -156,11 +143,6 @@ def test_a_program_goes_on_while_its_processes_start(tmp_path):
         "[1.5, -1.0] [[2.5]] 1",
         "[2.5, 0.0] [[7.0]] 2",
     ]
-
-
-def test_what_is_restored_is_read_from_servers_also_by_who_reads_at_once(tmp_path):
-    kept = str(tmp_path / "kept")
-    assert run(RESTORES, tmp_path, kept) == ["[1.0, 2.0]", "[11.0, 12.0]"]
 
 
 @pytest.mark.parametrize("how", ["strategy.close()", "pass", "del strategy, v"])

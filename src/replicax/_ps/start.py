@@ -81,7 +81,6 @@ class EngineRoom:
             steady=self.steady,
             patience=self.patience,
             platform=getattr(self.cluster, "platform", None),
-            keeps=self.settings["is_kept"],
         )
         coordination = Coordination(
             engine,
@@ -155,8 +154,7 @@ def start(
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
     store = ServerStore(steady, partitioner, code)
-    # What is restored is known to servers only: values that are read have to come from them.
-    early = isinstance(cluster, StartedCluster) and address is None and not settings["restore"]
+    early = isinstance(cluster, StartedCluster) and address is None
     return EngineRoom(cluster, dial, client, steady, store, resolver, settings, patience, early)
 
 

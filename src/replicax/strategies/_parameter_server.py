@@ -52,8 +52,6 @@ class ParameterServerStrategy(Strategy):
         snapshot_seconds: How often they do, if something has changed. A server that dies is
             restored from its last snapshot, and `ClusterCoordinator.recoveries` says how many
             updates were lost. None for no snapshots: a server that dies is an error then.
-        restore: Whether variables begin with the last snapshots that an earlier run of the same
-            program, with as many servers, has left in `snapshot_dir`.
         replicas: 1 to let each server have a replica on another one, which applies every update
             before it is confirmed: a server that dies loses nothing. It costs as much again.
 
@@ -87,7 +85,6 @@ class ParameterServerStrategy(Strategy):
         staleness_scaling: Any = None,
         snapshot_dir: str | None = None,
         snapshot_seconds: float | None = 30.0,
-        restore: bool = False,
         replicas: int = 0,
     ) -> None:
         check_in_flight(closures_in_flight)
@@ -102,7 +99,6 @@ class ParameterServerStrategy(Strategy):
             settings={"staleness_scaling": staleness_scaling},
             snapshot_dir=snapshot_dir,
             snapshot_seconds=snapshot_seconds,
-            restore=restore,
             replicas=replicas,
         )
         runtime = Runtime(

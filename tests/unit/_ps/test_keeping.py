@@ -14,7 +14,6 @@ from replicax._ps.server.keeping import keeping, name_folder, own_folder
 USUAL = {
     "snapshot_dir": None,
     "snapshot_seconds": 30.0,
-    "restore": False,
     "replicas": 0,
     "num_servers": 2,
 }
@@ -24,8 +23,6 @@ USUAL = {
     ("arguments", "message"),
     [
         ({"snapshot_seconds": -1}, "Time does not go back"),
-        ({"restore": True}, "no folder that two runs have in common"),
-        ({"restore": True, "snapshot_dir": "d", "snapshot_seconds": None}, "begins with the snap"),
         ({"replicas": 2}, "`replicas` is 1 if each server has a replica"),
         ({"replicas": 1, "num_servers": 1}, "replica of a parameter server is on another one"),
     ],

@@ -6,25 +6,25 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import UnavailableError, UsageError
+from replicax._core.errors import UsageError
 from replicax._input.context import InputContext
 from replicax._keras.pace import Members
 from replicax._ps.data.per_worker_dataset import PerWorkerDataset, Unused
 from replicax._ps.hosts.pulse import Pulse
 from replicax._ps.queue.dispatch import Dispatcher
 from replicax._ps.queue.gate import StalenessGate
-from replicax._ps.queue.lanes import Lane, ServerGone
 from replicax._ps.queue.tasks import Tracer
 from replicax._ps.queue.worker_lane import WorkerLane
-from replicax._ps.wire import RemoteError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from replicax._control import Limits
     from replicax._ps.hosts.cluster import Cluster
     from replicax._ps.hosts.dialer import Dialer
+    from replicax._ps.queue.lanes import Lane
     from replicax._ps.queue.recovery import Recoveries, Recovery
     from replicax._ps.store.client import Client
     from replicax._ps.store.steady import SteadyClient
@@ -45,7 +45,6 @@ class Engine:
         patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
         platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
             one of them.
-        keeps: Whether a later program may begin with what servers hold in the end.
     """
 
     def __init__(
@@ -59,10 +58,8 @@ class Engine:
         steady: SteadyClient,
         patience: float | None,
         platform: str | None = None,
-        keeps: bool = False,
     ) -> None:
-        self.platform, self._keeps = platform, keeps
-        self._steady = steady
+        self.platform, self._steady = platform, steady
         self.cluster, self.dial, self.client, self.store = cluster, dial, client, store
         self.recoveries = recoveries
         self.patience = patience
@@ -88,18 +85,7 @@ class Engine:
 
     def wait_no_more(self) -> None:
         """Whoever waits for servers that are still starting gets an error: it is over."""
-        if self._keeps:
-            with suppress(ServerGone, UnavailableError, RemoteError):
-                self.ready()
         self._steady.close()
-
-    def finish(self) -> None:
-        """The program ends well: servers write what a later run may begin with."""
-        if not self._steady.is_ready:
-            return
-        for server in range(self.client.num_servers):
-            with suppress(ServerGone, UnavailableError, RemoteError):
-                self.client.call(server, "finish")
 
 
 @final
@@ -213,8 +199,6 @@ class Coordination:
         """End all that was started: closures, links, members."""
         self.engine.wait_no_more()
         self.dispatcher.close()
-        # Watched over so far: a server that stands still would never answer, and is named.
-        self.engine.finish()
         if self._watch is not None:
             self._watch.close()
         self.engine.client.close()

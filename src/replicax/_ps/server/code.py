@@ -21,8 +21,8 @@ class MissingCode(ClusterError):
     def __init__(self) -> None:
         super().__init__(
             "A server runs optimizers and constraints that the coordinator has sent. Received: a "
-            "snapshot that names another one. Code is not read from files. Begin a new run, with "
-            "`restore=True` if it is to have these variables."
+            "snapshot that names another one. Code is not read from files. Begin a new run, from a "
+            "checkpoint if it is to have these variables."
         )
 
 

@@ -16,7 +16,6 @@ def keeping(
     *,
     snapshot_dir: str | os.PathLike[str] | None,
     snapshot_seconds: float | None,
-    restore: bool,
     replicas: int,
     num_servers: int,
 ) -> dict[str, Any]:
@@ -25,7 +24,6 @@ def keeping(
     Args:
         snapshot_dir: Where snapshots are written; None for a folder that `own_folder` makes.
         snapshot_seconds: How often; None or 0 for never.
-        restore: Whether variables begin with what an earlier run has left there.
         replicas: How many each server has on others.
         num_servers: How many servers there are.
 
@@ -37,12 +35,6 @@ def keeping(
             "`snapshot_seconds` says how often servers write what they hold. Received: "
             f"{snapshot_seconds}. Time does not go back. Pass a number of seconds, or None for no "
             "snapshots."
-        )
-    if restore and not (snapshot_dir and snapshot_seconds):
-        raise UsageError(
-            "`restore=True` begins with the snapshots of an earlier run. Received: "
-            f"snapshot_dir={snapshot_dir!r} and snapshot_seconds={snapshot_seconds!r}. There is no "
-            "folder that two runs have in common. Pass both runs the same `snapshot_dir`."
         )
     if replicas not in (0, 1):
         raise UsageError(
@@ -60,7 +52,6 @@ def keeping(
         "snapshot_dir": None if snapshot_dir is None else os.path.abspath(snapshot_dir),
         "snapshot_seconds": snapshot_seconds,
         "is_kept": snapshot_dir is not None,
-        "restore": restore,
         "replicas": replicas,
     }
 

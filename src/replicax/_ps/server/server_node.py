@@ -17,7 +17,6 @@ import numpy as np
 
 from replicax._core.errors import ClusterError
 from replicax._ps.buffers import raw
-from replicax._ps.server.inheritance import Inheritance
 from replicax._ps.server.replicas import Mirror, Shadows
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_files import SnapshotFolder
@@ -48,10 +47,8 @@ class ServerNode:
         self._mirror = Mirror(self.server, secret, settings["run"], self.life)
         self._shadows = Shadows(settings)
         self._snapshots: Snapshots | None = None
-        self._inheritance: Inheritance | None = None
         self._handlers: dict[str, Callable[[Any], Reply]] = {
             "open": self._open,
-            "finish": self._finish,
             "partner": self._partner,
             "recover": self._recover,
             "shadow-begin": self._shadows.begin,
@@ -71,15 +68,8 @@ class ServerNode:
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
         if not folder or not seconds:
             return
-        index, run = self.server.index, self._settings["run"]
-        place = SnapshotFolder(Path(folder) / f"server-{index}", self.life)
-        self._inheritance = Inheritance.of(
-            place,
-            run,
-            ParameterServer(index, self._settings),
-            self.server.code,
-            is_wanted=bool(self._settings.get("restore")),
-        )
+        place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
+        run = self._settings["run"]
         self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
         self._snapshots.begin()
 
@@ -94,8 +84,6 @@ class ServerNode:
             return own(message)
         if message.op == "plan" and not self._is_open:
             raise NotOpen(self.server.index)
-        if self._inheritance is not None:
-            message = self._inheritance.applied_to(message)
         reply = self.server.handle(session, message)
         if message.head.get("push") or is_change(message.op, message.head):
             self._mirror.settle()
@@ -129,12 +117,6 @@ class ServerNode:
             applied = server.applied.ids()
         self._is_open = message.head["workers"]
         return head, [raw(np.array(applied, np.int64))]
-
-    def _finish(self, message: Any) -> Reply:
-        """The program has ended well: write what a later one may begin with."""
-        if self._snapshots is not None and self._settings["is_kept"]:
-            self._snapshots.take()
-        return {}, ()
 
     def _partner(self, message: Any) -> Reply:
         self._mirror.follow(message.head["addresses"])

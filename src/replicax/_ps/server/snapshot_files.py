@@ -50,7 +50,7 @@ class OtherFormat(CheckpointError):
         super().__init__(
             f"A snapshot of a parameter server is read in format {FORMAT}. Received: '{path}' in "
             f"format {found!r}. Older versions of Replicax wrote pickles, which can run any code. "
-            "Restore a checkpoint, or name another `snapshot_dir`."
+            "Restore a checkpoint in a new strategy, with another `snapshot_dir`."
         )
 
 
@@ -155,17 +155,6 @@ class SnapshotFolder:
             }[match[1]]
             if not kept or match[4]:
                 path.unlink(missing_ok=True)
-
-    def set_aside(self) -> Path:
-        """Give the folder another name, and make a new one: it is of another run."""
-        aside = self.path.with_name(self.path.name + ".before")
-        if aside.exists():
-            for path in aside.iterdir():
-                path.unlink()
-            aside.rmdir()
-        os.rename(self.path, aside)
-        self.path.mkdir(mode=0o700)
-        return aside
 
     def _sync(self) -> None:
         descriptor = os.open(self.path, os.O_RDONLY)

@@ -15,7 +15,7 @@ from replicax._ps.server import server_state
 from replicax._ps.server.journal import Journal, records
 from replicax._ps.server.server import ParameterServer, is_change
 from replicax._ps.server.snapshot_cells import Entry, changed_cell, files_of, read, size_of, written
-from replicax._ps.server.snapshot_files import FORMAT, Damaged, OtherFormat, SnapshotFolder
+from replicax._ps.server.snapshot_files import Damaged, OtherFormat, SnapshotFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +171,7 @@ class Snapshots:
     def _next_journal(self, *, is_first: bool = False) -> Journal:
         self._number += 1
         journal = Journal(self._folder.path / self._folder.name("journal", self._number))
-        journal.append("begin", {"run": self._run, "is_first": is_first, "format": FORMAT})
+        journal.append("begin", {"run": self._run, "is_first": is_first})
         return journal
 
     def _captured(self, number: int, cell: Any) -> CellState:
@@ -215,13 +215,13 @@ class Snapshots:
         )
 
 
-def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -> Restored | None:
+def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Restored | None:
     """Let a server be as the last whole snapshot says, with what the coordinator changed since.
 
     Args:
         server: The server.
         folder: Where the snapshots are.
-        run: Of which run they must be; None for any.
+        run: Of which run they must be.
 
     Returns:
         From what; None if there was nothing.
@@ -230,7 +230,7 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
     for _, path in reversed(manifests):
         try:
             body = folder.body(path)
-            if run not in (None, body["run"]):
+            if body["run"] != run:
                 continue
             cells = [(entry["number"], read(folder, entry, server.code)) for entry in body["cells"]]
         except Damaged as error:
@@ -252,11 +252,9 @@ def restored(server: ParameterServer, folder: SnapshotFolder, run: str | None) -
     return None
 
 
-def _is_first(path: Path, run: str | None) -> bool:
+def _is_first(path: Path, run: str) -> bool:
     for record in records(path):
-        if record.head.get("format") != FORMAT:
-            raise OtherFormat(path, record.head.get("format", 1))
-        return record.head["is_first"] and run in (None, record.head["run"])
+        return record.head["is_first"] and record.head["run"] == run
     return False
 
 

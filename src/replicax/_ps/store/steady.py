@@ -99,11 +99,6 @@ class SteadyClient:
         if self.early is not None:
             self.early.settle()
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether `ready` would return at once."""
-        return self.early is None or self.early.is_over
-
     def close(self) -> None:
         """Let nobody wait for servers any more."""
         if self.early is not None:
