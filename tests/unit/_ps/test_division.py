@@ -98,13 +98,13 @@ def test_files_are_parts_if_there_are_enough(tmp_path):
     assert division_of(counted).by == "files"
 
 
-def test_a_hint_says_where_to_divide():
+def test_a_hint_leaves_all_batches_to_be_given_out():
     hint = rx.data.experimental.SHARD_HINT
-    dataset = with_policy(Dataset.range(20).shard(hint, hint).batch(2), "HINT")
+    dataset = with_policy(Dataset.range(6).shard(hint, hint).batch(2), "HINT")
     division = division_of(dataset, num_splits=4)
-    assert (division.by, division.parts) == ("hint", 4)
-    _, _, batches = division.batches(division.agreed(dataset, 0), 0, part=1, start=0, stop=None)
-    assert [batch.tolist() for batch in batches] == [[1, 5], [9, 13], [17]]
+    assert division.by != "files" and division.parts == 1
+    _, _, batches = division.batches(division.agreed(dataset, 0), 0, part=0, start=0, stop=3)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_seeds_that_nobody_gave_are_those_of_the_coordinator():

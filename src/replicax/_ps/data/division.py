@@ -1,10 +1,10 @@
 """How workers divide a data set that they share, and the batches of a part of it.
 
-Four ways, the best that a data set allows. *runs*: the number of batches is known, and any of
+Three ways, the best that a data set allows. *runs*: the number of batches is known, and any of
 them can be gone to without making those before; a split is a run of batches, which a worker can
-read ahead. *files*: each split is some of the files, with batches of its own. *hint*: each is a
-`shard` that the data set says. *in turn*: nothing but reading shows what there is; every worker
-reads all of it, and computes with the batches that it was given.
+read ahead. *files*: each split is some of the files, with batches of its own. *in turn*: nothing
+but reading shows what there is; every worker reads all of it, and computes with the batches that
+it was given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from replicax.data._nodes.share import run_of
 from replicax.data._nodes.sources import Generated
 from replicax.data._nodes.workers import in_this_process
 from replicax.data._position import outline
-from replicax.data._rewrite import files_of, has_hint, with_file_shard, with_hinted_shard
+from replicax.data._rewrite import files_of, with_file_shard
 from replicax.data._seeds import drawn_seeds, rewritten
 from replicax.data._spec import own_copy
 
@@ -48,7 +48,7 @@ class Division:
     """How a data set is divided; the same for all workers.
 
     Args:
-        by: "runs", "files", "hint" or "turn".
+        by: "runs", "files" or "turn".
         parts: How many parts there are whose batches are counted by themselves.
         count: How many batches an epoch has, if that is known.
         seeds: The seeds that nobody gave, as the coordinator has drawn them.
@@ -74,9 +74,7 @@ class Division:
         asked = dataset.options().experimental_distribute.auto_shard_policy
         files, count = files_of(node), node.cardinality
         by, parts = "turn", 1
-        if asked is AutoShardPolicy.HINT and has_hint(node):
-            by, parts = "hint", num_splits or _SPLITS * workers
-        elif asked is not AutoShardPolicy.FILE and count != UNKNOWN_CARDINALITY and _is_quick(node):
+        if asked is not AutoShardPolicy.FILE and count != UNKNOWN_CARDINALITY and _is_quick(node):
             by = "runs"
         elif asked in (AutoShardPolicy.FILE, AutoShardPolicy.AUTO) and len(files) >= workers:
             by, parts = "files", min(num_splits or _PARTS * workers, len(files))
@@ -85,7 +83,7 @@ class Division:
 
     def splits(self, num_splits: int | None, workers: int) -> Splits:
         """The splits of a new epoch."""
-        if self.by in ("files", "hint"):
+        if self.by == "files":
             return Splits((part, 0, None) for part in range(self.parts))
         if self.by == "turn" or self.count is None:
             return Splits(further=(0, 1 if self.by == "turn" else _ENDLESS))
@@ -150,8 +148,6 @@ class Division:
         """
         if self.by == "files":
             node = with_file_shard(node, self.parts, part)
-        elif self.by == "hint":
-            node = with_hinted_shard(node, self.parts, part)
         end = stop if self.by == "runs" else None
         found = run_of(node, start, end)
         return start if found else 0, end, read(found or node, epoch)
