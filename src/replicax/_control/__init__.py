@@ -8,6 +8,7 @@ from replicax._control._alone import Alone as Alone
 from replicax._control._current import Channel as Channel
 from replicax._control._current import current as current
 from replicax._control._current import set_current as set_current
+from replicax._control._ending import note_exit as note_exit
 from replicax._control._limits import Limits as Limits
 from replicax._control._line import Line as Line
 from replicax._control._meeting import meet as meet

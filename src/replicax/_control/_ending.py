@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import io
 import logging
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from os import _exit as end_at_once  # documented, in spite of its name
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from replicax._control._message import EXIT_CODE
 
@@ -55,10 +54,10 @@ def print_notice(text: str) -> None:
 
 
 def note_exit(code: object) -> None:
-    """Note with what this process is about to end: at its end Python tells it nobody.
+    """Note the exit code of this process, which Python tells nobody: its other workers need it.
 
     Args:
-        code: What `sys.exit` was given, None if the program has come to its end.
+        code: The value of the `SystemExit`, None if the program has come to its end.
     """
     _noted[:] = [code & 0xFF if isinstance(code, int) else int(code is not None)]
 
@@ -92,20 +91,7 @@ def install_exit_hooks(line: Leaver, of_others: Callable[[BaseException], bool])
         _end(_noted[0] if _noted else EXIT_CODE, "" if _noted == [_PREEMPTED] else _NEEDED)
 
     sys.excepthook = on_exception
-    sys.exit = _noting(sys.exit)
     atexit.register(at_exit)
-
-
-def _noting(leave: Callable[[Any], NoReturn]) -> Callable[..., NoReturn]:
-    """Add to `sys.exit` that it notes its code. Programs under `replicax run` note it anyway."""
-
-    @functools.wraps(leave)
-    def exit_(status: Any = None, /) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():  # else it ends only a thread
-            note_exit(status)
-        leave(status)
-
-    return exit_
 
 
 def _end(code: int, text: str = "") -> None:

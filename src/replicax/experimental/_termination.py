@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from replicax._control import note_exit
 from replicax._core.errors import UsageError
 
 RESTART_CODE = 42
@@ -15,6 +16,7 @@ RESTART_CODE = 42
 
 def exit_for_restart() -> None:
     """End the program with the code that asks for a restart."""
+    note_exit(RESTART_CODE)
     sys.exit(RESTART_CODE)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import sys
-import threading
 
 import pytest
 
 from replicax._control import EXIT_CODE, _ending
+from replicax.experimental._termination import exit_for_restart
 
 
 class Line:
@@ -33,7 +33,6 @@ def end(monkeypatch):
         hooks, codes, line = [], [], Line(together)
         monkeypatch.setattr(atexit, "register", hooks.append)
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-        monkeypatch.setattr(sys, "exit", sys.exit)
         monkeypatch.setattr(_ending, "end_at_once", codes.append)
         monkeypatch.setattr(_ending, "_flush_files", lambda: None)  # it ends logging, too
         monkeypatch.setattr(_ending, "_noted", [])
@@ -62,20 +61,17 @@ def test_who_is_preempted_says_so(end, capsys):
     assert "needed" not in capsys.readouterr().err
 
 
-def test_what_is_given_to_sys_exit_is_noted_in_the_main_thread(monkeypatch):
+def test_an_exit_for_a_restart_notes_its_code(monkeypatch):
     monkeypatch.setattr(_ending, "_noted", [])
-    exit_ = _ending._noting(sys.exit)
+    with pytest.raises(SystemExit) as raised:
+        exit_for_restart()
+    assert _ending._noted == [raised.value.code] == [42]
 
-    def leave(code):
-        with pytest.raises(SystemExit) as raised:
-            exit_(code)
-        assert raised.value.code == code
 
-    leave(3)
-    thread = threading.Thread(target=leave, args=(4,))
-    thread.start()
-    thread.join()
-    assert _ending._noted == [3]
+def test_nobodys_exit_is_replaced(end):
+    before = sys.exit
+    end(3, together=True)
+    assert sys.exit is before
 
 
 def test_with_an_unknown_code_it_is_that_of_the_watchdog(end, capsys):

@@ -251,8 +251,16 @@ def test_one_ends_early(cluster):
 
 
 @pytest.mark.parametrize("culprit", [0])
-def test_one_that_ends_early_keeps_its_exit_code(cluster, culprit):
-    cluster.start(f"if index == {culprit}: sys.exit(3)\nstep()")
+def test_one_that_ends_early_keeps_its_exit_code_if_that_is_noted(cluster, culprit):
+    cluster.start(
+        f"""
+from replicax._control import note_exit
+if index == {culprit}:
+    note_exit(3)  # as `replicax run` does for its programs
+    sys.exit(3)
+step()
+"""
+    )
     assert_lost(cluster.end(1 - culprit), f"Received: worker {culprit} ended while others")
     assert cluster.end(culprit)[0] == 3
 
