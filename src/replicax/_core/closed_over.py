@@ -56,7 +56,8 @@ def with_arguments(
         return list(_core.jaxpr_as_fun(opened)(*operands))
 
     wanted = [one if isinstance(one, jax.sharding.Sharding) else None for one in layouts]
-    return compiled(call, out_shardings=wanted)
+    devices = next((one.device_set for one in wanted if one is not None), None)
+    return compiled(call, devices=devices, out_shardings=wanted)
 
 
 def _constants(function: Any) -> tuple[Any, ...]:

@@ -7,12 +7,14 @@ that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, final
 
 import jax
+from jax.core import Tracer
 from jax.extend.backend import get_compile_options
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
 from replicax._core import attention, pooling
 from replicax._core.convolutions import rule as convolutions
@@ -21,6 +23,7 @@ from replicax._core.cpu_tuning import computes_with_one_thread, is_on
 from replicax._core.host_memory import keep_memory
 from replicax._core.row_products import rule as row_products
 from replicax._core.table_kernel import rule as table_kernel
+from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
 
 # Without convolutions, which YNNPACK computes two to four times slower than Eigen.
@@ -43,14 +46,14 @@ def compiled(
 
     Args:
         fn: The function.
-        devices: Those that it runs on; None for one of the kind that JAX uses by default.
+        devices: Those that it runs on; None for JAX's default device.
         compiler_options: XLA options of the user, which come before ours.
         how: What else `jax.jit` takes.
 
     Returns:
         The function; its `trace` and `lower` are those of `jax.jit`.
     """
-    platform = next(iter(devices)).platform if devices else jax.default_backend()
+    platform = platform_of(devices or (default_device(),))
     prepare(platform)
     options = {**_own_options(platform, devices or ()), **(compiler_options or {})}
     program = jax.jit(fn, compiler_options=options or None, **how)
@@ -58,6 +61,37 @@ def compiled(
         return program
     divided = platform == "cpu" and len(devices or ()) > 1 and is_on("convolutions")
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
+
+
+def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:
+    """The devices that JAX runs a program on.
+
+    Args:
+        closed: The program.
+        inputs: Arrays that it is called with.
+    """
+    for value in inputs:
+        if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.committed:
+            return value.sharding.device_set
+    return _named_devices(closed.jaxpr) or (default_device(),)
+
+
+def _named_devices(jaxpr: Jaxpr) -> Collection[Any]:
+    """The devices of the first mesh or layout in a program."""
+    for equation in jaxpr.eqns:
+        for value in equation.params.values():
+            mesh = getattr(value, "mesh", value)  # a layout has one
+            if isinstance(mesh, jax.sharding.Mesh) and not mesh.empty:
+                return set(mesh.devices.flat)
+        for inner in jaxprs_in_params(equation.params):
+            if found := _named_devices(inner):
+                return found
+    return ()
+
+
+def platform_of(devices: Iterable[Any]) -> str:
+    """The kind of devices that compute together."""
+    return next(iter(devices)).platform
 
 
 def compile_for(program: Any, *args: Any) -> None:

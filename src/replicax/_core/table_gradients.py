@@ -28,7 +28,7 @@ from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.partial_sums import bound, named
 from replicax._core.products import turned_on
 from replicax._core.rows import is_look_up, pays_to_gather
-from replicax._core.table_kernel.operation import is_here
+from replicax._core.table_kernel.operation import is_for
 from replicax._core.table_kernel.rule import is_for_kernel
 from replicax._core.table_rows import Rows
 from replicax._core.topology import AXIS
@@ -47,12 +47,13 @@ def has_tables(jaxpr: Any) -> bool:
     )
 
 
-def evaluate_by_rows(closed: Any, *args: Any, replicas: int = 1) -> list[Any]:
+def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
     Args:
         closed: The program of one replica.
         args: Its inputs.
+        platform: The kind of the devices that it is for.
         replicas: Over how many its sums are taken, if all have programs of the same shapes.
 
     Returns:
@@ -60,18 +61,16 @@ def evaluate_by_rows(closed: Any, *args: Any, replicas: int = 1) -> list[Any]:
     """
     if not has_tables(closed.jaxpr):
         return jax.extend.core.jaxpr_as_fun(closed)(*args)
-    return _Evaluation(replicas).outputs(closed, args)
+    return _Evaluation(replicas, platform).outputs(closed, args)
 
 
-def with_rows(
-    step: Callable[..., Any], mesh: Mesh | None, *, platform: str = ""
-) -> Callable[..., Any]:
+def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> Callable[..., Any]:
     """A step of the global view that keeps the gradients of tables as rows.
 
     Args:
         step: Called inside a compiled program.
         mesh: The replicas, over which the rows are divided; None for one.
-        platform: The kind of its devices, if products are turned where that is for them.
+        platform: The kind of its devices.
     """
 
     def stepped(*args: Any) -> Any:
@@ -81,7 +80,7 @@ def with_rows(
             found = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
         else:
             replicas = 1 if mesh is None else mesh.shape[AXIS]
-            found = _Evaluation(replicas, mesh).outputs(closed, leaves)
+            found = _Evaluation(replicas, platform, mesh).outputs(closed, leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
@@ -93,14 +92,15 @@ class _Evaluation:
 
     Args:
         replicas: How many divide the rows.
+        platform: The kind of the devices.
         mesh: Theirs, in the global view, where a sum over rows needs no operation of its own;
             None in the view of one replica.
     """
 
-    def __init__(self, replicas: int, mesh: Mesh | None = None) -> None:
+    def __init__(self, replicas: int, platform: str, mesh: Mesh | None = None) -> None:
         self._replicas, self._mesh = replicas, mesh
         # In the global view a table may be divided, of which a kernel wants the whole.
-        self._by_kernel = mesh is None and is_here()
+        self._by_kernel = mesh is None and is_for(platform)
         self._apart: list[Rows] = []  # what needs the rows of other replicas, too
         self._found: list[Rows] = []  # what may be added to tables
 

@@ -58,10 +58,11 @@ class ReplicaSteps:
         else:
             # What a replica makes of metrics is of its rows only: results are read afterwards.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
-        self._divide = compiled(functools.partial(_divided, topology))
+        on_devices = functools.partial(compiled, devices=topology.devices)
+        self._divide = on_devices(functools.partial(_divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
-        self._logs = compiled(self._results, out_shardings=topology.replicated)
-        self._join = compiled(_joined, out_shardings=topology.replicated)
+        self._logs = on_devices(self._results, out_shardings=topology.replicated)
+        self._join = on_devices(_joined, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         if self._distribution.topology.num_processes > 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._core.compiling import compile_for, compiled
+from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
 from replicax._core.products import turned_on
@@ -71,19 +71,24 @@ class FunctionProgram:
             common = captured.common(values)
             self.identity = agree_on_program(what, captured.jaxpr, arrays, common)
 
-        closed = turned_on(jax.default_backend(), captured.jaxpr)
+        # Central storage lends the variables to the devices that compute.
+        seen = values if state.store is None else state.store.lend(values[:1])
+        devices = devices_of(captured.jaxpr, [*seen, *arrays])
+        platform = platform_of(devices)
+        closed = turned_on(platform, captured.jaxpr)
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             values = state.in_order(written, others)
-            results = evaluate_by_rows(closed, *values, *leaves)
+            results = evaluate_by_rows(closed, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         if state.store is not None:
             donates = not captured.jaxpr.effects
-            self._compiled = state.central(program, arrays, donates=donates)
+            self._compiled = state.central(program, arrays, donates=donates, devices=devices)
             return
         self._compiled = compiled(
             program,
+            devices=devices,
             donate_argnums=(0,) if state.donates else (),
             out_shardings=(outputs, layouts, None),
         )

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import keras
 
 from replicax._core.adam_kernel.library import is_there
 from replicax._core.adam_kernel.operation import Settings, adam
+from replicax._core.compiling import platform_of
 from replicax._core.cpu_tuning import is_on
+from replicax._core.topology import default_device
 from replicax._keras import _compat
 
 _LEAST = 4096  # elements: fewer are not worth a kernel
@@ -87,9 +88,16 @@ def _is_whole(variable: Any) -> bool:
 
 
 def _is_here(variables: Sequence[Any]) -> bool:
-    """Whether programs are for CPUs, and there is a kernel for them, if there is enough to do."""
+    """Whether variables are on CPUs, and there is a kernel for them, if there is enough to do."""
     enough = sum(map(_size, variables)) >= _LEAST
-    return enough and is_on("optimizers") and jax.default_backend() == "cpu" and is_there()
+    return enough and is_on("optimizers") and _platform(variables) == "cpu" and is_there()
+
+
+def _platform(variables: Sequence[Any]) -> str:
+    """The kind of devices that variables are on."""
+    layouts = filter(None, map(_compat.layout, variables))
+    devices = next((getattr(layout, "device_set", None) for layout in layouts), None)
+    return platform_of(devices or (default_device(),))
 
 
 def _size(variable: Any) -> int:

@@ -155,7 +155,9 @@ def _build_spmd(
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
-        outputs, news = settled(summed, how, group, state, leaves, replicas=alike)
+        outputs, news = settled(
+            summed, how, group, state, leaves, platform=topology.platform, replicas=alike
+        )
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]

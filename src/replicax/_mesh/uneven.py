@@ -70,7 +70,7 @@ def build_uneven(
         for r, (captured, group) in enumerate(zip(captures, groups, strict=True)):
             own = [value[r] if row else value for value, row in zip(state, rows, strict=True)]
             flat = [*own, *(_component(leaf, r) for leaf in leaves)]
-            programs.append(_settled_program(captured, how, group, flat))
+            programs.append(_settled_program(captured, how, group, flat, topology.platform))
             values.append(flat)
         results = run_in_lockstep(programs, values)
         columns = list(zip(*results, strict=True))
@@ -82,12 +82,16 @@ def build_uneven(
 
 
 def _settled_program(
-    captured: Captured, how: Sequence[Settlement], group: SyncGroup, flat: Sequence[Any]
+    captured: Captured,
+    how: Sequence[Settlement],
+    group: SyncGroup,
+    flat: Sequence[Any],
+    platform: str,
 ) -> Any:
     count = len(captured.variables)
 
     def program(*flat: Any) -> Any:
-        return settled(captured, how, group, flat[:count], flat[count:])
+        return settled(captured, how, group, flat[:count], flat[count:], platform=platform)
 
     return jax.make_jaxpr(program, axis_env=[(AXIS, group.size)])(*abstract(list(flat)))
 

@@ -59,6 +59,7 @@ def settled(
     state: Sequence[Any],
     leaves: Sequence[Any],
     *,
+    platform: str,
     replicas: int = 1,
 ) -> tuple[list[Any], list[Any]]:
     """Run a captured function inside a program, and settle its writes.
@@ -69,12 +70,15 @@ def settled(
         group: The replicas.
         state: The values of its variables.
         leaves: Its arrays.
+        platform: The kind of the devices.
         replicas: How many of them exchange rows of tables, since all run this program.
 
     Returns:
         The output arrays and the new values of the written variables.
     """
-    results = evaluate_by_rows(captured.jaxpr, *state, *leaves, replicas=replicas)
+    results = evaluate_by_rows(
+        captured.jaxpr, *state, *leaves, platform=platform, replicas=replicas
+    )
     outputs, news = results[: captured.num_outputs], results[captured.num_outputs :]
     olds = [state[i] for i in captured.written]
     return outputs, settle(how, news, olds, group)

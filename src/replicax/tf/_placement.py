@@ -91,8 +91,12 @@ def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManag
 
 
 def group(*inputs: Any, **kwargs: Any) -> None:
-    """Nothing: what is written is run."""
-    del inputs, kwargs
+    """Nothing: what is written is run. The only keyword is `name`."""
+    if unknown := kwargs.keys() - {"name"}:
+        raise TypeError(
+            f"tf.group takes one keyword, `name`. Received: {', '.join(sorted(unknown))}. "
+            "Pass operations by position."
+        )
 
 
 def no_op(name: str | None = None) -> None:

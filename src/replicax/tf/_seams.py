@@ -7,11 +7,10 @@ import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
-import jax
-
 from replicax._core import seams
 from replicax._core.compiling import prepare
 from replicax._core.table_gradients import with_rows
+from replicax._core.topology import default_device
 from replicax._keras import _compat
 
 
@@ -36,7 +35,7 @@ def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callabl
     def make(self: Any, force: bool = False) -> Any:
         if _compat.strategy_of(self) is not None or not seams.speaks_tensorflow:
             return original(self, force)
-        prepare(jax.default_backend())
+        prepare(default_device().platform)
         with _tables_by_rows(self) if kind == "train" else contextlib.nullcontext():
             return original(self, force)
 
@@ -49,7 +48,8 @@ def _tables_by_rows(model: Any) -> Generator[None, None, None]:
     attributes = vars(model)
     own = attributes.get("train_step")
     if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
-        attributes["train_step"] = with_rows(model.train_step, None, platform=jax.default_backend())
+        platform = default_device().platform
+        attributes["train_step"] = with_rows(model.train_step, None, platform=platform)
     try:
         yield
     finally:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import platform
+import re
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import compiling, cpu_tuning, host_memory
-from replicax._core.compiling import compiled
+from replicax._core import central, compiling, cpu_tuning, host_memory
+from replicax._core.compiling import compiled, devices_of
 from replicax._core.env import KEEP_MEMORY, cores, malloc_is_set, tuning_for_child
+from replicax._core.topology import Topology, default_device
+from replicax._function import function_program
+from replicax._keras import adam
+from replicax._mesh import spmd
 
 from helpers import run_python
 
@@ -198,3 +204,71 @@ def test_jax_says_when_a_program_was_compiled():
     jax.jit(lambda x: x * 3.25)(1.0)
     jax.monitoring.unregister_event_duration_listener(listener)
     assert "/jax/core/compile/backend_compile_duration" in seen
+
+
+STRATEGIES = {
+    "one device": lambda: rx.OneDeviceStrategy("CPU:1"),
+    "mirrored": lambda: rx.MirroredStrategy(["CPU:0", "CPU:1"]),
+    "central storage": lambda: rx.CentralStorageStrategy(["CPU:0", "CPU:1"]),
+}
+
+
+def compiled_by(strategy, call, monkeypatch):
+    """With which options, and with which operations of ours, programs of a step are compiled."""
+    seen = []
+
+    def noted(fn, **how):
+        made = compiled(fn, **how)
+
+        def call(*args):
+            text = str(made.trace(*args).jaxpr)
+            seen.append((getattr(made, "options", {}), set(re.findall(r"replicax_\w+", text))))
+            return made(*args)
+
+        return call
+
+    with strategy.scope():
+        table = keras.Variable(np.ones((500, 8), "float32"))
+        weights = keras.Variable(np.ones((8, 600), "float32"))
+        adam = keras.optimizers.Adam()
+        adam.build([weights])
+
+    def replica():
+        with rx.GradientTape() as tape:
+            rows = jnp.take(table.value, jnp.arange(512) % 7, axis=0)
+            loss = (rows @ weights.value).sum()
+        by_rows, dense = tape.gradient(loss, [table, weights])
+        table.assign_sub(by_rows)
+        adam.apply_gradients([(dense, weights)])
+        return loss
+
+    with monkeypatch.context() as patch:
+        for module in (spmd, function_program, central):
+            patch.setattr(module, "compiled", noted)
+        how = {"run": lambda: strategy.run(replica), "function": rx.function(replica)}
+        jax.block_until_ready(jax.tree.leaves(how[call]()))
+    return seen
+
+
+@pytest.mark.parametrize("call", ["run", "function"])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_of_cpus_is_compiled_for_cpus_where_jax_uses_gpus(name, call, monkeypatch):
+    strategy = STRATEGIES[name]()
+    expected = compiled_by(strategy, call, monkeypatch)
+    assert all(FUSIONS in options for options, _ in expected)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for module in (compiling, adam):
+        monkeypatch.setattr(module, "default_device", Gpu)
+    assert compiled_by(strategy, call, monkeypatch) == expected
+
+
+def test_which_devices_jax_runs_a_program_on():
+    topology = Topology.local(["CPU:0", "CPU:1"])
+    add = jax.make_jaxpr(lambda x: x + 1)(1.0)
+    assert list(devices_of(add, [np.ones(1), jnp.ones(1)])) == [default_device()]
+    assert devices_of(add, [jax.device_put(1.0, topology.devices[1])]) == {topology.devices[1]}
+    inner = jax.shard_map(
+        jnp.sin, mesh=topology.mesh, in_specs=topology.split.spec, out_specs=topology.split.spec
+    )
+    mapped = jax.make_jaxpr(jax.jit(inner))(jnp.ones(2))
+    assert devices_of(mapped, [np.ones(2)]) == set(topology.devices)

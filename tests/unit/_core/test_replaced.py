@@ -143,7 +143,7 @@ def sgd_of_a_table(table, ids):
     def step(table, ids):
         return table - 0.5 * jax.grad(lambda t: (jnp.take(t, ids, axis=0) ** 2).sum())(table)
 
-    return with_rows(step, None)(table, ids)
+    return with_rows(step, None, platform="cpu")(table, ids)
 
 
 def adam_step(value, momentum, gradient):

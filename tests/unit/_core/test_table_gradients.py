@@ -102,7 +102,7 @@ def exchanged(jaxpr):
 
 @pytest.mark.parametrize(("step", "expected", "wholes"), STEPS)
 def test_rows_go_where_they_belong_without_a_whole_gradient(step, expected, wholes):
-    program = jax.jit(with_rows(step, None))
+    program = jax.jit(with_rows(step, None, platform="cpu"))
     assert written_wholly(program.trace(TABLE, IDS, SCALES).jaxpr.jaxpr) == wholes
     np.testing.assert_allclose(program(TABLE, IDS, SCALES), expected, rtol=1e-5, atol=1e-6)
 
@@ -128,7 +128,7 @@ def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one(kernel)
         return [t - 0.5 * g for t, g in zip(tables, gradients, strict=True)]
 
     with rx.config.cpu_tuning(tables=kernel):
-        program = jax.jit(with_rows(step, None))
+        program = jax.jit(with_rows(step, None, platform="cpu"))
         found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
     searches = sum(e.primitive is _first_places for e in found)
     assert searches == (0 if kernel and operation.is_there() else 1)
@@ -148,7 +148,7 @@ def test_two_look_ups_of_one_table_are_added():
     expected = TABLE - G
     for number, scale in zip(IDS[:4], SCALES[:4], strict=True):
         expected[number] -= 2 * scale
-    found = jax.jit(with_rows(step, None))(TABLE, IDS, SCALES)
+    found = jax.jit(with_rows(step, None, platform="cpu"))(TABLE, IDS, SCALES)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -161,7 +161,9 @@ def layouts():
 def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
     topology, inputs = layouts()
     program = jax.jit(
-        with_rows(step, topology.mesh), in_shardings=inputs, out_shardings=topology.replicated
+        with_rows(step, topology.mesh, platform="cpu"),
+        in_shardings=inputs,
+        out_shardings=topology.replicated,
     )
     # Of each replica: the indices and the rows, in one buffer.
     traced = program.trace(TABLE, IDS, SCALES)
@@ -173,7 +175,7 @@ def test_replicas_of_the_global_view_exchange_rows(step, expected, wholes):
 @pytest.mark.parametrize("rows", [7, 1])
 def test_rows_that_the_replicas_do_not_divide_are_left_to_xla(rows):
     topology, _ = layouts()
-    program = jax.jit(with_rows(sgd, topology.mesh))
+    program = jax.jit(with_rows(sgd, topology.mesh, platform="cpu"))
     assert exchanged(program.trace(TABLE, IDS[:rows], SCALES[:rows]).jaxpr.jaxpr) == []
     expected = jax.jit(sgd)(TABLE, IDS[:rows], SCALES[:rows])
     found = program(TABLE, IDS[:rows], SCALES[:rows])
@@ -187,7 +189,7 @@ def in_replicas(step, size):
     closed = jax.make_jaxpr(step, axis_env=[(AXIS, 2)])(*shapes)
     split, whole = jax.P(AXIS), jax.P()
     mapped = jax.shard_map(
-        lambda *args: evaluate_by_rows(closed, *args, replicas=2),
+        lambda *args: evaluate_by_rows(closed, *args, platform="cpu", replicas=2),
         mesh=topology.mesh,
         in_specs=(whole, split, split),
         out_specs=whole,
@@ -277,7 +279,7 @@ def test_what_many_occurrences_add_is_not_lost_to_rounding():
     def step(table, ids, scales):
         return table - gradient(table, ids, scales)
 
-    program = jax.jit(with_rows(step, None))
+    program = jax.jit(with_rows(step, None, platform="cpu"))
     scales = np.full(count, 0.75e-9, "float32")  # each less than half of a unit in the last place
     assert count * 1 * 2 <= size
     found = np.asarray(program(table, ids, scales), "float64")[3, 0]
@@ -292,7 +294,7 @@ def test_what_has_no_rows_of_fractions_is_made_whole(made):
         return lax.div(jnp.zeros(50, "int32").at[jnp.array([3, 3])].add(3), jnp.int32(4))
 
     expected = jax.jit(step)(SCALES)
-    np.testing.assert_array_equal(jax.jit(with_rows(step, None))(SCALES), expected)
+    np.testing.assert_array_equal(jax.jit(with_rows(step, None, platform="cpu"))(SCALES), expected)
 
 
 def test_operations_keep_the_names_of_their_scopes():
@@ -300,7 +302,7 @@ def test_operations_keep_the_names_of_their_scopes():
         with jax.named_scope("encoder"):
             return table * 2 - gradient(table, ids, scales)
 
-    lowered = jax.jit(with_rows(step, None)).trace(TABLE, IDS, SCALES).lower()
+    lowered = jax.jit(with_rows(step, None, platform="cpu")).trace(TABLE, IDS, SCALES).lower()
     assert "encoder" in lowered.as_text(debug_info=True)
 
 
@@ -313,5 +315,5 @@ def test_a_step_is_traced_once(mesh):
         return x + 1
 
     topology, _ = layouts()
-    assert jax.jit(with_rows(step, topology.mesh if mesh else None))(SCALES)[0] == 2
+    assert jax.jit(with_rows(step, topology.mesh if mesh else None, platform="cpu"))(SCALES)[0] == 2
     assert len(traced) == 1

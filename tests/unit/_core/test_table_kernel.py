@@ -150,7 +150,7 @@ def for_sgd():
 
 def test_a_step_makes_no_gradient_whole_and_copies_no_rows():
     tables, ids, scales = for_sgd()
-    step = with_rows(sgd, None)
+    step = with_rows(sgd, None, platform="cpu")
     text = jax.jit(step).lower(tables, ids, scales).as_text()
     assert text.count(f"@{ADD_SUMS}(") == 3
     assert "scatter" not in text
@@ -169,7 +169,7 @@ def test_columns_that_are_used_otherwise_are_arrays():
         return [*sgd(tables, ids, scales), parts[1] - parts[0] * 3]
 
     arrays = for_sgd()
-    found = jax.jit(with_rows(step, None))(*arrays)
+    found = jax.jit(with_rows(step, None, platform="cpu"))(*arrays)
     np.testing.assert_allclose(found[3], arrays[0][2] * -1, rtol=1e-5)
 
 
@@ -181,7 +181,7 @@ def test_two_factors_and_other_changes_of_rows():
         halves = whole * 0.5
         return table + halves * 3.0, table - -(halves / 4.0), halves
 
-    found = jax.jit(with_rows(step, None))(table, ids, rows)
+    found = jax.jit(with_rows(step, None, platform="cpu"))(table, ids, rows)
     for ours, own in zip(found, step(table, ids, rows), strict=True):
         np.testing.assert_allclose(ours, own, rtol=1e-5)
 
@@ -252,10 +252,10 @@ def test_each_device_its_rows():
 
 def test_neither_exported_nor_switched_off():
     tables, ids, scales = for_sgd()
-    exported = jax.export.export(jax.jit(with_rows(sgd, None)))(tables, ids, scales)
+    exported = jax.export.export(jax.jit(with_rows(sgd, None, platform="cpu")))(tables, ids, scales)
     assert "@rx_" not in exported.mlir_module()
-    expected = jax.jit(with_rows(sgd, None))(tables, ids, scales)
+    expected = jax.jit(with_rows(sgd, None, platform="cpu"))(tables, ids, scales)
     found = exported.call(tables, ids, scales)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
     with rx.config.cpu_tuning(tables=False):
-        assert not is_by_kernel(with_rows(sgd, None), tables, ids, scales)
+        assert not is_by_kernel(with_rows(sgd, None, platform="cpu"), tables, ids, scales)

@@ -70,7 +70,9 @@ def test_a_program_settles_what_it_writes():
     program = captured(fn)
     _, how = analyse(program, [True])
     state = [variable.value for variable in program.variables]
-    run = jax.vmap(lambda x: settled(program, how, GROUP, state, [x]), axis_name=AXIS)
+    run = jax.vmap(
+        lambda x: settled(program, how, GROUP, state, [x], platform="cpu"), axis_name=AXIS
+    )
     (output,), news = run(jnp.array([1.0, 5.0]))
     assert output.tolist() == [2.0, 10.0]
     is_total = [program.variables[position] is total for position in program.written]

@@ -21,9 +21,9 @@ from replicax._core.handlers.operation import operation
 from replicax._core.table_kernel.library import ADD_SUMS, is_there
 
 
-def is_here() -> bool:
-    """Whether programs are for CPUs, and there is a kernel for them."""
-    return is_on("tables") and jax.default_backend() == "cpu" and is_there()
+def is_for(platform: str) -> bool:
+    """Whether there is a kernel for programs of such devices."""
+    return is_on("tables") and platform == "cpu" and is_there()
 
 
 def add_sums(
