@@ -15,28 +15,22 @@ from replicax._tools.compare._settings import Settings
 NAMES = ["a", "b"]
 
 
-def test_weight_difference_is_relative_to_the_largest_weight_of_its_array():
-    reference = [np.array([1.0, -4.0]), np.array([[0.5]])]
-    weights = [np.array([1.2, -4.0]), np.array([[0.51]])]
-    # a: 0.2 / 4 = 0.05; b: 0.01 / 0.5 = 0.02
-    difference, name = weight_difference(weights, reference, NAMES)
-    assert difference == pytest.approx(0.05)
-    assert name == "a"
-
-
-def test_weight_difference_of_equal_weights_is_zero():
-    weights = [np.array([1.0]), np.zeros(3)]
-    assert weight_difference(weights, weights, NAMES)[0] == 0
-
-
-def test_weight_difference_is_computed_in_float64():
-    reference = [np.array([1.0], np.float32), np.zeros(1, np.float32)]
-    weights = [np.array([1 + 2**-23], np.float32), np.zeros(1, np.float32)]
-    assert weight_difference(weights, reference, NAMES)[0] == 2.0**-23
-
-
-def test_weight_difference_from_zeros_is_infinite():
-    assert weight_difference([np.array([1e-9])], [np.zeros(1)], ["a"]) == (math.inf, "a")
+@pytest.mark.parametrize(
+    ("weights", "reference", "expected"),
+    [
+        # Relative to the largest weight of its array: 0.2 / 4 before 0.01 / 0.5.
+        ([[1.2, -4.0], [[0.51]]], [[1.0, -4.0], [[0.5]]], (0.05, "a")),
+        ([[1.0], [0.0, 0.0]], [[1.0], [0.0, 0.0]], (0.0, "a")),
+        ([[0.0], [1 + 2**-23]], [[0.0], [1.0]], (2.0**-23, "b")),  # in float64
+        ([[1e-9]], [[0.0]], (math.inf, "a")),
+        ([[math.inf]], [[math.inf]], (math.nan, "a")),
+        ([[]], [[]], (0.0, "a")),
+    ],
+)
+def test_weight_difference(weights, reference, expected):
+    arrays = [[np.array(one, np.float32) for one in side] for side in (weights, reference)]
+    difference, name = weight_difference(*arrays, NAMES[: len(weights)])
+    assert (difference, name) == (pytest.approx(expected[0], nan_ok=True), expected[1])
 
 
 @pytest.mark.parametrize("broken", [np.array([np.nan, 1.0]), np.array([np.nan, 0.0])])
@@ -46,19 +40,6 @@ def test_weight_difference_sees_nan_beside_any_other_difference(broken, referenc
     difference, name = weight_difference(weights, [reference, np.array([1.0])], NAMES)
     assert math.isnan(difference)
     assert name == "a"
-
-
-def test_weight_difference_of_an_infinite_reference_is_not_a_number():
-    infinite = np.array([np.inf])
-    assert math.isnan(weight_difference([infinite], [infinite], ["a"])[0])
-
-
-def test_weight_difference_takes_empty_arrays():
-    assert weight_difference([np.zeros(0)], [np.zeros(0)], ["a"]) == (0.0, "a")
-
-
-def test_interval_of_values():
-    assert Interval.of([3.0, 1.0, 8.0]) == Interval(3.0, 1.0, 8.0)
 
 
 def test_throughput_is_the_median_over_rounds(sample):

@@ -36,11 +36,7 @@ def test_choose_devices_takes_all_if_nothing_is_said():
 
 
 def test_choose_devices_refuses_more_than_there_are():
-    with pytest.raises(
-        rx.errors.UsageError,
-        match=r"a device for each replica\. Received: 9 replicas and CPU:0-7\. .*"
-        r"JAX_NUM_CPU_DEVICES=9 NPROC=18\.",
-    ):
+    with pytest.raises(rx.errors.UsageError, match="JAX_NUM_CPU_DEVICES=9 NPROC=18"):
         _machine.choose_devices(9)
 
 

@@ -29,35 +29,20 @@ def planned(*, one_device, other=0.0, rows, batch_size=10):
     return round_.rows, round_.epochs
 
 
-def test_a_round_takes_one_device_a_second_in_whole_epochs():
-    # 100 steps of 0.01 s; an epoch of 95 rows is 10 steps with the rest
-    assert planned(one_device=0.01, rows=95) == (95, 10)
-
-
-def test_a_round_takes_nobody_more_than_three_seconds():
-    # 3 s / 0.1 s = 30 steps = 3 epochs
-    assert planned(one_device=0.01, other=0.1, rows=100) == (100, 3)
-
-
-def test_a_round_of_a_large_data_set_takes_whole_batches():
-    # 1 s / 0.3 s = 3.3 steps
-    assert planned(one_device=0.3, rows=1000) == (30, 1)
-
-
-def test_a_round_has_at_least_one_batch():
-    assert planned(one_device=60.0, rows=1000) == (10, 1)
-
-
-def test_a_round_has_no_more_rows_than_there_are():
-    assert planned(one_device=60.0, rows=7) == (7, 1)
-
-
-def test_a_round_has_no_more_epochs_than_are_needed():
-    assert planned(one_device=1e-6, rows=10) == (10, 50)
-
-
-def test_examples_of_a_round():
-    assert _measure.Round(rows=30, epochs=4).examples == 120
+@pytest.mark.parametrize(
+    ("steps", "rows", "expected"),
+    [
+        # A second of one device: 100 steps; an epoch of 95 rows is 10 steps with the rest.
+        ({"one_device": 0.01}, 95, (95, 10)),
+        ({"one_device": 0.01, "other": 0.1}, 100, (100, 3)),  # nobody more than 3 s: 30 steps
+        ({"one_device": 0.3}, 1000, (30, 1)),  # whole batches of a large data set
+        ({"one_device": 60.0}, 1000, (10, 1)),  # at least a batch
+        ({"one_device": 60.0}, 7, (7, 1)),  # no more rows than there are
+        ({"one_device": 1e-6}, 10, (10, 50)),  # no more epochs than are needed
+    ],
+)
+def test_how_long_a_round_is(steps, rows, expected):
+    assert planned(**steps, rows=rows) == expected
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 
 import pytest
 
-from replicax._tools.compare import _render
+from replicax._tools.compare import _render, _table
 
 
 def test_the_table_of_the_text(sample):
@@ -31,43 +30,19 @@ def test_the_table_of_the_text(sample):
     ]
 
 
-def test_the_caption_defines_the_difference(sample):
-    text = " ".join(_render.to_text(sample()).split())
-    assert (
-        "weight difference: max |w - w1| / max |w1| of the array of weights w where it is" in text
-    )
-    assert "w1 being the same array after training with one_device" in text
-
-
-def test_the_caption_tells_how_time_was_taken(sample):
-    text = " ".join(_render.to_text(sample(examples_per_round=12000)).split())
-    assert "examples / s: median of 2 timed rounds of 12,000 examples each" in text
-
-
-def test_one_of_a_kind_is_in_the_singular(sample):
-    comparison = sample(one_device=(1.0,), mirrored=(1.0,))
-    settings = replace(comparison.settings, epochs=1, repeats=1)
-    text = _render.to_text(replace(comparison, settings=settings))
-    assert ", 1 epoch, " in text
-    assert "1 timed round of" in text
-
-
 def test_no_line_of_the_text_is_too_long(sample):
     assert max(map(len, _render.to_text(sample()).split("\n"))) <= 110
 
 
 def test_markdown_has_table_caption_plots_and_machine(sample):
     text = _render.to_markdown(sample())
-    assert text.startswith("# Strategies compared\n")
     assert (
         "| mirrored | CPU:0-1 each | 2 | 0.2500 | 92.50% | 2.5e-06 | 2.5 | 650 "
         "| 0.65 (0.50-0.80) |" in text
     )
-    assert "- weight difference: max |w - w1| / max |w1|" in text
     assert "](accuracy.png)" in text
     assert "](throughput.png)" in text
     assert "| processor | Abacus 9000 |" in text
-    assert "| devices | CPU:0-1 (cpu) |" in text
 
 
 def test_json_has_every_raw_number(sample):
@@ -96,32 +71,22 @@ def test_json_says_what_is_no_number_in_words(sample, value, text):
     assert data["measurements"][1]["weight_difference"] == text
 
 
-def test_the_verdict_on_equal_weights(sample):
-    assert _render.verdict(sample()) == (
-        "Every strategy ended with the weights of one device "
-        "(largest relative difference 2.5e-06, limit 1e-04)."
-    )
-
-
-def test_the_verdict_on_different_weights(sample):
-    text = _render.verdict(sample(difference=0.0126))
-    assert text.startswith(
-        "Every strategy must end with the weights of one device. "
-        "Received: mirrored differs by 1.3e-02 in dense/bias; the limit is 1e-04. "
-    )
-
-
 def test_an_asynchronous_strategy_is_compared_by_accuracy(sample):
     text = _render.verdict(sample(difference=None))
-    assert text.startswith("Every synchronous strategy ended with the weights of one device")
-    assert text.endswith(
-        "so it is compared by its accuracy, 92.50% on test data; one device has 92.50%."
-    )
+    assert "92.50% on test data; one device has 92.50%" in text
     assert "by accuracy" in _render.to_text(sample(difference=None))
 
 
-def test_the_verdict_on_weights_that_are_no_numbers(sample):
-    assert "mirrored differs by nan in dense/bias" in _render.verdict(sample(difference=math.nan))
+@pytest.mark.parametrize(("difference", "text"), [(0.0126, "1.3e-02"), (math.nan, "nan")])
+def test_the_verdict_names_who_differs_and_where(sample, difference, text):
+    assert f"mirrored differs by {text} in dense/bias" in _render.verdict(
+        sample(difference=difference)
+    )
+    assert "differs" not in _render.verdict(sample())
+
+
+def test_a_table_without_rows():
+    assert _table.aligned(["a", "b"], []) == "a  b\n-  -"
 
 
 @pytest.mark.parametrize(

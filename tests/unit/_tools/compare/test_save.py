@@ -28,11 +28,7 @@ def test_five_files_are_written_into_a_new_folder(tmp_path, sample):
 
 def test_pictures_need_matplotlib(tmp_path, sample, monkeypatch):
     uninstall(monkeypatch, "matplotlib", *(f"replicax._tools.compare.{m}" for m in PICTURES))
-    with pytest.raises(
-        rx.errors.UsageError,
-        match=r"A comparison is drawn by the package matplotlib\. Received: .*matplotlib.* extra "
-        r"of Replicax\. Run `pip install 'replicax\[report\]'`",
-    ):
+    with pytest.raises(rx.errors.UsageError, match=r"pip install 'replicax\[report\]'"):
         save(sample(), tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -46,9 +42,5 @@ def test_older_files_are_replaced(tmp_path, sample):
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path, sample):
     (tmp_path / "report").write_text("mine")
-    with pytest.raises(
-        rx.errors.UsageError,
-        match=r"The output must be a folder that can be made or is there\. Received: .*report', "
-        r"which gives: File exists\.",
-    ):
+    with pytest.raises(rx.errors.UsageError, match="File exists.*--output"):
         save(sample(), tmp_path / "report")

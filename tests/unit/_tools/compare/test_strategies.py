@@ -59,16 +59,10 @@ def _names():
 
 def test_without_their_packages_parameter_servers_are_refused_before_the_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(
-        rx.errors.UsageError, match="Parameter servers that are compared are started"
-    ):
+    with pytest.raises(rx.errors.UsageError, match="cloudpickle"):
         _strategies.check("parameter_server", jax.local_devices())
 
 
 def test_an_unknown_strategy_is_refused():
-    with pytest.raises(
-        rx.errors.UsageError,
-        match="A strategy must be one of default, one_device, mirrored, central_storage. "
-        "Received: 'tpu'",
-    ):
+    with pytest.raises(rx.errors.UsageError, match="one of default, one_device, mirrored"):
         _strategies.make("tpu", jax.local_devices())

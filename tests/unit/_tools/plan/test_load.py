@@ -92,19 +92,22 @@ def test_a_script_that_only_compiles(script):
     assert shapes(found.batch) == [((32, 4), "float32"), ((32, 2), "float32")]
 
 
-def test_a_script_without_a_compiled_model(script):
-    with pytest.raises(rx.errors.UsageError, match="ended without it"):
-        load(script("print('nothing')"))
+@pytest.mark.parametrize(
+    ("target", "word"),
+    [
+        ("missing.py", "missing.py"),
+        ("my_model", "say where to find it"),
+        (None, "ended without it"),
+    ],
+)
+def test_what_holds_no_model_is_refused(script, target, word):
+    with pytest.raises(rx.errors.UsageError, match=word):
+        load(target or script("print('nothing')"))
 
 
 def test_a_script_that_fails_fails_as_it_does(script):
     with pytest.raises(ZeroDivisionError):
         load(script("1 / 0"))
-
-
-def test_a_script_that_is_not_there():
-    with pytest.raises(rx.errors.UsageError, match="A script to run is a Python file"):
-        load("missing.py")
 
 
 def test_a_saved_model(tmp_path):
@@ -145,11 +148,6 @@ def test_a_preset_of_keras_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     with pytest.raises(rx.errors.UsageError, match="pip install keras-hub"):
         load("keras_hub:tiny")
-
-
-def test_a_name_that_says_nothing():
-    with pytest.raises(rx.errors.UsageError, match="does not say where to find it"):
-        load("my_model")
 
 
 def test_the_batch_that_inputs_and_losses_suggest():
@@ -194,12 +192,9 @@ def test_a_batch_that_the_model_does_not_take():
         subject(fresh, (np.zeros((6, 3)), np.zeros((6, 2))))
 
 
-def test_a_model_that_is_not_compiled():
+def test_a_model_that_is_not_compiled_and_what_is_no_model():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(rx.errors.UsageError, match="of a function and the tuple of its"):
+        rx.plan(lambda x: x, topologies=["cpu:1"])
     with pytest.raises(rx.errors.UsageError, match="which has no optimizer"):
         rx.plan(model, (np.zeros((4, 4)), np.zeros((4, 2))), topologies=["cpu:1"])
-
-
-def test_what_is_no_model():
-    with pytest.raises(rx.errors.UsageError, match="or of a function and the tuple of its"):
-        rx.plan(lambda x: x, topologies=["cpu:1"])
