@@ -43,7 +43,9 @@ TIMED = (
     "unit/_ps/test_fork_host.py",
     "unit/_ps/test_given_cluster.py",
     "unit/_ps/test_ray_cluster.py",
+    "unit/_mesh/test_processes.py",
     "unit/launch/test_child.py",
+    "unit/launch/test_parameter_servers.py",
     "unit/launch/test_run.py",
     "unit/launch/test_supervise.py",
 )

@@ -14,7 +14,7 @@ from replicax._core.convolutions.library import library
 def kernel(monkeypatch):
     """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
     if library() is None:
-        pytest.skip("the extra `onednn` or a C compiler is not installed")
+        pytest.skip("oneDNN or a C compiler is not installed; `make test-slow` has both")
     monkeypatch.setattr(rule, "cores", lambda: 2)
     before = cpu_tuning.parts_on()
     cpu_tuning.choose_parts(frozenset({"convolutions"}))

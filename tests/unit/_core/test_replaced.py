@@ -354,7 +354,7 @@ def test_all_that_is_replaced_has_a_row():
 @each_row_that(lambda row: row.shows or row.hides)
 def test_the_row_meets_what_is_replaced(row):
     if "convolution" in row.shows and library() is None:
-        pytest.skip("oneDNN is not installed")
+        pytest.skip("oneDNN is not installed; `make test-slow` has it")
     if row.shows and not HAS_KERNELS:
         pytest.skip("there is no C compiler")
     arrays = row.arrays(row.many, row.kinds[0])

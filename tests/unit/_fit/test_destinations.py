@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
+import tempfile
+from pathlib import Path
 
 import keras
 import pytest
@@ -136,11 +137,28 @@ def test_pipes_and_devices_are_left_alone(tmp_path):
         os.close(writes)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="modes do not bind root")
-def test_a_folder_that_may_only_be_read_is_refused(tmp_path):
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+@pytest.fixture
+def somebody():
+    """This process is no administrator, whom the modes of folders do not bind."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def readable():
+    """A folder that everybody may read, and nobody may write in."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        yield Path(folder)
+
+
+def test_a_folder_that_may_only_be_read_is_refused(readable, somebody):
     with pytest.raises(PermissionError):
-        Destination(str(tmp_path / "model.keras")).probe()
+        Destination(str(readable / "model.keras")).probe()
 
 
 def test_names_on_other_machines_are_not_looked_for(place):

@@ -21,7 +21,7 @@ from replicax._net import (
     introduce,
 )
 
-from helpers import wait_until
+from helpers import begun_threads, wait_until
 
 SECRET = Secret(bytes(range(32)))
 
@@ -264,7 +264,7 @@ def test_a_crowd_of_strangers_keeps_nobody_out(serve, said):
     began = time.monotonic()
     connect(port)
     assert time.monotonic() - began < 2.0
-    assert threading.active_count() < 120
+    assert len(begun_threads()) < 100  # of 200 strangers 64 are listened to
     for sock in crowd:
         sock.close()
 

@@ -234,7 +234,7 @@ def browse():
     """Show a page in a real browser, without a window and without a network."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"needs a browser: none of {', '.join(BROWSERS)} is on the path")
+        pytest.skip(f"needs a browser: install one of {', '.join(BROWSERS)}, then `make test-slow`")
 
     def browse(page, profile, *options):
         command = [
