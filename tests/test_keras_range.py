@@ -15,7 +15,7 @@ LOWEST = "3.12.0"
 SECONDS = 1500  # for what takes two minutes; the machine may be busy, or slow
 
 ROOMS = [f"tests/unit/{room}" for room in ("_keras", "_function", "_tape", "_fit")]
-ROOMS += ["tests/unit/tf/test_flow.py", "tests/unit/tf/test_older_spellings.py"]
+ROOMS += [f"tests/unit/tf/test_{name}.py" for name in ("flow", "older_spellings", "uncalled")]
 
 pytestmark = [
     pytest.mark.timeout(SECONDS + 30),

@@ -12,9 +12,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
-from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._fit.data import adapted, ended_look, unannounced_end
@@ -33,7 +30,6 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.slots import noted
-from replicax._keras.uncalled import refuse_uncalled_in_fit
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -87,8 +83,6 @@ def _checked_compile(original: Callable[..., Any]) -> Callable[..., Any]:
                 "variables live on other devices. Create the model inside the same "
                 "`with strategy.scope():` block."
             )
-        if owner is not None or seams.speaks_tensorflow:
-            refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
         if owner is None or owner.extended.distribution is _compat.distribution():
             return original(self, *args, **kwargs)
         with installed(owner.extended.distribution):
@@ -156,8 +150,6 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
         owner = _compat.strategy_of(self)
-        if owner is not None or seams.speaks_tensorflow:
-            refuse_uncalled_in_fit(self.metrics)
         if owner is None:
             return original(self, force)
         current = getattr(self, attribute)

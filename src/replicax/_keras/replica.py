@@ -18,7 +18,6 @@ from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
 from replicax._keras.recorded import recorded_add, recorded_apply, recorded_stateless_apply
-from replicax._keras.uncalled import refuse_uncalled
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9
@@ -41,8 +40,6 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if current_frame() is not None:
-            refuse_uncalled(type(self))
         with _summed(self, grads, trainable_variables) as total:
             return original(self, total, trainable_variables)
 

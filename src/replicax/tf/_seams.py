@@ -12,10 +12,12 @@ from replicax._core.compiling import prepare
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._keras import _compat
+from replicax.tf._older import uncalled
 
 
 def install() -> None:
     """Put them in; it is called once."""
+    uncalled.install()
     for kind in ("train", "test", "predict"):
         _around(
             _compat.JAXTrainer,

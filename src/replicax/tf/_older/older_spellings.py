@@ -17,7 +17,6 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax._keras.uncalled import refuse_uncalled
 from replicax.tf._older.older_arguments import flat_targets, older_optimizer
 from replicax.tf._older.older_saving import (
     is_older_weights_file,
@@ -39,8 +38,6 @@ def install() -> None:
         return
     _is_installed = True
     optimizer: Any = _compat.BaseOptimizer
-    for kind in (optimizer, keras.metrics.Metric):
-        _check_subclasses(kind)
     _add(keras.metrics.Metric, "reset_states", _reset_states)
     _add(optimizer, "lr", _OlderLearningRate())
     _add(optimizer, "minimize", _minimize)
@@ -73,16 +70,6 @@ def _add(owner: Any, name: str, what: Any) -> None:
 
 def _around(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
     setattr(owner, name, wrapper(getattr(owner, name)))
-
-
-def _check_subclasses(owner: Any) -> None:
-    """Refuse a class that overrides what nobody calls, when it is made."""
-
-    def init_subclass(cls: type, **options: Any) -> None:
-        super(owner, cls).__init_subclass__(**options)
-        refuse_uncalled(cls)
-
-    owner.__init_subclass__ = classmethod(init_subclass)
 
 
 def _reset_states(self: Any) -> None:

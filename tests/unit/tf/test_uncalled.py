@@ -10,9 +10,9 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax.tf._older import older_spellings
+from replicax.tf import distribute
 
-older_spellings.install()
+distribute.get_strategy()  # with the first strategy the checks are put in
 
 X, Y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
 

@@ -1,19 +1,21 @@
 """Refuse classes that override a method which Keras 2 calls and Keras 3 does not.
 
-Such a class would silently train by the method it inherits. `older_spellings.py` checks when a
-class is made; `compile` and an optimizer's `apply` check classes that were made before.
+Such a class would silently train by the method it inherits. It is checked when it is made; classes
+that were made before are checked by `compile`, by `fit`, and when an optimizer is applied under a
+strategy.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import keras
 
+from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 
@@ -83,6 +85,49 @@ def _kinds() -> tuple[Kind, ...]:
     )
     metric = Kind(keras.metrics.Metric, {"reset_states": "reset_state(self)"}, ("reset_state",), {})
     return optimizer, metric
+
+
+def install() -> None:
+    """Put the checks into Keras' classes; it is called once."""
+    for kind in (_compat.BaseOptimizer, keras.metrics.Metric):
+        _check_subclasses(kind)
+    _before(_compat.BaseOptimizer, "apply", _check_applied)
+    _before(_compat.Trainer, "compile", _check_compiled)
+    for kind in ("train", "test", "predict"):
+        _before(_compat.JAXTrainer, f"make_{kind}_function", _check_metrics)
+
+
+def _check_subclasses(owner: Any) -> None:
+    def init_subclass(cls: type, **options: Any) -> None:
+        super(owner, cls).__init_subclass__(**options)
+        refuse_uncalled(cls)
+
+    owner.__init_subclass__ = classmethod(init_subclass)
+
+
+def _before(owner: Any, name: str, check: Callable[..., None]) -> None:
+    """Have a check called with the arguments of a method, before it."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, checked)
+
+
+def _check_applied(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    if current_frame() is not None:
+        refuse_uncalled(type(optimizer))
+
+
+def _check_compiled(model: Any, *args: Any, **kwargs: Any) -> None:
+    refuse_uncalled_in_fit(keras.tree.flatten((args, kwargs)))
+
+
+def _check_metrics(model: Any, *args: Any, **kwargs: Any) -> None:
+    refuse_uncalled_in_fit(model.metrics)
 
 
 def refuse_uncalled(kind: type) -> None:
