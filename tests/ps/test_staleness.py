@@ -17,7 +17,7 @@ from replicax._ps.store.client import Client
 from replicax._ps.store.exchange import Traffic
 from replicax._ps.worker import Worker
 
-from helpers import TESTS
+from helpers import TESTS, begun_threads
 
 
 def histogram(strategy):
@@ -113,6 +113,7 @@ def test_staleness_is_bounded(started, bound):
 def test_a_bound_is_a_number_of_updates(started, bound):
     with pytest.raises(UsageError, match="at least 0. Received: max_staleness="):
         started(max_staleness=bound)
+    assert not begun_threads("replicax-door")  # no member was started for it
 
 
 @pytest.mark.parametrize("scaling", ["linear", 2])

@@ -13,6 +13,7 @@ from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
 from replicax._ps.queue.coordination import check_in_flight
 from replicax._ps.queue.fitting import steps_maker
+from replicax._ps.queue.gate import check_bound
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy
 from replicax.strategies._current import get_strategy
@@ -88,6 +89,7 @@ class ParameterServerStrategy(Strategy):
         replicas: int = 0,
     ) -> None:
         check_in_flight(closures_in_flight)
+        check_bound(max_staleness)
         topology = Topology.single()
         engine_room = start(
             cluster_resolver,

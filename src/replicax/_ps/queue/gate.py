@@ -23,12 +23,7 @@ class StalenessGate:
     """
 
     def __init__(self, bound: int | None, *, ahead: bool = True) -> None:
-        if bound is not None and (isinstance(bound, bool) or bound < 0):
-            raise UsageError(
-                "The bound of staleness must be None or a number of updates, at least 0. Received: "
-                f"max_staleness={bound!r}. An update cannot be newer than the variables it was "
-                "made from. Use 0 for one step after the other, or None for no bound."
-            )
+        check_bound(bound)
         self._bound = bound
         # With a bound they would be older than the gate thinks.
         self.allows_ahead = ahead and bound is None
@@ -80,3 +75,17 @@ class StalenessGate:
         assert self._bound is not None
         oldest = next(iter(self._ended_before.values()), self._ended)
         return self._ended - oldest + len(self._ended_before) <= self._bound
+
+
+def check_bound(bound: int | None) -> None:
+    """Refuse what bounds no staleness.
+
+    Raises:
+        UsageError: If it is neither None nor a number of updates.
+    """
+    if bound is not None and (isinstance(bound, bool) or bound < 0):
+        raise UsageError(
+            "The bound of staleness must be None or a number of updates, at least 0. Received: "
+            f"max_staleness={bound!r}. An update cannot be newer than the variables it was "
+            "made from. Use 0 for one step after the other, or None for no bound."
+        )
