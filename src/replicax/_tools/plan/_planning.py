@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from replicax._tools.compare._progress import Silent
 from replicax._tools.plan import _strategies
 from replicax._tools.plan._compiled import rows_of, with_rows
 from replicax._tools.plan._largest import Largest, largest
+from replicax._tools.plan._quiet import not_kept
 from replicax._tools.plan._reading import Reading, TooLarge, compile_and_read
 from replicax._tools.plan._result import Plan, Row
 from replicax._tools.plan._scaling import scale as scale_rows
@@ -165,7 +167,9 @@ class _Planner:
     def _read(self, rows: int) -> Reading | TooLarge:
         self._listener.report(f"compiling for a batch of {rows}")
         lowered = self._planned.lower(with_rows(self._planned.batch, rows), self._strategy)
-        read = compile_and_read(lowered, self._devices)
+        described = self._target.devices[0].platform == "tpu"
+        with not_kept() if described else contextlib.nullcontext():
+            read = compile_and_read(lowered, self._devices)
         self._listener.advance()
         return read
 

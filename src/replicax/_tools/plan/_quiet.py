@@ -1,7 +1,4 @@
-"""Keeps what libtpu writes to the standard error, past Python, from the user.
-
-Without a TPU it warns of what it would need to run programs. Here it only compiles.
-"""
+"""What libtpu would leave behind where it only compiles: warnings, and programs on disk."""
 
 from __future__ import annotations
 
@@ -11,10 +8,17 @@ import sys
 import tempfile
 from collections.abc import Generator
 
+import jax
+
+_KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
+
 
 @contextlib.contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Drop what is written to the standard error in a `with` block, by native code, too."""
+    """Drop what is written to the standard error in a `with` block, by native code, too.
+
+    Without a TPU libtpu warns of what it would need to run programs.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -24,3 +28,14 @@ def quiet() -> Generator[None, None, None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def not_kept() -> Generator[None, None, None]:
+    """Keep no program of a `with` block on disk: JAX cannot load it without a TPU, and warns."""
+    before = getattr(jax.config, _KEPT_FROM)
+    jax.config.update(_KEPT_FROM, float("inf"))
+    try:
+        yield
+    finally:
+        jax.config.update(_KEPT_FROM, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import jax
 import keras
@@ -15,6 +16,8 @@ from replicax._tools.plan._chips import gpu
 from replicax._tools.plan._compiled import bytes_per_device, lower_train_step, rows_of
 from replicax._tools.plan._reading import TooLarge
 from replicax._tools.plan._strategies import strategy_for
+
+from helpers import run_python
 
 ROWS = 64
 SHAPES = [(3, 3, 3, 32), (32,), (32,), (32,), (6 * 6 * 32, 64), (64,), (64, 10), (10,)]
@@ -132,6 +135,21 @@ def test_the_memory_of_a_cpu_and_of_an_unknown_gpu_is_not_known():
     assert (row.fits, row.capacity, row.chip) == (None, None, None)
     assert gpu("GeForce 256") is None
     assert gpu("NVIDIA H100 80GB HBM3").memory_bytes == 80 * 2**30
+
+
+def test_programs_for_tpus_are_not_kept_on_disk(tmp_path):
+    # The next plan would find them, which JAX cannot load without a TPU, and warns of it.
+    program = """
+        import replicax as rx, keras
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        strategy = rx.MirroredStrategy()
+        strategy.run(lambda: keras.ops.zeros(3))
+        rx.plan(model, topologies=["v5e:2x2"], batch_size=8)
+    """
+    run_python(textwrap.dedent(program), RX_COMPILATION_CACHE=str(tmp_path))
+    kept = {file.name.partition("-")[0] for file in tmp_path.rglob("*-cache")}
+    assert kept and "jit_program" not in kept
 
 
 def test_planning_leaves_the_model_to_its_strategy():
