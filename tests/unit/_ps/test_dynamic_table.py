@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._ps.tables import removals
+from replicax._ps.tables import dynamic_table
 from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
 from replicax._ps.tables.hashing import ids_by_server
 from replicax._ps.tables.row_store import Column
@@ -189,7 +189,7 @@ def test_an_increment_names_what_has_changed_only():
 
 
 def test_all_is_saved_when_removals_are_forgotten(monkeypatch):
-    monkeypatch.setattr(removals, "_REMEMBERED", 5)
+    monkeypatch.setattr(dynamic_table, "_REMEMBERED", 5)
     table = make()
     table.gather(np.arange(100))
     version = int(table.export()["version"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from replicax._ps.tables.usage import Usage
+from replicax._ps.tables.dynamic_table import Usage
 
 ROWS = np.arange(4)
 

@@ -6,6 +6,7 @@ Which server has an id is `hashing.server_of`'s. Whoever holds a table holds the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -14,15 +15,15 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._ps.tables.initial_rows import initial_rows
-from replicax._ps.tables.removals import Removals
 from replicax._ps.tables.row_store import Column, Rows, zeros_on_disk
 from replicax._ps.tables.table import Apply, Table
-from replicax._ps.tables.usage import Usage
 from replicax._ps.tables.vocabulary import Vocabulary
 
 _FIRST_ROWS = 1024
 # A full table gives up this part of its rows at once: choosing looks at all of them.
 _GIVEN_UP_AT_ONCE = 16
+# How many removals are remembered, so that an increment of a snapshot can name them.
+_REMEMBERED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -249,3 +250,81 @@ class DynamicTable:
         if rows > self.table.rows:
             self.table.grow(max(rows, self.table.rows * 3 // 2))
         self._usage.grow(self.table.rows)
+
+
+@final
+class Usage:
+    """Counters of rows."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(0, np.uint32)
+        self._last_use = np.zeros(0, np.int64)
+
+    def grow(self, rows: int) -> None:
+        """Have room for so many rows."""
+        more = rows - len(self._counts)
+        if more > 0:
+            self._counts = np.concatenate([self._counts, np.zeros(more, np.uint32)])
+            self._last_use = np.concatenate([self._last_use, np.zeros(more, np.int64)])
+
+    def begin(self, rows: np.ndarray, now: int) -> None:
+        """Forget what these rows were used for before."""
+        self._counts[rows] = 0
+        self._last_use[rows] = now
+
+    def note(self, rows: np.ndarray, now: int, *, uses: int = 1) -> None:
+        """Note that rows are in use; one that is named several times is counted once."""
+        if uses:
+            self._counts[rows] = self._counts[rows] + np.uint32(uses)
+        self._last_use[rows] = now
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How often rows were used, and when last."""
+        return self._counts[rows], self._last_use[rows]
+
+    def write(self, rows: np.ndarray, counts: np.ndarray, last_use: np.ndarray) -> None:
+        """Set what `read` gives."""
+        self._counts[rows] = counts
+        self._last_use[rows] = last_use
+
+    def least_used(self, rows: np.ndarray, count: int, now: int) -> np.ndarray:
+        """The `count` rows used least often, of equals those not used for longest.
+
+        All counts are halved, so that what was used much long ago does not stay for ever.
+        """
+        # The last use is below one count: it decides between equals only.
+        age = self._last_use[rows] / (now + 1.0)
+        chosen = rows[np.argpartition(self._counts[rows] + age, count - 1)[:count]]
+        self._counts >>= np.uint32(1)
+        return chosen
+
+
+@final
+class Removals:
+    """The ids that lost their rows, as far back as they are remembered."""
+
+    def __init__(self) -> None:
+        self._log: deque[tuple[int, np.ndarray]] = deque()
+        self._length = 0
+        self._forgotten = -1
+
+    def note(self, version: int, ids: np.ndarray) -> None:
+        """Remember what was removed while the table had a version."""
+        self._log.append((version, ids))
+        self._length += len(ids)
+        while self._length > _REMEMBERED:
+            self._forgotten, oldest = self._log.popleft()
+            self._length -= len(oldest)
+
+    def since(self, version: int) -> np.ndarray | None:
+        """The ids removed since a version, and some before; None if that was too long ago."""
+        if version <= self._forgotten:
+            return None
+        removed = [ids for at, ids in self._log if at >= version]
+        return np.unique(np.concatenate(removed)) if removed else np.empty(0, np.int64)
+
+    def forget(self, version: int) -> None:
+        """Have no answer for any version up to this one."""
+        self._log.clear()
+        self._length = 0
+        self._forgotten = version
