@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 
 import pytest
 
 from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.store.client import Client as Links
 from replicax._ps.store.steady import SteadyClient
 
 
@@ -62,3 +64,13 @@ def test_an_error_of_the_server_is_no_change(steady):
     with pytest.raises(ValueError, match="wrong"):
         steady.call(0, "create", {})
     assert steady.changes(0) == 0
+
+
+def test_links_end_with_a_client_that_nobody_has_closed():
+    closed = []
+    link = SimpleNamespace(call=lambda *_: "answer", close=lambda: closed.append(True))
+    client = Links(lambda addresses: link, [("somewhere",), ("unused",)])
+    assert client.call(0, "ping") == "answer"
+    del client
+    gc.collect()
+    assert closed == [True]

@@ -172,13 +172,18 @@ def telling(base, methods):
 @pytest.mark.parametrize("group", GROUPS)
 def test_what_is_overridden_is_called_in_every_path_of_fit(path, group, capsys):
     of_model, of_optimizer = GROUPS[group]
-    with PATHS[path]().scope():
+    strategy = PATHS[path]()
+    with strategy.scope():
         x = keras.Input((2,))
         model = telling(keras.Model, of_model)(x, keras.layers.Dense(1)(x))
         optimizer = telling(keras.optimizers.SGD, of_optimizer)(0.1)
         model.compile(optimizer, "mse", metrics=["mae"])
-    model.fit(X, Y, batch_size=4, verbose=0)
-    model.evaluate(X, Y, verbose=0)
-    model.predict(X, verbose=0)
+    try:
+        model.fit(X, Y, batch_size=4, verbose=0)
+        model.evaluate(X, Y, verbose=0)
+        model.predict(X, verbose=0)
+    finally:
+        if path == "parameter servers":
+            strategy.close()
     said = set(capsys.readouterr().out.splitlines())
     assert said >= {f"called {name}" for name in (*of_model, *of_optimizer)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, final
@@ -33,6 +34,8 @@ class Client:
         self._lock = threading.Lock()
         self._lost: dict[int, Exception] = {}
         self._closed = False
+        # The links of one that nobody has closed end with it.
+        weakref.finalize(self, _close_links, self._links).atexit = False
 
     @property
     def num_servers(self) -> int:
@@ -135,6 +138,13 @@ class Client:
 
     def _drop(self, server: int) -> None:
         link, self._links[server] = self._links[server], None
+        if link is not None:
+            with suppress(OSError):
+                link.close()
+
+
+def _close_links(links: Sequence[Link | None]) -> None:
+    for link in links:
         if link is not None:
             with suppress(OSError):
                 link.close()
