@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from replicax._core import in_flight
 from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.starting import begin
 
@@ -188,12 +189,8 @@ class Topology:
 
     @property
     def may_deadlock(self) -> bool:
-        """Whether steps that run ahead can dead-lock.
-
-        XLA:CPU runs the devices of a process on one thread pool. If several steps are in
-        flight, threads waiting in one step's all-reduce can leave none for the other devices.
-        """
-        return self.platform == "cpu" and len(self.devices) > 1
+        """Whether steps that run ahead of each other can dead-lock."""
+        return in_flight.may_deadlock(self.devices)
 
 
 def default_device() -> jax.Device:

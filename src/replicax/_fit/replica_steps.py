@@ -17,6 +17,7 @@ import keras
 
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
+from replicax._core.in_flight import queue_of
 from replicax._core.progress import settled
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import PerReplica, is_distributed
@@ -58,6 +59,7 @@ class ReplicaSteps:
         else:
             # What a replica makes of metrics is of its rows only: results are read afterwards.
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
+        self._queue = queue_of(topology.devices)
         on_devices = functools.partial(compiled, devices=topology.devices)
         self._divide = on_devices(functools.partial(_divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
@@ -71,10 +73,15 @@ class ReplicaSteps:
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
             found = run(self._step, args=tuple(map(self._divide, some)))
-            outputs.append(self._join(found) if self._kind == "predict" else None)
+            if self._kind == "predict":
+                outputs.append(self._join(found))
+                self._queue.put(jax.tree.leaves(outputs[-1])[0])
         if self._kind == "predict":
-            return (outputs[0] if len(outputs) == 1 else joined(outputs)), state
+            whole = outputs[0] if len(outputs) == 1 else joined(outputs)
+            self._queue.put(jax.tree.leaves(whole)[0])
+            return whole, state
         logs = self._logs([_compat.read(v) for v in self._model.metrics_variables])
+        self._queue.put(next(iter(jax.tree.leaves(logs)), None))
         self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         return logs, state
 

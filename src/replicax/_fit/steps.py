@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from replicax._core.central import may_fail
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
+from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program
@@ -58,7 +59,7 @@ class Steps:
         self._has_begun = self._may_fail = False
         self._is_common = distribution.topology.num_processes > 1
         self._watch = StateWatch()
-        self._in_flight: Any = None
+        self._queue = queue_of(distribution.topology.devices)
         self._returned: Any = None
         self._keys: Any = None
         self._variables: Sequence[Sequence[Any]] = ()
@@ -116,12 +117,11 @@ class Steps:
             outputs.append(logs)
         if self._kind != "predict" or len(outputs) == 1:
             return outputs[-1], state
-        if self._in_flight is None:
-            return joined(outputs), state
         # To join what is divided communicates, too: nothing else may run meanwhile.
-        jax.block_until_ready(outputs)
-        self._in_flight = joined(outputs)
-        return self._in_flight, state
+        self._queue.wait()
+        whole = joined(outputs)
+        self._queue.put(_smallest(whole))
+        return whole, state
 
     def _step(self, state: Any, batches: list[Any]) -> tuple[Any, Any]:
         topology = self._distribution.topology
@@ -139,17 +139,17 @@ class Steps:
             new = jax.tree.map(lambda now, then: place(now, then.sharding), new, state)
             _compat.hold_loop_state(self._model, self._groups, new)
         else:
-            if self._in_flight is not None:
-                jax.block_until_ready(self._in_flight)
+            self._queue.wait()
             with uninterrupted:  # from here on the old values are gone
                 logs, new = timed(COMPUTE, program, state, batches)
                 if self._may_fail:  # then the values before are still there
                     jax.block_until_ready(logs)
                 _compat.hold_loop_state(self._model, self._groups, new)
+            # Of the logs, not of the state: the next step reuses the memory of the state.
+            token = _smallest(logs)
             if self._is_common:
-                dispatched(min(jax.tree.leaves(logs), key=lambda log: log.size).is_ready)
-            # Logs, not state: the next step reuses the memory of the state.
-            self._in_flight = logs if topology.may_deadlock else None
+                dispatched(token.is_ready)
+            self._queue.put(token)
         if self._kind == "train":
             self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
         tell(lambda: Step(f"{self._kind} step", batches, logs, self._pairs(new)))
@@ -227,6 +227,11 @@ class Steps:
         self._is_agreed = False
         if self._is_common:
             settled()
+
+
+def _smallest(logs: Any) -> Any:
+    """The array of logs that takes the least memory to keep; None if there is none."""
+    return min(jax.tree.leaves(logs), key=lambda log: log.size, default=None)
 
 
 @jax.jit

@@ -225,7 +225,7 @@ class StatefulFunction:
         if not traces.is_host_loop:
             try:
                 program, arrays, given = traces.program(self._fn, fn, args, kwargs)
-                result = self._run(traces, program, arrays)
+                result = self._run(program, arrays)
                 tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
                 return result
             except HostLoop as signal:
@@ -235,22 +235,18 @@ class StatefulFunction:
         with host_loop(), an_end_is_an_error():
             return fn(*args, **kwargs)
 
-    def _run(self, traces: Traces, program: FunctionProgram, arrays: list[Any]) -> Any:
+    def _run(self, program: FunctionProgram, arrays: list[Any]) -> Any:
         name = f"call of {self.name}"
         if program.is_common:
             agree_on_shared(f"arguments in the {name}", arrays)
         begin_step(name, common=program.is_common, identity=program.identity)
         try:
-            result, token = program(arrays, after=traces.in_flight)
+            result, token = program(arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)
         if program.is_common:
             dispatched(token.is_ready)
-        # XLA:CPU dead-locks when steps with collectives run ahead: Topology.may_deadlock.
-        devices = token.sharding.device_set
-        spread = len(devices) > 1 and next(iter(devices)).platform == "cpu"
-        traces.in_flight = token if spread else None
         return result
 
 

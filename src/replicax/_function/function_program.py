@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
 from replicax._core.products import turned_on
@@ -74,6 +75,7 @@ class FunctionProgram:
         # Central storage lends the variables to the devices that compute.
         seen = values if state.store is None else state.store.lend(values[:1])
         devices = devices_of(captured.jaxpr, [*seen, *arrays])
+        self._devices, self._queue = devices, queue_of(devices)
         platform = platform_of(devices)
         closed = turned_on(platform, captured.jaxpr)
 
@@ -101,14 +103,17 @@ class FunctionProgram:
                 written = [jax.device_put(value, value.sharding) for value in written]
             compile_for(self._compiled, written, others, leaves)
 
-    def __call__(self, leaves: list[Any], *, after: Any = None) -> tuple[Any, Any]:
-        """Call it; if `after` is an array, not before that is computed."""
-        if after is not None:
-            after.block_until_ready()
+    def __call__(self, leaves: list[Any]) -> tuple[Any, Any]:
+        """Call it; with the result comes an array that is there when all is computed."""
+        self._queue.wait()
         with uninterrupted:
             values = self._state.taken()
             outputs, news, token = timed(COMPUTE, self._compiled, *values, leaves)
             self._state.give(news)
+        devices = token.sharding.device_set
+        if devices != self._devices:  # arrays of equal shapes may be elsewhere
+            self._devices, self._queue = devices, queue_of(devices)
+        self._queue.put(token)
         return self._captured.assemble(outputs), token
 
 

@@ -38,7 +38,6 @@ class Traces:
         self.feeds = Feeds()
         self.is_host_loop = False
         self._has_begun = False
-        self.in_flight: Any = None
 
     def runs_as_python(self, *, once: bool) -> None:
         """The function is to run as plain Python, now or always.

@@ -17,6 +17,7 @@ from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
+from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
@@ -81,7 +82,7 @@ class Runtime:
         self.hands_out = False
         self._programs = ProgramCache()
         self._watch = StateWatch()
-        self._in_flight: Any = None
+        self._queue = queue_of(topology.devices)
 
     def call(
         self,
@@ -162,16 +163,14 @@ class Runtime:
             return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
         begin_step("run", common=several, identity=program.identity)
-        if self._in_flight is not None:
-            self._in_flight.block_until_ready()
+        self._queue.wait()
         if several:
             self._watch.step(state.named)
         with uninterrupted:
             values = state.taken()
             outputs, news, token = self._computed(program, values, arrays)
             state.give(news)
-        if self.topology.may_deadlock:
-            self._in_flight = token
+        self._queue.put(token)
         if several:
             dispatched(token.is_ready)
         result = program.wrapped(outputs, self.topology.num_replicas)
@@ -213,7 +212,12 @@ class Runtime:
             leaf = self._from_host(leaf) if several else leaf
             if any(is_spread(array) for array in jax.tree.leaves(leaf)):
                 self._agree_on_combining(combine, how)
-                return _compiled(combine, how, self.topology.replicated)(leaf)
+                self._queue.wait()
+                result = _compiled(combine, how, self.topology.replicated)(leaf)
+                self._queue.put(jax.tree.leaves(result)[0])
+                return result
+            if is_distributed(leaf):
+                self._queue.wait()
             result = combine(leaf, *how)
             concrete = isinstance(result, jax.Array) and not isinstance(result, Tracer)
             if concrete and is_distributed(leaf) and self.topology.may_deadlock:

@@ -145,17 +145,6 @@ def test_variables_that_are_only_read_are_left_alone():
     assert variable.value is value
 
 
-def test_one_step_is_in_flight_on_virtual_devices():
-    # More of them can dead-lock XLA:CPU: see Topology.may_deadlock.
-    assert runtime().topology.may_deadlock
-    engine = runtime()
-    call(engine, lambda: jnp.ones(1))
-    assert engine._in_flight.shape == ()
-    single = runtime("CPU:0")
-    call(single, lambda: jnp.ones(1))
-    assert single._in_flight is None
-
-
 def test_combining_is_leaf_by_leaf():
     value = {"a": PerReplica(jnp.array([1.0, 3.0])), "b": [Mirrored(jnp.float32(2.0), 2)]}
     engine = runtime()
