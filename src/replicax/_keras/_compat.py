@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import shutil
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -134,14 +135,30 @@ def reads_heard(hear: Callable[[KerasVariable, Any], Any]) -> Iterator[None]:
     Args:
         hear: From a variable and its value to the value that the reader gets.
     """
-    # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
-    KerasVariable.value = _value  # pyright: ignore[reportAttributeAccessIssue]
-    keras.StatelessScope.get_current_value = _current_value
+    _count_tapes(1)
     token = _hearers.set((*_hearers.get(), hear))
     try:
         yield
     finally:
+        _count_tapes(-1)
         _hearers.reset(token)
+
+
+_tapes = 0  # of all threads
+_tapes_lock = threading.Lock()
+
+
+def _count_tapes(change: int) -> None:
+    """Let reads be heard of from the first tape on, and be those of Keras after the last."""
+    global _tapes
+    with _tapes_lock:
+        was_heard, _tapes = bool(_tapes), _tapes + change
+        if was_heard == bool(_tapes):
+            return
+        # Two ways to a value: a variable's own, and a scope's, where Keras' regularizers ask.
+        value, current = (_plain_value, _plain_scope) if was_heard else (_value, _current_value)
+        KerasVariable.value = value  # pyright: ignore[reportAttributeAccessIssue]
+        keras.StatelessScope.get_current_value = current
 
 
 def heard(variable: KerasVariable, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -571,3 +572,45 @@ def test_a_tape_that_is_kept_too_long_says_so():
     tape, x, y = kept[-1]
     with pytest.raises(jax.errors.UnexpectedTracerError):
         tape.gradient(y, x)
+
+
+def reads_are_those_of_keras():
+    owner = next(kind for kind in keras.Variable.__mro__ if "value" in vars(kind))
+    readers = vars(owner)["value"].fget, keras.StatelessScope.get_current_value
+    return {reader.__module__.startswith("keras") for reader in readers} == {True}
+
+
+def test_reads_are_those_of_keras_again_after_the_last_tape():
+    v = keras.Variable(3.0)
+    with rx.GradientTape() as outer:
+        with rx.GradientTape() as inner:
+            y = v**2
+        first = inner.gradient(y, v)
+        assert not reads_are_those_of_keras()
+    assert reads_are_those_of_keras()
+    close([first, outer.gradient(first, v)], [6.0, 2.0])
+    with pytest.raises(ZeroDivisionError), rx.GradientTape():
+        _ = 1 / 0
+    assert reads_are_those_of_keras()
+
+
+def test_a_tape_hears_of_reads_when_that_of_another_thread_has_ended():
+    v, found = keras.Variable(3.0), []
+    begun, others = threading.Event(), threading.Event()
+
+    def other():
+        with rx.GradientTape() as tape:
+            begun.set()
+            others.wait(30)
+            y = v**2
+        found.append(tape.gradient(y, v))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait(30)
+    with rx.GradientTape():
+        pass
+    others.set()
+    thread.join(30)
+    close(found, [6.0])
+    assert reads_are_those_of_keras()
