@@ -218,11 +218,13 @@ def compiled_by(strategy, call, monkeypatch):
     seen = []
 
     def noted(fn, **how):
+        given = {name: how[name] for name in ("devices", "compiler_options") if name in how}
+        options = options_of(monkeypatch, **{"devices": None, **given})
         made = compiled(fn, **how)
 
         def call(*args):
             text = str(made.trace(*args).jaxpr)
-            seen.append((getattr(made, "options", {}), set(re.findall(r"replicax_\w+", text))))
+            seen.append((options, set(re.findall(r"replicax_\w+", text))))
             return made(*args)
 
         return call
