@@ -203,7 +203,7 @@ def examine(
         content = _judge(intent, caller, place, admit)
     except Denied as error:
         denied = str(error)
-        answer, content = _DENIED, {"reason": denied[:_LONGEST_REASON]}
+        answer, content = _DENIED, {"reason": _fitting(denied)}
     said = _encode(content)
     proof = keys.proof("server", intent, answer, said)
     _send(sock, answer + _LENGTH.pack(len(said)) + proof + said, deadline)
@@ -269,10 +269,18 @@ def _misplaced(wanted: str, here: str) -> Denied:
     theirs = printable(theirs or "without a name", _SHOWN_CLUSTER)
     return Denied(
         f"{wanted} of cluster {theirs} was looked for, and {here or 'none'} of cluster "
-        f"{ours or 'without a name'} is here, which belongs to another job. Compare the addresses "
-        "of both: all processes of a job have the same, in the same order. If they are right, "
-        "look what listens at the address that was looked for, and passes connections on."
+        f"{ours or 'without a name'} is here: it belongs to another job. Compare the addresses of "
+        "both: all processes of a job have the same ones, in the same order. If they are right, "
+        "something listens at the address that was looked for, and passes connections on."
     )
+
+
+def _fitting(reason: str) -> str:
+    """As much of a reason as the client reads; it may show what the client has said."""
+    reason = reason[:_LONGEST_REASON]
+    # JSON has up to 12 bytes for each character that is not ASCII.
+    is_long = len(json.dumps(reason)) > LARGEST // 2
+    return reason.encode("ascii", "replace").decode() if is_long else reason
 
 
 def printable(said: object, longest: int = _LONGEST_REASON) -> str:

@@ -135,6 +135,12 @@ def test_the_same_place_of_another_cluster_is_refused_by_both(serve, caplog, wan
     assert not serve.met
 
 
+def test_who_wants_a_name_that_takes_many_bytes_hears_why_it_is_refused(serve):
+    wanted = in_cluster("\N{GRINNING FACE}" * 80, "\N{GRINNING FACE}" * 240)
+    with pytest.raises(Refused, match="another job"):
+        connect(serve(in_cluster("server 2", OURS)), wanted=wanted)
+
+
 def test_an_impostor_cannot_change_which_cluster_a_client_wants(serve):
     port = serve(in_cluster("server 2", OURS))
     behind = relay(port, lambda data: data.replace(THEIRS.encode(), OURS.encode()))
