@@ -23,6 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SRC = ROOT / "src" / "replicax"
+OURS = f"{SRC}{os.sep}"  # how the names of our files begin
 FIGURES = HERE / "figures.json"
 SECONDS = 250
 
@@ -43,6 +44,7 @@ def in_a_process(program: str, *arguments: str, **variables: str) -> str:
         "JAX_NUM_CPU_DEVICES": "2",
         "KERAS_BACKEND": "jax",
         "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
+        "OURS": OURS,
         **variables,
     }
     with tempfile.TemporaryDirectory() as home:  # so that nothing is there from an earlier start
@@ -87,7 +89,8 @@ def lowerings():
     return rules
 
 def is_ours(value):
-    return "/replicax/" in getattr(getattr(value, "__code__", None), "co_filename", "")
+    filename = getattr(getattr(value, "__code__", None), "co_filename", "")
+    return filename.startswith(os.environ["OURS"])
 
 def replaced(before, after):
     changed = {key for key in before if after.get(key) is not before[key]}
@@ -149,8 +152,10 @@ def effects_of_importing(module: str) -> list[str]:
 
 
 FILES_OF_A_STEP = """
-import json, sys
+import json, os, sys
 from steps import STEPS
+
+ours = os.environ["OURS"]
 
 step = STEPS[sys.argv[1]](2)
 for _ in range(3):
@@ -158,11 +163,11 @@ for _ in range(3):
 files = set()
 
 def seen(frame, event, argument):
-    if event == "call" and "/replicax/" in frame.f_code.co_filename:
+    if event == "call" and frame.f_code.co_filename.startswith(ours):
         files.add(frame.f_code.co_filename)
 
 step(lambda: sys.setprofile(seen), lambda: sys.setprofile(None))
-print(json.dumps(sorted(name.rpartition("/replicax/")[2] for name in files)))
+print(json.dumps(sorted(name.removeprefix(ours) for name in files)))
 """
 
 
