@@ -283,5 +283,5 @@ def _told(lost: list[int], missing: list[int], port: int) -> str:
         return f"{listed(lost)} met the others, and then died before all were connected"
     return (
         f"{listed(missing)} met the others, and then did not connect to the chief's second port, "
-        f"{port}, which {RX_SECOND_PORT} sets"
+        f"{port} ({RX_SECOND_PORT} can set another one)"
     )
