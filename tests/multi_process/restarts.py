@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 import replicax as rx
-from replicax._core import progress
+from replicax._core import events
 
 EPOCHS, BATCH = 3, 4  # of 28 rows: 7 steps in each epoch
 SAMPLE = np.random.default_rng(1)
@@ -256,7 +256,7 @@ def make_faults(folder):
                 made.touch()
                 os.kill(os.getpid(), signal.Signals[name])
 
-    progress.listen(begin)
+    events.listen(begin)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._control._wire import encode, with_value
 from replicax._core.errors import UsageError
-from replicax._core.progress import position
-from replicax._core.timing import WORKERS, timed
+from replicax._core.events import WORKERS, position, timed
 
 if TYPE_CHECKING:
     from replicax._control._calls import Calls, Key

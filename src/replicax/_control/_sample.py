@@ -9,7 +9,7 @@ import traceback
 from sys import _current_frames as current_frames  # documented, in spite of its name
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.progress import history, is_on_devices, position
+from replicax._core.events import history, is_on_devices, position
 
 if TYPE_CHECKING:
     from types import FrameType

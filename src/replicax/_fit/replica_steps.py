@@ -17,8 +17,8 @@ import keras
 
 from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
+from replicax._core.events import settled
 from replicax._core.in_flight import queue_of
-from replicax._core.progress import settled
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import PerReplica, is_distributed
 from replicax._fit.closure_steps import own_step

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 from replicax._core.central import may_fail
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
+from replicax._core.events import COMPUTE, Step, begin_step, dispatched, settled, tell, timed
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied, place, place_all
 from replicax._core.program import agree_on_program
-from replicax._core.progress import Step, begin_step, dispatched, settled, tell
 from replicax._core.state_watch import StateWatch
-from replicax._core.timing import COMPUTE, timed
 from replicax._fit.pace_shown import paced
 from replicax._fit.step_program import (
     central_program,

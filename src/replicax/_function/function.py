@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
+from replicax._core.events import Step, begin_step, dispatched, tell
 from replicax._core.program import agree_on_shared
-from replicax._core.progress import Step, begin_step, dispatched, tell
 from replicax._core.tracing import host_loop
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_traces import Traces

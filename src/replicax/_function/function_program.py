@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._core.events import COMPUTE, timed
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
@@ -16,7 +17,6 @@ from replicax._core.products import turned_on
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
 from replicax._core.table_gradients import evaluate_by_rows
-from replicax._core.timing import COMPUTE, timed
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras.capture import Captured, Static, capture

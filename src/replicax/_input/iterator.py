@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext
-from replicax._core.timing import INPUT, timed
+from replicax._core.events import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax._input.shares import Sharing
 from replicax.data._next import Optional, next_as_optional, next_or_error

@@ -17,6 +17,7 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
+from replicax._core.events import COPY, INPUT, timed, timed_each
 from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
     gather_rows,
@@ -31,7 +32,6 @@ from replicax._core.products import with_products_turned
 from replicax._core.program import uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.table_gradients import with_rows
-from replicax._core.timing import COPY, INPUT, timed, timed_each
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._keras import _compat

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import jax
 
-from replicax._core.timing import COMPILE, timed
+from replicax._core.events import COMPILE, timed
 from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
 from replicax._keras.capture import Static, is_array

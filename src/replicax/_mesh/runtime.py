@@ -17,14 +17,23 @@ from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
+from replicax._core.events import (
+    COMPUTE,
+    COPY,
+    Step,
+    begin_common,
+    begin_step,
+    dispatched,
+    position,
+    tell,
+    timed,
+)
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
-from replicax._core.progress import Step, begin_common, begin_step, dispatched, position, tell
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.state_watch import StateWatch
-from replicax._core.timing import COMPUTE, COPY, timed
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from replicax._core import progress
+from replicax._core import events
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._tools.verify._on_one_device import OnOneDevice
@@ -74,11 +74,11 @@ class VerifySteps(keras.callbacks.Callback):
         self.rows = []
         self._once_more = OnOneDevice(self.model, strategy)
         self._stop()
-        end = progress.watch(self._hear)
+        end = events.watch(self._hear)
         self._end = end
         _compat.at_end_of_fit(self.model, self._stop)  # also of one that fails
 
-    def _hear(self, step: progress.Step) -> None:
+    def _hear(self, step: events.Step) -> None:
         if step.doing == "before train step":
             self._once_more.before(step)
         elif step.doing == "train step":

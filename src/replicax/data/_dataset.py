@@ -9,8 +9,8 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import UsageError
+from replicax._core.events import INPUT, timed
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax._core.timing import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
 from replicax.data._batching import Batching
 from replicax.data._cardinality import INFINITE_CARDINALITY

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.context import Frame, current_frame, entered
 from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, UsageError
+from replicax._core.events import Step, tell
 from replicax._core.options import InputOptions, RunOptions
-from replicax._core.progress import Step, tell
 from replicax._core.reduce import ReduceOp
 from replicax._fit.hooks import install_hooks
 from replicax._input.context import InputContext, ValueContext

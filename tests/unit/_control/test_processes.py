@@ -24,7 +24,7 @@ import json, os, sys, time
 from contextlib import contextmanager
 from pathlib import Path
 from replicax._control import Limits, open_channel
-from replicax._core.progress import begin_step
+from replicax._core.events import begin_step
 
 index, size, silence = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 

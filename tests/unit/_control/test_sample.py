@@ -9,7 +9,7 @@ import types
 import pytest
 
 from replicax._control._sample import Sampler, _stack
-from replicax._core.progress import dispatched
+from replicax._core.events import dispatched
 
 from helpers import is_waiting, wait_until
 

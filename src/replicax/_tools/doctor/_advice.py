@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
-from replicax._core.timing import COMPILE, COMPUTE, COPY, INPUT
+from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT
 from replicax._tools.profile._result import COLLECTIVES, LAUNCH, PARTS, Profile
 from replicax._tools.profile._split import CALLBACKS, OTHER, PYTHON
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import numpy as np
 
-from replicax._core import progress, timing
-from replicax._core.timing import COMPILE, COMPUTE, COPY
+from replicax._core import events
+from replicax._core.events import COMPILE, COMPUTE, COPY
 from replicax._core.topology import AXIS
 from replicax._core.tracing import is_traced
 from replicax._core.values import PerReplica, is_distributed
@@ -105,10 +105,10 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
         """Note what happens in a `with` block."""
-        end = progress.listen(self._begin_step)
+        end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:
-            with timing.measured_by(self):
+            with events.measured_by(self):
                 yield
         finally:
             end()
@@ -136,7 +136,7 @@ class Recorder:
         if self._is_over or threading.current_thread() is not _MAIN:
             return
         self._close()
-        kind, number, plan = progress.latest(), self.begun, self.plan
+        kind, number, plan = events.latest(), self.begun, self.plan
         if kind not in NO_TRAINING:
             if number >= plan.total:
                 self._finish()

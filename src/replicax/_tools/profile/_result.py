@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, final
 
-from replicax._core.timing import COMPILE, COMPUTE, COPY, INPUT, WORKERS
+from replicax._core.events import COMPILE, COMPUTE, COPY, INPUT, WORKERS
 from replicax._tools.profile._compiled import Collectives, ProgramFacts
 from replicax._tools.profile._split import CALLBACKS, OTHER, PYTHON
 

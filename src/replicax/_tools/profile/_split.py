@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from replicax._core.timing import COMPILE
+from replicax._core.events import COMPILE
 
 PYTHON, OTHER, CALLBACKS = "python", "other", "callbacks"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from replicax._core.errors import UsageError
-from replicax._core.timing import COMPILE, COMPUTE
+from replicax._core.events import COMPILE, COMPUTE
 from replicax._core.topology import device_name
 from replicax._tools.profile._compiled import ProgramFacts, facts
 from replicax._tools.profile._result import COLLECTIVES, LAUNCH, PARTS, DeviceUse, Profile

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from replicax._core.event_files import EventFile
-from replicax._core.timing import timed
+from replicax._core.events import timed
 from replicax._keras import _compat
 from replicax._tools.profile._split import CALLBACKS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from replicax._core import progress
+from replicax._core import events
 
 NO_TRAINING = ("test step", "predict step")
 
@@ -28,11 +28,11 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
     def begin(_number: int) -> None:
         nonlocal count
-        count += progress.latest() not in NO_TRAINING
+        count += events.latest() not in NO_TRAINING
         if count > steps:
             raise Ended
 
-    end = progress.listen(begin)
+    end = events.listen(begin)
     try:
         with contextlib.suppress(Ended):
             yield

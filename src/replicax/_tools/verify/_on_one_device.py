@@ -33,7 +33,7 @@ from replicax._tools.verify._recorder import named, on_host, rows_of
 from replicax._tools.verify._result import Comparison
 
 if TYPE_CHECKING:
-    from replicax._core.progress import Step
+    from replicax._core.events import Step
 
 _GROUPS = (WEIGHT, STATISTIC, SLOT, METRIC)
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core import progress
+from replicax._core import events
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._tools.script import NO_TRAINING, replaced
@@ -65,15 +65,15 @@ class Recorder:
                 stack.enter_context(replaced(kind, "__init__", _noting(made)))
             stack.enter_context(self._gradients.seen())
             stack.enter_context(Draws(self._run).aligned())
-            stack.callback(progress.listen(self._begin))
-            stack.callback(progress.watch(self._hear))
+            stack.callback(events.listen(self._begin))
+            stack.callback(events.watch(self._hear))
             yield
 
     def _begin(self, _number: int) -> None:
         if not self._run.steps:
             self._note_before(())
 
-    def _hear(self, step: progress.Step) -> None:
+    def _hear(self, step: events.Step) -> None:
         leaves = jax.tree.leaves((step.given, step.result))
         if any(isinstance(leaf, Tracer) for leaf in leaves) or step.doing in NO_TRAINING:
             return

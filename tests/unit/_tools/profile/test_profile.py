@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import replicax as rx
-from replicax._core import progress
+from replicax._core import events
 from replicax._tools.profile import _render
 from replicax._tools.profile.__main__ import main
 from replicax._tools.profile._recorder import Plan, Recorder
@@ -158,7 +158,7 @@ def test_a_step_whose_end_is_not_known_is_left_out():
     recorder = Recorder(Plan(warm_up=1, steps=9, traced=0), None)
     with recorder.recording():
         for _ in range(3):
-            progress.begin_step("train step")
+            events.begin_step("train step")
     assert [step.number for step in recorder.steps] == [0, 1]
 
 

@@ -1,16 +1,61 @@
-"""How far this process has come: the number of its steps, and who wants to hear of them.
+"""What happens in this process: steps that begin, are computed, or take time, and who hears of it.
 
-The engine counts here; the watchdog reads, preemption listens. What is done with the numbers
-is elsewhere: `_control`, `experimental`.
+The engine counts and tells; the watchdog reads, preemption listens, `_tools.profile` measures. By
+default nobody does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
+
+_Result = TypeVar("_Result")
+
+INPUT, COPY, COMPUTE, COMPILE, WORKERS = "input", "copy", "compute", "compile", "workers"
+
+
+class Clock(Protocol):
+    """Measures."""
+
+    def timed(self, part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
+        """Call `fn(*args)`, which is a part of a step; of a copy, the last argument is copied."""
+        ...
+
+
+_clock: Clock | None = None
+
+
+def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
+    """Call `fn(*args)`, and let whoever measures know that this is a part of a step.
+
+    Args:
+        part: `INPUT`, `COPY`, `COMPUTE`, `COMPILE`, or `WORKERS`, who are waited for.
+        fn: What takes the time.
+        args: Its arguments.
+    """
+    return fn(*args) if _clock is None else _clock.timed(part, fn, *args)
+
+
+def timed_each(part: str, values: Iterable[_Result]) -> Iterator[_Result]:
+    """The same values, with what it takes to get each of them as a part of a step."""
+    source, end = iter(values), object()
+    while (value := timed(part, next, source, end)) is not end:
+        yield cast("_Result", value)
+
+
+@contextlib.contextmanager
+def measured_by(clock: Clock) -> Generator[None, None, None]:
+    """Let a clock measure in a `with` block."""
+    global _clock
+    before, _clock = _clock, clock
+    try:
+        yield
+    finally:
+        _clock = before
 
 
 @dataclass(frozen=True)

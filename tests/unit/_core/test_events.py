@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replicax._core.progress import (
+from replicax._core.events import (
     begin_common,
     begin_step,
     dispatched,
