@@ -155,8 +155,7 @@ class DynamicTable(keras.layers.Layer):
 
         Returns:
             `rows`: how many ids have a row. `created`: how many got one. `evicted`: how many lost
-            it to a bound. `hits`: how often an id that
-            was looked up had a row already.
+            it to a bound. `hits`: how often an id that was looked up had a row already.
         """
         return self._table.statistics()
 

@@ -132,7 +132,7 @@ class Post:
             self._is_missed = True
             logger.warning(
                 "The coordinator of run %s has gone without `strategy.close()`. What it had here "
-                "is kept for %g s; then, or now, another coordinator may come.",
+                "is kept for %g s. Another coordinator may come at any time.",
                 self.run,
                 self._kept,
             )
