@@ -100,7 +100,12 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
-_before = _cpu_seconds()
+_before = 0.0
+
+
+def pytest_runtest_logstart():
+    global _before
+    _before = _cpu_seconds()  # what came before, such as collection, is not the test's
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,6 +23,7 @@ def assert_not_above(figures):
     assert not above, f"measured, recorded: {above}"
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("kind", ["run", "fit"])
 def test_a_steady_step_passes_through_few_files(kind):
     files = measured.files_of_a_step(kind)
@@ -44,6 +45,7 @@ def test_the_source_grows_nowhere():
     assert_not_above({"context variables": measured.context_variables(), **measured.sizes()})
 
 
+@pytest.mark.core
 def test_the_public_names_and_signatures_are_the_recorded_ones():
     found = json.loads(
         measured.in_a_process("import json, recorded; print(json.dumps(recorded.public_api()))")
