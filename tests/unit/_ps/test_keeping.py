@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import tempfile
 
 import pytest
 
 from replicax._core.errors import UsageError
 from replicax._ps.server.keeping import keeping, name_folder, own_folder
+from replicax._ps.server.server_node import ServerNode
 
 USUAL = {
     "snapshot_dir": None,
@@ -45,6 +47,20 @@ def test_servers_of_others_get_a_name_and_make_the_folder_themselves():
     settings = keeping(**USUAL)
     name_folder(settings)
     assert settings["run"] in settings["snapshot_dir"]
+    assert not os.path.exists(settings["snapshot_dir"])
+
+
+def test_the_folder_that_servers_make_is_closed_to_others(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = keeping(**USUAL)
+    name_folder(settings)
+    before = os.umask(0)
+    try:
+        node = ServerNode.begun(0, bytes(32), settings)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(settings["snapshot_dir"]).st_mode) == 0o700
+    node.abandon()
     assert not os.path.exists(settings["snapshot_dir"])
 
 

@@ -68,6 +68,8 @@ class ServerNode:
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
         if not folder or not seconds:
             return
+        if not self._settings.get("is_kept"):  # where all may make folders, as in `/tmp`
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
         run = self._settings["run"]
         self._snapshots = Snapshots(self.server, place, run=run, seconds=seconds)
