@@ -30,6 +30,7 @@ SLOW = (
     "test_notebook.py",
     "test_wheel.py",
     "tpu/",
+    "unit/_tools/compare/test_compare.py",  # what all its tests share trains every strategy
 )
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
