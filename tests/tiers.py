@@ -30,7 +30,9 @@ SLOW = (
     "test_notebook.py",
     "test_wheel.py",
     "tpu/",
-    "unit/_tools/compare/test_compare.py",  # what all its tests share trains every strategy
+    # What all tests of one file share takes long: a Ray of its own, and all strategies in training.
+    "unit/_ps/test_ray_cluster.py",
+    "unit/_tools/compare/test_compare.py",
 )
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
