@@ -147,7 +147,8 @@ class Report:
             self._cpu_seconds.pop(report.nodeid, None)
         else:
             self._seconds[report.nodeid] += report.duration
-            self._cpu_seconds[report.nodeid] += report.cpu_seconds
+            # The report of a worker that died has no such figure.
+            self._cpu_seconds[report.nodeid] += getattr(report, "cpu_seconds", 0.0)
         self._fast[report.nodeid] = "slow" not in report.keywords or "core" in report.keywords
 
     def pytest_terminal_summary(self, terminalreporter):
