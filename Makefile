@@ -22,7 +22,7 @@ SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
 FAST_DURATIONS := build/durations-fast.json
 SLOW_DURATIONS := build/durations-slow.json
 
-.PHONY: help compare docs test test-slow test-all durations check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
+.PHONY: help compare docs test test-slow test-all durations stubs check keras-range bench bench-steps bench-input bench-workers bench-servers bench-clicks bench-scale bench-monitoring faults clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -54,7 +54,10 @@ durations: $(INSTALLED) $(LOWEST_INSTALLED) ## run every test and list the slow 
 	$(TEST_ENV) $(PYTEST) tests --durations-file build/durations.json
 	$(VENV)/bin/python tests/durations.py write build/durations.json
 
-check: $(INSTALLED) ## format, lint and types; scripts/check --fix mends
+stubs: $(INSTALLED) ## write the stub files of replicax.tf, by which editors complete `tf.…`
+	$(VENV)/bin/python scripts/stubs.py
+
+check: $(INSTALLED) stubs ## format, lint and types; scripts/check --fix mends
 	scripts/check
 
 keras-range: $(INSTALLED) $(LOWEST_INSTALLED) ## run the tests that meet Keras with the lowest supported Keras

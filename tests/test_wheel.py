@@ -39,7 +39,8 @@ def learned(strategy):
 one, two = learned(rx.OneDeviceStrategy("CPU:0")), learned(tf.distribute.MirroredStrategy())
 for ours, theirs in zip(two, one, strict=True):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-assert importlib.resources.files("replicax").joinpath("py.typed").is_file()
+files = importlib.resources.files("replicax")
+assert files.joinpath("py.typed").is_file() and files.joinpath("tf/keras/losses.pyi").is_file()
 print(rx.__file__)
 """
 

@@ -31,6 +31,9 @@ def public_modules() -> Iterator[str]:
     for found in pkgutil.walk_packages(replicax.__path__, "replicax.", onerror=lambda name: None):
         if not any(part.startswith("_") for part in found.name.split(".")[1:]):
             yield found.name
+    from replicax.tf._names import NAMESPACES  # modules without files
+
+    yield from (f"replicax.{name}" for name in NAMESPACES)
 
 
 def signature_of(value: object) -> str:

@@ -10,7 +10,7 @@ import replicax as rx
 import replicax.tf as tf
 
 
-@pytest.mark.parametrize("name", tf.errors.__all__)
+@pytest.mark.parametrize("name", dir(tf.errors))
 def test_every_name_is_an_error(name):
     assert issubclass(getattr(tf.errors, name), Exception)
 
@@ -48,5 +48,5 @@ def test_what_is_raised_is_caught(name, raised):
 
 def test_errors_of_devices():
     assert tf.errors.ResourceExhaustedError is jax.errors.JaxRuntimeError
-    with pytest.raises(AttributeError, match="Received: tf.errors.nothing"):
+    with pytest.raises(AttributeError, match="tf.errors.nothing"):
         _ = tf.errors.nothing

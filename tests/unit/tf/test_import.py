@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,11 +11,15 @@ from types import ModuleType
 import pytest
 
 import replicax.tf as tf
+from replicax.tf._names import NAMESPACES
+from replicax.tf._namespace import children
 
 IMPORT = """
 import sys, time
 start = time.process_time()
 import replicax.tf as tf
+from replicax.tf._names import NAMESPACES
+from replicax.tf._namespace import children
 from replicax.tf import distribute, keras
 seconds = time.process_time() - start
 heavy = {"jax", "jaxlib", "keras", "tensorflow", "numpy"} & set(sys.modules)
@@ -27,6 +30,8 @@ EVERYTHING = """
 import sys
 sys.modules["tensorflow"] = None  # importing it is an error
 import replicax.tf as tf
+from replicax.tf._names import NAMESPACES
+from replicax.tf._namespace import children
 for name in dir(tf):
     getattr(tf, name)
 import jax
@@ -71,18 +76,15 @@ def test_arrays_have_numpy_whatever_name_was_asked_for(loading):
     assert printed(NUMPY.format(loading)) == ["2.0"]
 
 
-def test_no_name_has_two_homes():
-    homes = Counter(
-        name for source in tf._SOURCES for name in importlib.import_module(source).__all__
-    )
-    assert [name for name, count in homes.items() if count > 1 or name in tf._MODULES] == []
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_no_name_has_two_homes(namespace):
+    tables = [source for source in NAMESPACES[namespace][1:] if not isinstance(source, str)]
+    homes = Counter([*children(namespace), *(name for table in tables for name in table)])
+    assert [name for name, count in homes.items() if count > 1] == []
 
 
 def modules():
-    """`replicax.tf` and its namespaces, without those that only have private names."""
-    names = [module.name for module in pkgutil.walk_packages(tf.__path__, "replicax.tf.")]
-    public = [name for name in names if "._" not in name]
-    return [tf, *map(importlib.import_module, public)]
+    return [importlib.import_module(f"replicax.{name}") for name in NAMESPACES]
 
 
 def test_every_name_that_is_listed_is_there():

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, final
 
-from replicax._tools.migrate._changes import CHANGES
-from replicax.tf._missing import instead
+from replicax.tf._absent import CHANGES, instead
 
 SAME, CHANGED, MISSING = "same", "changed", "missing"
 

@@ -7,11 +7,10 @@ from textwrap import dedent
 
 import pytest
 
-from replicax._tools.migrate import _changes
 from replicax._tools.migrate._names import Names
 from replicax._tools.migrate._patterns import checks
 from replicax._tools.migrate._verdicts import CHANGED, MISSING, SAME, verdict
-from replicax.tf._absent import ABSENT
+from replicax.tf._absent import ABSENT, CHANGES
 
 
 def used(text):
@@ -63,7 +62,7 @@ def test_verdicts():
 
 
 def test_the_lists_are_sorted():
-    assert list(_changes.CHANGES) == sorted(_changes.CHANGES)
+    assert list(CHANGES) == sorted(CHANGES)
     assert list(ABSENT) == sorted(ABSENT)
 
 

@@ -1,14 +1,9 @@
-"""`tf.keras.saving`: saving and loading, with the arguments that TensorFlow's had."""
+"""Saving and loading, with the arguments that TensorFlow's had."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-from replicax.tf._forward import forward
-
-if TYPE_CHECKING:
-    from keras.saving import *  # pyright: ignore[reportAssignmentType]
+from typing import Any
 
 
 def load_model(
@@ -57,6 +52,3 @@ def save_model(model: Any, filepath: str | os.PathLike[str], **kwargs: Any) -> N
         **kwargs: As of `model.save`.
     """
     model.save(filepath, **kwargs)
-
-
-__getattr__, __dir__ = forward(__name__, "keras.saving")

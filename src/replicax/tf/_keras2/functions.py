@@ -1,56 +1,30 @@
-"""`tf.keras.backend`: settings, and the few functions of tensors that programs still use."""
+"""Functions and classes of Keras 2 that Keras 3 has not, or has with other arguments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any, final
 
-from replicax.tf._forward import forward
 
-if TYPE_CHECKING:
-    from keras.backend import *
+@final
+class Reduction:
+    """How a loss combines what it is per example; the values are Keras 3's.
 
-# Same names, same arguments in keras.ops.
-_FUNCTIONS = [
-    "abs",
-    "argmax",
-    "argmin",
-    "cast",
-    "clip",
-    "concatenate",
-    "cos",
-    "dot",
-    "equal",
-    "exp",
-    "expand_dims",
-    "greater",
-    "less",
-    "log",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "not_equal",
-    "ones_like",
-    "prod",
-    "reshape",
-    "round",
-    "sigmoid",
-    "sign",
-    "sin",
-    "softmax",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "stop_gradient",
-    "sum",
-    "tanh",
-    "transpose",
-    "var",
-    "zeros_like",
-]
+    Example:
+        >>> import replicax.tf as tf
+        >>> loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
+        >>> loss([[0.0], [0.0]], [[1.0], [2.0]]).tolist()
+        [1.0, 4.0]
+    """
+
+    AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+    NONE = "none"
+    SUM = "sum"
+
+    @classmethod
+    def all(cls) -> tuple[str, ...]:
+        """All values."""
+        return cls.AUTO, cls.NONE, cls.SUM
 
 
 def get_value(x: Any) -> Any:
@@ -80,8 +54,6 @@ def batch_get_value(tensors: list[Any]) -> list[Any]:
 
 def count_params(x: Any) -> int:
     """How many numbers a variable holds."""
-    import math
-
     return math.prod(x.shape)
 
 
@@ -95,8 +67,3 @@ def flatten(x: Any) -> Any:
     import keras
 
     return keras.ops.reshape(x, (-1,))
-
-
-__getattr__, __dir__ = forward(
-    __name__, "keras.backend", ours=dict.fromkeys(_FUNCTIONS, "keras.ops")
-)

@@ -1,0 +1,1 @@
+"""Keras 2 as programs still spell it: functions, saving, callbacks."""

@@ -1,0 +1,404 @@
+"""Every namespace of `replicax.tf`: what it is, and where its names come from; as data.
+
+A namespace is its text, then its sources; the first source that has a name gives it. A source is
+a module whose public names are handed on, or a dict from names to their homes: `"module"` has the
+name itself, `"module:other"` has it as `other`, and `"module:"` is the module. A module that begins
+with a dot is one of `replicax.tf`. Nothing is loaded before it is asked for. Stub files for editors
+are made from this table (`hatch_build.py`), which therefore imports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Source = str | Mapping[str, str]
+
+
+def _of(module: str, *names: str) -> dict[str, str]:
+    return dict.fromkeys(names, module)
+
+
+# Names side by side, as a table has them.
+# fmt: off
+# The namespaces that are still files.
+_WITH_FILES = (
+    "autograph", "compat", "config", "debugging", "image", "io", "linalg", "nest", "nn", "profiler",
+    "random", "saved_model", "strings", "summary", "test", "train", "version",
+)
+_DTYPES = _of(
+    "._dtypes",
+    "DType", "as_dtype", "bfloat16", "bool", "complex128", "complex64", "double", "float16",
+    "float32", "float64", "half", "int16", "int32", "int64", "int8", "string", "uint16", "uint32",
+    "uint64", "uint8",
+)
+_SHORT_NAMES = {
+    "bce": "keras.losses:binary_crossentropy",
+    "cosine_proximity": "keras.losses:cosine_similarity",
+    **dict.fromkeys(("KLD", "kld"), "keras.losses:kl_divergence"),
+    "kullback_leibler_divergence": "keras.losses:kl_divergence",
+    "logcosh": "keras.losses:log_cosh",
+    **dict.fromkeys(("MAE", "mae"), "keras.losses:mean_absolute_error"),
+    **dict.fromkeys(("MAPE", "mape"), "keras.losses:mean_absolute_percentage_error"),
+    **dict.fromkeys(("MSE", "mse"), "keras.losses:mean_squared_error"),
+    **dict.fromkeys(("MSLE", "msle"), "keras.losses:mean_squared_logarithmic_error"),
+}
+_TEXT_LAYERS = _of(
+    "replicax.layers",
+    "Discretization", "HashedCrossing", "Hashing", "IntegerLookup", "StringLookup",
+    "TextVectorization",
+)
+_DATA_SETS = _of(
+    "replicax.data",
+    "image_dataset_from_directory", "text_dataset_from_directory", "timeseries_dataset_from_array",
+)
+_LAYERS: tuple[Source, ...] = (_TEXT_LAYERS, "keras.layers")
+_LOSSES: tuple[Source, ...] = (
+    {"Reduction": "._keras2.functions", **_SHORT_NAMES},
+    "keras.losses",
+)
+_METRICS: tuple[Source, ...] = (_SHORT_NAMES, "keras.metrics")
+_CALLBACKS: tuple[Source, ...] = (
+    {"BackupAndRestore": "._keras2.backup", "TensorBoard": "replicax.callbacks"},
+    "keras.callbacks",
+)
+_SAVING = _of("._keras2.saving", "load_model", "save_model")
+
+NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
+    "tf": (
+        "a program written for TensorFlow's strategies, on Keras 3 and JAX",
+        _DTYPES,
+        _of(
+            "._functions",
+            "GradientTape", "Module", "UnconnectedGradients", "Variable", "VariableAggregation",
+            "VariableSynchronization", "constant_initializer", "custom_gradient", "function",
+            "ones_initializer", "random_normal_initializer", "random_uniform_initializer",
+            "recompute_grad", "stop_gradient", "zeros_initializer",
+        ),
+        _of(
+            "._placement",
+            "control_dependencies", "device", "executing_eagerly", "get_logger", "group",
+            "init_scope", "inside_function", "name_scope", "no_op",
+        ),
+        _of(
+            "._tensors",
+            "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
+            "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
+        ),
+        _of(
+            "._arrays",
+            "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
+            "expand_dims", "pad", "rank", "repeat", "reshape", "reverse", "roll", "shape",
+            "shape_n", "size", "split", "squeeze", "stack", "tile", "transpose", "unstack",
+        ),
+        _of(
+            "._elementwise",
+            "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh",
+            "cast", "clip_by_value", "complex", "cos", "cosh", "divide", "equal", "exp", "floor",
+            "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not",
+            "logical_or", "maximum", "minimum", "multiply", "negative", "not_equal", "pow",
+            "realdiv", "round", "saturate_cast", "scalar_mul", "sigmoid", "sign", "sin", "sinh",
+            "sqrt", "square", "subtract", "tan", "tanh", "truediv", "truncatediv", "truncatemod",
+        ),
+        _of(
+            "._indexing",
+            "boolean_mask", "gather", "gather_nd", "scatter_nd", "slice", "strided_slice",
+            "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min",
+            "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unravel_index", "where",
+        ),
+        _of(
+            "._making",
+            "eye", "fill", "linspace", "meshgrid", "one_hot", "ones", "ones_like", "sequence_mask",
+            "zeros", "zeros_like",
+        ),
+        _of(
+            "._numbers",
+            "clip_by_global_norm", "clip_by_norm", "einsum", "matmul", "newaxis", "norm",
+            "tensordot",
+        ),
+        _of("._ordering", "argsort", "searchsorted", "sort", "unique", "unique_with_counts"),
+        _of(
+            "._reductions",
+            "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp",
+            "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
+        ),
+        _of(
+            "._control_flow",
+            "TensorArray", "case", "cond", "foldl", "foldr", "map_fn", "range", "scan",
+            "switch_case", "vectorized_map", "while_loop",
+        ),
+        _of("._printing", "print"),
+        _of("._services", "numpy_function", "py_function", "timestamp"),
+        {"__version__": ".version:VERSION", **{name: f".{name}:" for name in _WITH_FILES}},
+    ),
+    "tf.data": (
+        # Where `replicax.tf` is imported, a loop over any data set gets arrays, numbers and texts
+        # that have `numpy()`; functions of `map` and `as_numpy_iterator` get plain ones.
+        "the pipelines of `replicax.data`, the same objects as there",
+        _of(
+            "replicax.data",
+            "AUTOTUNE", "Dataset", "INFINITE_CARDINALITY", "Options", "TFRecordDataset",
+            "TextLineDataset", "ThreadingOptions", "UNKNOWN_CARDINALITY",
+        ),
+        {
+            "DatasetSpec": "replicax.data:ArraySpec",
+            "Iterator": "replicax.data:DatasetIterator",
+            "IteratorSpec": "replicax.data:ArraySpec",
+            "experimental": ".data.experimental:",
+        },
+    ),
+    "tf.distribute": (
+        "the strategies of Replicax, under TensorFlow's names",
+        _of(
+            "replicax",
+            "CrossDeviceOps", "DistributedDataset", "DistributedIterator", "DistributedValues",
+            "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "InputReplicationMode",
+            "MirroredStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce", "OneDeviceStrategy",
+            "ParameterServerStrategy", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
+            "RunOptions", "Server", "Strategy", "StrategyExtended", "TPUStrategy",
+            "experimental_set_strategy", "get_replica_context", "get_strategy", "has_strategy",
+            "in_cross_replica_context",
+        ),
+    ),
+    "tf.distribute.cluster_resolver": (
+        "who is in the cluster, and who am I",
+        _of(
+            "replicax.cluster_resolver",
+            "ClusterResolver", "GCEClusterResolver", "KubernetesClusterResolver",
+            "KubernetesExecutableLocation", "SimpleClusterResolver", "SlurmClusterResolver",
+            "TFConfigClusterResolver", "TPUClusterResolver", "UnionResolver",
+        ),
+    ),
+    "tf.distribute.coordinator": (
+        "functions that run on the workers of a cluster",
+        {
+            **_of("replicax.coordinator", "ClusterCoordinator", "RemoteValue"),
+            **_of("replicax.coordinator", "experimental_get_current_worker_index"),
+            "PerWorkerValue": "replicax.coordinator:PerWorkerValues",
+        },
+    ),
+    "tf.distribute.experimental": (
+        "with the older spellings of what has moved",
+        _of(
+            "replicax.experimental",
+            "CentralStorageStrategy", "CommunicationImplementation", "CommunicationOptions",
+            "PreemptionCheckpointHandler", "PreemptionWatcher", "TPUStrategy", "TerminationConfig",
+            "ValueContext",
+        ),
+        _of("replicax", "ParameterServerStrategy"),
+        _of("._distribute", "CollectiveHints", "MultiWorkerMirroredStrategy"),
+        {"CollectiveCommunication": "replicax.experimental:CommunicationImplementation"},
+    ),
+    "tf.distribute.experimental.coordinator": (
+        "what `tf.distribute.coordinator` was called first",
+        _of("replicax.coordinator", "ClusterCoordinator", "PerWorkerValues", "RemoteValue"),
+    ),
+    "tf.distribute.experimental.partitioners": (
+        "how variables are divided among servers",
+        _of(
+            "replicax.experimental.partitioners",
+            "FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner", "Partitioner",
+        ),
+    ),
+    "tf.dtypes": (
+        "the types of numbers",
+        _DTYPES,
+        _of("._elementwise", "cast", "complex", "saturate_cast"),
+    ),
+    "tf.errors": (
+        # Each is the class that Replicax, JAX or Python raises where TensorFlow raises its own, so
+        # that `except tf.errors.OutOfRangeError` means here what it means there.
+        "the errors that programs catch, by TensorFlow's names; the classes are others'",
+        {
+            "AbortedError": "replicax._core.errors:UnavailableError",
+            "AlreadyExistsError": "builtins:FileExistsError",
+            "CancelledError": "replicax._core.errors",
+            "DataLossError": "replicax._core.errors:CorruptRecord",
+            "DeadlineExceededError": "builtins:TimeoutError",
+            "FailedPreconditionError": "builtins:RuntimeError",
+            # Devices raise one class, whose text begins with the kind: "RESOURCE_EXHAUSTED: ...".
+            "InternalError": "jax.errors:JaxRuntimeError",
+            "InvalidArgumentError": "builtins:ValueError",
+            "NotFoundError": "builtins:FileNotFoundError",
+            "OpError": "replicax._core.errors:ReplicaxError",
+            "OperatorNotAllowedInGraphError": "replicax._core.errors:LeakedTracer",
+            "OutOfRangeError": "replicax._core.errors",
+            "PermissionDeniedError": "builtins:PermissionError",
+            "ResourceExhaustedError": "jax.errors:JaxRuntimeError",
+            "UnauthenticatedError": "builtins:PermissionError",
+            "UnavailableError": "replicax._core.errors",
+            "UnimplementedError": "builtins:NotImplementedError",
+            "UnknownError": "jax.errors:JaxRuntimeError",
+        },
+    ),
+    "tf.experimental": (
+        "dlpack; what else was there has other places",
+        {"Optional": "replicax.data._next", "dlpack": "._dlpack:"},
+    ),
+    "tf.initializers": (
+        "how weights begin; the same as `tf.keras.initializers`",
+        "keras.initializers",
+    ),
+    "tf.keras": (
+        "Keras 3, and the older spellings that the guides use",
+        "keras",
+    ),
+    "tf.keras.activations": ("activation functions", "keras.activations"),
+    "tf.keras.applications": ("well-known models", "keras.applications"),
+    "tf.keras.backend": (
+        "settings, and the few functions of tensors that programs still use",
+        _of(
+            "keras.ops",
+            "abs", "argmax", "argmin", "cast", "clip", "concatenate", "cos", "dot", "equal", "exp",
+            "expand_dims", "greater", "less", "log", "max", "maximum", "mean", "min", "minimum",
+            "not_equal", "ones_like", "prod", "reshape", "round", "sigmoid", "sign", "sin",
+            "softmax", "sqrt", "square", "squeeze", "stack", "std", "stop_gradient", "sum", "tanh",
+            "transpose", "var", "zeros_like",
+        ),
+        _of(
+            "._keras2.functions",
+            "batch_get_value", "count_params", "flatten", "get_value", "int_shape", "set_value",
+        ),
+        "keras.backend",
+    ),
+    "tf.keras.callbacks": ("callbacks; where Keras' one needs TensorFlow, ours", *_CALLBACKS),
+    "tf.keras.callbacks.experimental": ("the same as `tf.keras.callbacks`", *_CALLBACKS),
+    "tf.keras.config": ("floatx, epsilon and the backend's settings", "keras.config"),
+    "tf.keras.constraints": ("constraints of weights", "keras.constraints"),
+    "tf.keras.datasets": ("small data sets, downloaded by Keras", "keras.datasets"),
+    "tf.keras.distribution": ("Keras' own layouts", "keras.distribution"),
+    "tf.keras.dtype_policies": ("types that layers compute with", "keras.dtype_policies"),
+    # Schedules once lived here, as `CosineDecay`; the rest is gone.
+    "tf.keras.experimental": ("the first place of schedules", "keras.optimizers.schedules"),
+    "tf.keras.export": ("models for serving", "keras.export"),
+    "tf.keras.initializers": ("how weights begin", "keras.initializers"),
+    "tf.keras.layers": (
+        "layers; those for text, which Keras has for TensorFlow only, are Replicax'",
+        *_LAYERS,
+    ),
+    "tf.keras.layers.experimental": ("layers that have become ordinary ones since", *_LAYERS),
+    "tf.keras.layers.experimental.preprocessing": (
+        "the older place of preprocessing layers",
+        *_LAYERS,
+    ),
+    "tf.keras.losses": ("losses, with the older `Reduction`", *_LOSSES),
+    "tf.keras.metrics": ("metrics", *_METRICS),
+    "tf.keras.mixed_precision": ("computing in 16 bits", "keras.mixed_precision"),
+    "tf.keras.mixed_precision.experimental": (
+        "the first names of what is there",
+        {"set_policy": "keras.mixed_precision:set_global_policy"},
+        "keras.mixed_precision",
+    ),
+    "tf.keras.models": ("models, and how they are saved", _SAVING, "keras.models"),
+    "tf.keras.ops": ("Keras' functions of tensors", "keras.ops"),
+    "tf.keras.optimizers": ("optimizers and schedules", "keras.optimizers"),
+    "tf.keras.optimizers.experimental": ("Keras' optimizers of today", "keras.optimizers"),
+    "tf.keras.optimizers.legacy": ("Keras' optimizers of today", "keras.optimizers"),
+    "tf.keras.optimizers.schedules": ("learning rates by the step", "keras.optimizers.schedules"),
+    "tf.keras.preprocessing": (
+        "data sets of folders, and the older helpers for images and texts",
+        _DATA_SETS,
+        "keras.utils",
+    ),
+    "tf.keras.preprocessing.image": (
+        "helpers for images",
+        _of(
+            "._older.older_preprocessing",
+            "DirectoryIterator", "ImageDataGenerator", "Iterator", "NumpyArrayIterator",
+        ),
+        "keras.preprocessing.image",
+    ),
+    "tf.keras.preprocessing.sequence": (
+        "sequences of one length",
+        _of("._older.older_preprocessing", "TimeseriesGenerator"),
+        "keras.preprocessing.sequence",
+    ),
+    "tf.keras.preprocessing.text": (
+        "texts as numbers, by the older `Tokenizer`",
+        _of(
+            "._older.older_preprocessing",
+            "Tokenizer", "hashing_trick", "one_hot", "text_to_word_sequence", "tokenizer_from_json",
+        ),
+        "keras.preprocessing",
+    ),
+    "tf.keras.quantizers": ("quantization", "keras.quantizers"),
+    "tf.keras.random": ("random numbers", "keras.random"),
+    "tf.keras.regularizers": ("regularizers", "keras.regularizers"),
+    "tf.keras.saving": ("saving and loading", _SAVING, "keras.saving"),
+    "tf.keras.tree": ("nests", "keras.tree"),
+    "tf.keras.utils": ("helpers; data sets of folders are Replicax'", _DATA_SETS, "keras.utils"),
+    "tf.keras.utils.experimental": (
+        "`DatasetCreator`",
+        _of("replicax", "DatasetCreator"),
+        _DATA_SETS,
+        "keras.utils",
+    ),
+    "tf.keras.wrappers": ("models for scikit-learn", "keras.wrappers"),
+    "tf.losses": ("losses; the same as `tf.keras.losses`", *_LOSSES),
+    "tf.math": (
+        "functions of numbers",
+        _of("._activations", "log_softmax", "softmax", "softplus", "softsign"),
+        _of(
+            "._elementwise",
+            "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh",
+            "ceil", "conj", "cos", "cosh", "digamma", "divide", "divide_no_nan", "equal", "erf",
+            "erfc", "erfinv", "exp", "expm1", "floor", "floordiv", "floormod", "greater",
+            "greater_equal", "imag", "is_finite", "is_inf", "is_nan", "less", "less_equal",
+            "lgamma", "log", "log1p", "log_sigmoid", "logical_and", "logical_not", "logical_or",
+            "logical_xor", "maximum", "minimum", "mod", "multiply", "multiply_no_nan", "negative",
+            "not_equal", "pow", "real", "reciprocal", "reciprocal_no_nan", "rint", "round", "rsqrt",
+            "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "squared_difference",
+            "subtract", "tan", "tanh", "truediv", "xdivy", "xlog1py", "xlogy",
+        ),
+        _of("._losses", "in_top_k", "top_k"),
+        _of(
+            "._reductions",
+            "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_logsumexp",
+            "reduce_all", "reduce_any", "reduce_euclidean_norm", "reduce_logsumexp", "reduce_max",
+            "reduce_mean", "reduce_min", "reduce_prod", "reduce_std", "reduce_sum",
+            "reduce_variance", "zero_fraction",
+        ),
+        _of(
+            "._segments",
+            "bincount", "confusion_matrix", "segment_max", "segment_mean", "segment_min",
+            "segment_prod", "segment_sum", "unsorted_segment_max", "unsorted_segment_mean",
+            "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
+            "unsorted_segment_sum",
+        ),
+        _of(".linalg", "l2_normalize"),
+    ),
+    "tf.metrics": ("metrics; the same as `tf.keras.metrics`", *_METRICS),
+    "tf.optimizers": (
+        "optimizers; the same as `tf.keras.optimizers`",
+        {name: f".keras.optimizers.{name}:" for name in ("experimental", "legacy", "schedules")},
+        "keras.optimizers",
+    ),
+    "tf.tpu": ("the names of `rx.tpu`",),
+    "tf.tpu.experimental": (
+        "the names of `rx.tpu.experimental`",
+        _of(
+            "replicax.tpu.experimental",
+            "DeviceAssignment", "TPUSystemMetadata", "Topology", "initialize_tpu_system",
+            "shutdown_tpu_system",
+        ),
+    ),
+}
+
+# Modules below a namespace that shows Keras' own module; here so that `import` finds them, too.
+SUBMODULES_OF_KERAS = {
+    **{
+        f"tf.keras.applications.{name}": f"keras.applications.{name}"
+        for name in (
+            "convnext", "densenet", "efficientnet", "efficientnet_v2", "imagenet_utils",
+            "inception_resnet_v2", "inception_v3", "mobilenet", "mobilenet_v2", "mobilenet_v3",
+            "nasnet", "resnet", "resnet50", "resnet_v2", "vgg16", "vgg19", "xception",
+        )
+    },
+    **{
+        f"tf.keras.datasets.{name}": f"keras.datasets.{name}"
+        for name in (
+            "boston_housing", "california_housing", "cifar10", "cifar100", "fashion_mnist", "imdb",
+            "mnist", "reuters",
+        )
+    },
+}
+NAMESPACES |= {name: (f"the same as `{home}`", home) for name, home in SUBMODULES_OF_KERAS.items()}

@@ -1,0 +1,100 @@
+"""Namespaces of `replicax.tf`: modules without files. `_names.py` says what each one shows."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from replicax._core.seams import put_in_if_keras_is_there
+from replicax.tf._missing import missing_name
+from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
+
+
+class Namespace(ModuleType):
+    """A module whose names are loaded when they are first asked for.
+
+    Args:
+        name: As users write it, such as "tf.keras.losses".
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"replicax.{name}", f"`{name}`: {NAMESPACES[name][0]}.")
+        self.__package__ = self.__name__
+        folders = sys.modules["replicax.tf"].__path__  # a package: `import` finds what is below it
+        self.__path__ = [os.path.join(folder, *name.split(".")[1:]) for folder in folders]
+        self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
+        self._find, self._names = lookup(name)
+
+    def __getattr__(self, name: str) -> Any:
+        found = self._find(name)
+        setattr(self, name, found)
+        return found
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self._names(), *children(self.__name__.removeprefix("replicax."))})
+
+
+def lookup(namespace: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The functions that find a name of a namespace, and that list its names."""
+    return functools.partial(_find, namespace), functools.partial(_names, namespace)
+
+
+def children(namespace: str) -> list[str]:
+    """The namespaces just below one, by their last names."""
+    parts = (name.rpartition(".") for name in NAMESPACES if name not in SUBMODULES_OF_KERAS)
+    return [own for parent, _, own in parts if parent == namespace]
+
+
+def make_all() -> None:
+    """Put every namespace of the table where `import` and its parent find it."""
+    for name in NAMESPACES:
+        parent, _, own = name.rpartition(".")
+        if parent:
+            made = sys.modules[f"replicax.{name}"] = Namespace(name)
+            if name not in SUBMODULES_OF_KERAS:  # there the attribute is Keras' own module
+                setattr(sys.modules[f"replicax.{parent}"], own, made)
+
+
+def _find(namespace: str, name: str) -> Any:
+    if name.startswith("__") and name != "__version__":
+        raise AttributeError(name)
+    for source in NAMESPACES[namespace][1:]:
+        if isinstance(source, Mapping):
+            if name not in source:
+                continue
+            place, colon, other = source[name].partition(":")
+            module = _loaded(place)
+            found = module if colon and not other else getattr(module, other or name)
+        else:
+            module = _loaded(source)
+            if not hasattr(module, name) or (name[0] == "_" and name != "__version__"):
+                continue
+            found = getattr(module, name)
+        if "jax" in sys.modules:
+            importlib.import_module("replicax.tf._tensors")  # gives arrays `.numpy()`
+        return found
+    raise missing_name(namespace, name)
+
+
+def _names(namespace: str) -> list[str]:
+    found: set[str] = set()
+    for source in NAMESPACES[namespace][1:]:
+        names = source if isinstance(source, Mapping) else dir(_loaded(source))
+        found.update(name for name in names if not name.startswith("_"))
+    return sorted(found)
+
+
+def _loaded(source: str) -> ModuleType:
+    """The module; if it is one of Keras', with its older spellings and our seams put in."""
+    if source.partition(".")[0] != "keras":
+        return importlib.import_module(source, "replicax.tf")
+    importlib.import_module("replicax.tf._older.older_spellings").install()
+    importlib.import_module("replicax.tf._symbolic")  # what saved models may hold
+    put_in_if_keras_is_there()  # also for a program that never makes a strategy
+    return importlib.import_module(source)
