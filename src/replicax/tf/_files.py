@@ -1,0 +1,403 @@
+"""`tf.io` and `tf.io.gfile`: files, images and records; on the host, with NumPy.
+
+Files of this machine are reached by Python, those of other places by fsspec, where it is installed.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob as globbing
+import importlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from replicax import data
+from replicax._core.errors import UsageError
+from replicax.data._codecs import decode, encode
+from replicax.data._host import HostTensor
+from replicax.tf._calls import hosted
+
+
+class FileStatistics(NamedTuple):
+    """The size of a file, and when it was changed."""
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
+
+
+@final
+class _Here:
+    """The files of this machine, by those methods of fsspec's file systems that are used here."""
+
+    open = staticmethod(open)
+    exists = staticmethod(os.path.exists)
+    isdir = staticmethod(os.path.isdir)
+    makedirs = staticmethod(os.makedirs)
+    rm_file = staticmethod(os.remove)
+
+    @staticmethod
+    def mkdir(path: str, create_parents: bool) -> None:
+        os.mkdir(path)
+
+    @staticmethod
+    def rm(path: str, recursive: bool) -> None:
+        shutil.rmtree(path)
+
+    @staticmethod
+    def mv(src: str, dst: str, recursive: bool) -> None:
+        os.replace(src, dst)
+
+    @staticmethod
+    def ls(path: str, detail: bool) -> list[str]:
+        return os.listdir(path)
+
+
+def _path_of(path: Any) -> str:
+    """A path, of a text, bytes, a `Path`, or an array of one text."""
+    found = path.item() if hasattr(path, "item") else os.fspath(path)
+    text = found.decode() if isinstance(found, bytes) else found
+    return text.removeprefix("file://")
+
+
+def _place(path: Any) -> tuple[Any, str]:
+    """The file system of a path, and the path as a text."""
+    text = _path_of(path)
+    if "://" not in text:
+        return _Here, text
+    try:
+        return importlib.import_module("fsspec.core").url_to_fs(text)[0], text
+    except ImportError as error:
+        raise UsageError(
+            "Files of other places are reached by the package fsspec. Received: "
+            f"{text!r}, in an environment without what it needs: {error}. Only files of this "
+            "machine come with Replicax. Install fsspec and the package for this scheme, such as "
+            "gcsfs or s3fs."
+        ) from error
+
+
+def GFile(name: Any, mode: str = "r") -> Any:
+    """An open file, as `open` of Python gives it."""
+    system, text = _place(name)
+    return system.open(text, mode)
+
+
+Open = GFile
+
+
+def exists(path: Any) -> bool:
+    """Whether there is a file or folder."""
+    system, text = _place(path)
+    return system.exists(text)
+
+
+def isdir(path: Any) -> bool:
+    """Whether there is a folder."""
+    system, text = _place(path)
+    return system.isdir(text)
+
+
+def mkdir(path: Any) -> None:
+    """Make a folder in one that is there."""
+    system, text = _place(path)
+    system.mkdir(text, create_parents=False)
+
+
+def makedirs(path: Any) -> None:
+    """Make a folder, and those around it, unless it is there."""
+    system, text = _place(path)
+    system.makedirs(text, exist_ok=True)
+
+
+def remove(path: Any) -> None:
+    """Remove a file."""
+    system, text = _place(path)
+    system.rm_file(text)
+
+
+def rmtree(path: Any) -> None:
+    """Remove a folder with all that is in it."""
+    system, text = _place(path)
+    system.rm(text, recursive=True)
+
+
+def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Copy a file.
+
+    Raises:
+        FileExistsError: If there is one already, and it shall not be replaced.
+    """
+    _check_free(dst, overwrite)
+    (of_source, source), (of_target, target) = _place(src), _place(dst)
+    if of_source is of_target is _Here:
+        shutil.copyfile(source, target)
+        return
+    with of_source.open(source, "rb") as reader, of_target.open(target, "wb") as writer:
+        shutil.copyfileobj(reader, writer)
+
+
+def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
+    """Give a file or folder another name.
+
+    Raises:
+        FileExistsError: If there is one already, and it shall not be replaced.
+    """
+    _check_free(dst, overwrite)
+    system, text = _place(src)
+    system.mv(text, _path_of(dst), recursive=True)
+
+
+def _check_free(path: Any, overwrite: bool) -> None:
+    if not overwrite and exists(path):
+        raise FileExistsError(
+            f"A file is replaced if that is asked for. Received: {_path_of(path)!r}, which is "
+            "there. Its contents would be lost. Pass overwrite=True, or another path."
+        )
+
+
+def listdir(path: Any) -> list[str]:
+    """The names in a folder, sorted."""
+    system, text = _place(path)
+    return sorted(name.rstrip("/").rpartition("/")[2] for name in system.ls(text, detail=False))
+
+
+def glob(pattern: Any) -> list[str]:
+    """The paths that fit a pattern, or one of several, sorted."""
+    found: set[str] = set()
+    for one in pattern if isinstance(pattern, list | tuple) else [pattern]:
+        system, text = _place(one)
+        if system is _Here:
+            found.update(globbing.glob(text))
+        else:
+            scheme = text.partition("://")[0]
+            found.update(f"{scheme}://{path}" for path in system.glob(text))
+    return sorted(found)
+
+
+def walk(
+    top: Any, topdown: bool = True, onerror: Callable[[OSError], Any] | None = None
+) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """A folder and those in it: for each its path, the names of its folders, and of its files."""
+    system, text = _place(top)
+    yield from os.walk(text, topdown, onerror) if system is _Here else system.walk(text)
+
+
+def stat(path: Any) -> FileStatistics:
+    """The size of a file, and when it was changed."""
+    system, text = _place(path)
+    if system is _Here:
+        status = os.stat(text)
+        return FileStatistics(status.st_size, status.st_mtime_ns, os.path.isdir(text))
+    found = system.info(text)
+    return FileStatistics(found.get("size") or 0, 0, found["type"] == "directory")
+
+
+def join(path: Any, *paths: Any) -> str:
+    """One path of several parts."""
+    return os.path.join(_path_of(path), *map(_path_of, paths))
+
+
+def get_registered_schemes() -> list[str]:
+    """The schemes that paths may have: none, and those that fsspec knows."""
+    try:
+        known = importlib.import_module("fsspec").available_protocols()
+    except ImportError:
+        return ["", "file"]
+    return ["", *known]
+
+
+def read_file(filename: Any, name: str | None = None) -> HostTensor:
+    """The bytes of a file."""
+    with GFile(filename, "rb") as file:
+        return HostTensor.of(file.read())
+
+
+def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
+    """Write a file, and the folders around it."""
+    folder = _path_of(filename).rpartition("/")[0]
+    if folder:
+        makedirs(folder)
+    with GFile(filename, "wb") as file:
+        file.write(_bytes_of(contents))
+
+
+def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
+    """The paths that fit a pattern, sorted."""
+    return HostTensor.of(np.array(glob(pattern), object))
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Bytes, of a text or an array of one."""
+    found = value.item() if hasattr(value, "item") else value
+    return found.encode() if isinstance(found, str) else bytes(found)
+
+
+def decode_image(
+    contents: Any,
+    channels: int | None = None,
+    dtype: Any = "uint8",
+    name: str | None = None,
+    expand_animations: bool = True,
+) -> Any:
+    """The pixels of a JPEG, PNG, BMP, GIF or WebP; of an animation the first picture.
+
+    **Differs from TF:** Pillow decodes: pixels of a JPEG may be other ones by a few steps.
+    """
+    found = decode(_bytes_of(contents), channels or 0)
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        found = (found / np.float32(255)).astype(kind)
+    elif kind != np.uint8:
+        found = found.astype(kind) * (np.iinfo(kind).max // 255)
+    return hosted(found)
+
+
+def decode_jpeg(
+    contents: Any,
+    channels: int = 0,
+    ratio: int = 1,
+    fancy_upscaling: bool = True,
+    try_recover_truncated: bool = False,
+    acceptable_fraction: float = 1,
+    dct_method: str = "",
+    name: str | None = None,
+) -> Any:
+    """The pixels of a JPEG; see `decode_image`.
+
+    Raises:
+        UsageError: If a smaller picture is asked for by `ratio`.
+    """
+    if ratio != 1:
+        raise UsageError(
+            f"A JPEG is decoded in its size. Received: ratio={ratio}. Pillow does not make it "
+            "smaller on the way. Use `tf.image.resize` behind it."
+        )
+    return decode_image(contents, channels)
+
+
+def decode_png(
+    contents: Any, channels: int = 0, dtype: Any = "uint8", name: str | None = None
+) -> Any:
+    """The pixels of a PNG; see `decode_image`."""
+    return decode_image(contents, channels, dtype)
+
+
+def decode_bmp(contents: Any, channels: int = 0, name: str | None = None) -> Any:
+    """The pixels of a BMP; see `decode_image`."""
+    return decode_image(contents, channels)
+
+
+def encode_jpeg(image: Any, format: str = "", quality: int = 95, name: str | None = None) -> Any:
+    """The bytes of a JPEG."""
+    return HostTensor.of(encode(np.asarray(image), "jpeg", quality=quality))
+
+
+def encode_png(image: Any, compression: int = -1, name: str | None = None) -> Any:
+    """The bytes of a PNG."""
+    level = {} if compression < 0 else {"compress_level": compression}
+    return HostTensor.of(encode(np.asarray(image), "png", **level))
+
+
+def decode_raw(
+    input_bytes: Any,
+    out_type: Any,
+    little_endian: bool = True,
+    fixed_length: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """Bytes as numbers; of several, a row each.
+
+    Args:
+        input_bytes: The bytes, or an array of them.
+        out_type: The type of the numbers.
+        little_endian: Whether the last byte of a number counts most.
+        fixed_length: To how many bytes all are cut, or filled up with zeros.
+        name: Not used.
+    """
+    kind = np.dtype(out_type).newbyteorder("<" if little_endian else ">")
+    given = np.asarray(input_bytes, object)
+    texts = map(_bytes_of, given.reshape(-1))
+    if fixed_length is not None:
+        texts = (text[:fixed_length].ljust(fixed_length, b"\0") for text in texts)
+    rows = [np.frombuffer(text, kind).astype(np.dtype(out_type)) for text in texts]
+    return hosted(np.stack(rows).reshape(*given.shape, -1))
+
+
+def decode_csv(
+    records: Any,
+    record_defaults: Any,
+    field_delim: str = ",",
+    use_quote_delim: bool = True,
+    na_value: str = "",
+    name: str | None = None,
+    select_cols: Any = None,
+) -> list[Any]:
+    """The columns of lines, each with the type of its default.
+
+    Args:
+        records: A line, or an array of lines.
+        record_defaults: A value for each column, in a list if it may be missing: `[0.0]`.
+        field_delim: What stands between columns.
+        use_quote_delim: Whether quotation marks hold a column together.
+        na_value: What stands for a missing value, beside nothing.
+        name: Not used.
+        select_cols: Which columns; None for all.
+
+    Raises:
+        UsageError: If a line has another number of columns.
+    """
+    lines = np.asarray(records, object)
+    quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
+    texts = [_bytes_of(line).decode() for line in lines.reshape(-1)]
+    rows = list(csv.reader(texts, delimiter=field_delim, quoting=quoting))
+    if select_cols is not None:
+        rows = [[row[column] for column in select_cols] for row in rows]
+    if any(len(row) != len(record_defaults) for row in rows):
+        raise UsageError(
+            "A line of CSV has a value for each default. Received: lines of "
+            f"{sorted({len(row) for row in rows})} columns, {len(record_defaults)} defaults. "
+            "Columns would change places. Pass a default for each, or `select_cols`."
+        )
+    columns = zip(*rows, strict=True)
+    return [
+        _column(column, np.asarray(default).reshape(-1), na_value).reshape(lines.shape)
+        for column, default in zip(columns, record_defaults, strict=True)
+    ]
+
+
+def _column(texts: Any, default: np.ndarray, missing: str) -> Any:
+    kinds = {"f": np.float32, "i": np.int32, "O": object, "U": object, "S": object}
+    found = np.empty(len(texts), kinds.get(default.dtype.kind, default.dtype))
+    for place, text in enumerate(texts):
+        found[place] = default[0] if text in ("", missing) else text
+    return hosted(found)
+
+
+class TFRecordOptions(str):
+    """How a TFRecord file is compressed: the name of the compression.
+
+    Args:
+        compression_type: `"GZIP"`, `"ZLIB"`, or None.
+        **others: Not used: how hard the compression tries.
+    """
+
+    def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
+        return super().__new__(cls, compression_type or "")
+
+
+def parse_example(
+    serialized: Any, features: Mapping[str, Any], example_names: Any = None, name: Any = None
+) -> dict[str, Any]:
+    """The features of a batch of records; see `rx.data.parse_example`."""
+    return data.parse_example([_bytes_of(one) for one in serialized], features)
+
+
+def parse_single_example(
+    serialized: Any, features: Mapping[str, Any], example_names: Any = None, name: Any = None
+) -> dict[str, Any]:
+    """The features of a record; see `rx.data.parse_single_example`."""
+    return data.parse_single_example(_bytes_of(serialized), features)
