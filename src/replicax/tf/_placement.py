@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UnknownDevice
 from replicax._core.topology import parse_device
-from replicax.tf import config
+from replicax.tf._config import get_soft_device_placement
 
 __all__ = [
     "control_dependencies", "device", "executing_eagerly", "get_logger", "group", "init_scope",
@@ -55,7 +55,7 @@ def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
     try:
         return jax.default_device(parse_device(named))
     except UnknownDevice:
-        if not config.get_soft_device_placement():
+        if not get_soft_device_placement():
             raise
     if named not in _missed:
         _missed.add(named)

@@ -9,7 +9,7 @@ import replicax as rx
 import replicax.tf as tf
 from replicax._core import env, host_devices
 from replicax._core.env import count_visible
-from replicax.tf.config import _devices
+from replicax.tf import _config
 
 from helpers import run_python
 
@@ -24,8 +24,8 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(host_devices, "count_accelerators", lambda kind: 2 if kind == "GPU" else 0)
     monkeypatch.setattr(host_devices, "is_started", lambda: False)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
-    monkeypatch.setattr(_devices, "_visible", {})
-    monkeypatch.setattr(_devices, "_growth", {})
+    monkeypatch.setattr(_config, "_visible", {})
+    monkeypatch.setattr(_config, "_growth", {})
     return settings
 
 

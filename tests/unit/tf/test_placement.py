@@ -8,6 +8,7 @@ import pytest
 
 import replicax.tf as tf
 from replicax._core.errors import UnknownDevice
+from replicax.tf import _config
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_a_device_may_be_an_object_or_any():
 
 
 def test_a_device_that_is_not_there_is_an_error(monkeypatch):
-    monkeypatch.setattr(tf.config, "_soft_placement", [False])
+    monkeypatch.setitem(_config._settings, "soft placement", False)
     with pytest.raises(UnknownDevice, match="/GPU:7"):
         tf.device("/GPU:7")
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-_jit: list[Any] = [""]
-_options: dict[str, Any] = {}
+from replicax.tf._config import get_experimental_options as get_experimental_options
+from replicax.tf._config import get_jit as get_jit
+from replicax.tf._config import set_experimental_options as set_experimental_options
+from replicax.tf._config import set_jit as set_jit
+from replicax.tf._missing import missing_name
 
 
-def set_jit(enabled: bool | str) -> None:
-    """Noted; everything is compiled by XLA."""
-    _jit[0] = "autoclustering" if enabled is True else enabled or ""
-
-
-def get_jit() -> str:
-    """What was noted."""
-    return _jit[0]
-
-
-def set_experimental_options(options: Mapping[str, Any]) -> None:
-    """Noted; XLA has its own."""
-    _options.update(options)
-
-
-def get_experimental_options() -> dict[str, Any]:
-    """What was noted."""
-    return dict(_options)
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-_threads = {"inter": 0, "intra": 0}
+from typing import Any
+
+from replicax.tf._config import get_inter_op_parallelism_threads as get_inter_op_parallelism_threads
+from replicax.tf._config import get_intra_op_parallelism_threads as get_intra_op_parallelism_threads
+from replicax.tf._config import set_inter_op_parallelism_threads as set_inter_op_parallelism_threads
+from replicax.tf._config import set_intra_op_parallelism_threads as set_intra_op_parallelism_threads
+from replicax.tf._missing import missing_name
 
 
-def set_inter_op_parallelism_threads(num_threads: int) -> None:
-    """Noted; XLA chooses."""
-    _threads["inter"] = num_threads
-
-
-def get_inter_op_parallelism_threads() -> int:
-    """What was noted; 0 at first."""
-    return _threads["inter"]
-
-
-def set_intra_op_parallelism_threads(num_threads: int) -> None:
-    """Noted; XLA chooses."""
-    _threads["intra"] = num_threads
-
-
-def get_intra_op_parallelism_threads() -> int:
-    """What was noted; 0 at first."""
-    return _threads["intra"]
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name)

@@ -1,9 +1,11 @@
-"""The devices of this process, as `tf.config` lists and configures them; JAX is not started."""
+"""`tf.config`: the devices of this process, and how programs run; JAX is not started for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import jax
 
 from replicax._core import host_devices
 from replicax._core.errors import UsageError
@@ -34,10 +36,12 @@ class LogicalDeviceConfiguration(NamedTuple):
     experimental_device_ordinal: int | None = None
 
 
-# What was asked for, by the kind of device.
+# What was asked for: devices by their kind, and settings.
 _visible: dict[str, list[PhysicalDevice]] = {}
 _cpus: list[LogicalDeviceConfiguration] = []
 _growth: dict[PhysicalDevice, bool] = {}
+_settings: dict[str, Any] = {"soft placement": True, "inter": 0, "intra": 0, "jit": ""}
+_options: dict[str, Any] = {}
 
 
 def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
@@ -54,9 +58,10 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
         [PhysicalDevice(name='/physical_device:CPU:0', device_type='CPU')]
     """
     found = []
-    for kind in _KINDS if device_type is None else [device_type]:
+    for kind in _kinds(device_type):
         hidden = len(_visible.get(kind, ()))
-        count = 1 if kind == "CPU" else max(_count(kind), hidden)
+        known = host_devices.count_accelerators(kind) if kind in ("GPU", "TPU") else 0
+        count = 1 if kind == "CPU" else max(known, hidden)
         found += [PhysicalDevice(f"/physical_device:{kind}:{n}", kind) for n in range(count)]
     return found
 
@@ -68,23 +73,24 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
         device_type: `CPU`, `GPU` or `TPU`; None for all.
     """
     found = []
-    for kind in _KINDS if device_type is None else [device_type]:
-        if kind == "CPU":
-            count = host_devices.count_cpu_devices()
-        else:
-            count = len(get_visible_devices(kind))
+    for kind in _kinds(device_type):
+        is_cpu = kind == "CPU"
+        count = host_devices.count_cpu_devices() if is_cpu else len(get_visible_devices(kind))
         found += [LogicalDevice(f"/device:{kind}:{n}", kind) for n in range(count)]
     return found
 
 
-def _count(kind: str) -> int:
-    return host_devices.count_accelerators(kind) if kind in ("GPU", "TPU") else 0
+def _kinds(device_type: str | None) -> Sequence[str]:
+    return _KINDS if device_type is None else [device_type]
 
 
 def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """The devices that this process may use."""
-    kinds = _KINDS if device_type is None else [device_type]
-    return [d for kind in kinds for d in _visible.get(kind, list_physical_devices(kind))]
+    return [
+        device
+        for kind in _kinds(device_type)
+        for device in _visible.get(kind, list_physical_devices(kind))
+    ]
 
 
 def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
@@ -101,7 +107,6 @@ def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
     chosen = [devices] if isinstance(devices, PhysicalDevice) else list(devices)
     known = list_physical_devices(device_type)
     strange = [device for device in chosen if device not in known]
-    kinds = _KINDS if device_type is None else [device_type]
     hidden = [d for d in known if d.device_type == "TPU" and d not in chosen]
     if strange or hidden:
         raise UsageError(
@@ -109,7 +114,7 @@ def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
             f"Received: {strange or chosen} of {known}. Others are not there; a process drives "
             "the TPU chips of its host together. Choose from the list."
         )
-    for kind in kinds:
+    for kind in _kinds(device_type):
         mine = [device for device in chosen if device.device_type == kind]
         if kind == "GPU":
             numbers = [int(device.name.rpartition(":")[2]) for device in mine]
@@ -198,8 +203,73 @@ def get_memory_info(device: str) -> dict[str, int]:
     return {"current": found["bytes_in_use"], "peak": found["peak_bytes_in_use"]}
 
 
+def get_memory_usage(device: str) -> int:
+    """The bytes that are in use on an accelerator now."""
+    return get_memory_info(device)["current"]
+
+
 def get_device_details(device: PhysicalDevice) -> dict[str, Any]:
     """The name of a GPU or TPU."""
     if device.device_type == "CPU":
         return {}
     return {"device_name": parse_device(device.name.replace("/physical_device:", "")).device_kind}
+
+
+def set_soft_device_placement(enabled: bool) -> None:
+    """Whether `tf.device` of a device that is not there takes another one, or is an error."""
+    _settings["soft placement"] = enabled
+
+
+def get_soft_device_placement() -> bool:
+    """What `set_soft_device_placement` was given; True at first."""
+    return _settings["soft placement"]
+
+
+def enable_tensor_float_32_execution(enabled: bool) -> None:
+    """Whether products of float32 matrices may be computed in less precision where it is faster."""
+    jax.config.update("jax_default_matmul_precision", None if enabled else "highest")
+
+
+def tensor_float_32_execution_enabled() -> bool:
+    """Whether they may."""
+    return getattr(jax.config, "jax_default_matmul_precision", None) != "highest"
+
+
+def set_jit(enabled: bool | str) -> None:
+    """Noted; everything is compiled by XLA."""
+    _settings["jit"] = "autoclustering" if enabled is True else enabled or ""
+
+
+def get_jit() -> str:
+    """What was noted."""
+    return _settings["jit"]
+
+
+def set_experimental_options(options: Mapping[str, Any]) -> None:
+    """Noted; XLA has its own."""
+    _options.update(options)
+
+
+def get_experimental_options() -> dict[str, Any]:
+    """What was noted."""
+    return dict(_options)
+
+
+def set_inter_op_parallelism_threads(num_threads: int) -> None:
+    """Noted; XLA chooses its threads by the cores."""
+    _settings["inter"] = num_threads
+
+
+def get_inter_op_parallelism_threads() -> int:
+    """What was noted; 0 at first."""
+    return _settings["inter"]
+
+
+def set_intra_op_parallelism_threads(num_threads: int) -> None:
+    """Noted; XLA chooses its threads by the cores."""
+    _settings["intra"] = num_threads
+
+
+def get_intra_op_parallelism_threads() -> int:
+    """What was noted; 0 at first."""
+    return _settings["intra"]
