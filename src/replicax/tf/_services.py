@@ -1,23 +1,167 @@
-"""Single names at the top of TensorFlow: the clock, and functions of Python."""
+"""Single names at the top of TensorFlow: functions and variables, devices, the clock, printing.
+
+Most are Replicax' or Keras' own under TensorFlow's names.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.experimental import io_callback
+from keras.initializers import Constant as constant_initializer
+from keras.initializers import Ones as ones_initializer
+from keras.initializers import RandomNormal as random_normal_initializer
+from keras.initializers import RandomUniform as random_uniform_initializer
+from keras.initializers import Zeros as zeros_initializer
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.host_calls import is_compiling
+from replicax._core.printing import print as print
+from replicax._core.topology import parse_device
+from replicax._function.function import function
+from replicax._keras.module import Module
+from replicax._keras.variable import Variable
+from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
+from replicax._tape.custom_gradient import custom_gradient, recompute_grad
+from replicax._tape.tape import GradientTape
+from replicax._tape.unconnected import UnconnectedGradients
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.tf._calls import fitting
+from replicax.tf._config import get_soft_device_placement
 
-__all__ = ["numpy_function", "py_function", "timestamp"]
+__all__ = [
+    "GradientTape",
+    "Module",
+    "UnconnectedGradients",
+    "Variable",
+    "VariableAggregation",
+    "VariableSynchronization",
+    "constant_initializer",
+    "control_dependencies",
+    "custom_gradient",
+    "device",
+    "executing_eagerly",
+    "function",
+    "get_logger",
+    "group",
+    "init_scope",
+    "inside_function",
+    "name_scope",
+    "no_op",
+    "numpy_function",
+    "ones_initializer",
+    "print",
+    "py_function",
+    "random_normal_initializer",
+    "random_uniform_initializer",
+    "recompute_grad",
+    "stop_gradient",
+    "timestamp",
+    "zeros_initializer",
+]
+
+logger = logging.getLogger("replicax")
+_missed: set[Any] = set()  # devices of which a warning told
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Any:
+    """The value, through which no gradient flows; a nest of them, too."""
+    return jax.lax.stop_gradient(jax.tree.map(_value_of, input))
+
+
+def _value_of(value: Any) -> Any:
+    return value.value if isinstance(value, Variable) else value
+
+
+def device(device_name: Any) -> contextlib.AbstractContextManager[Any]:
+    """Compute on a device: a context manager.
+
+    For a device that there is not, JAX's default is taken and a warning logged, or, after
+    `tf.config.set_soft_device_placement(False)`, it is an error.
+
+    **Differs from TF:** inside compiled code, which runs on the devices of its strategy, it has
+    no effect.
+
+    Args:
+        device_name: Such as "/GPU:0", "/CPU:0" or "/job:localhost/replica:0/task:0/device:TPU:1";
+            a `jax.Device`, or what `tf.config.list_logical_devices` lists. None for any.
+
+    Raises:
+        UnknownDevice: If there is no such device, and placement is not soft.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> with tf.device("/CPU:0"):
+        ...     x = tf.constant(1.0)
+    """
+    is_device = isinstance(device_name, jax.Device)
+    named = device_name if is_device else getattr(device_name, "name", device_name)
+    if not named:
+        return contextlib.nullcontext()
+    try:
+        return jax.default_device(parse_device(named))
+    except UnknownDevice:
+        if not get_soft_device_placement():
+            raise
+    if named not in _missed:
+        _missed.add(named)
+        logger.warning("There is no device %s: the default device computes instead.", named)
+    return contextlib.nullcontext()
+
+
+def executing_eagerly() -> bool:
+    """Whether values are known now: not in code that is being compiled."""
+    return not isinstance(jnp.zeros(()), Tracer)
+
+
+def inside_function() -> bool:
+    """Whether code is being compiled."""
+    return not executing_eagerly()
+
+
+@contextlib.contextmanager
+def name_scope(name: str | None) -> Iterator[str]:
+    """Name the operations of a block, in profiles."""
+    with jax.named_scope(name or "scope"):
+        yield f"{name}/"
+
+
+def init_scope() -> contextlib.AbstractContextManager[Any]:
+    """A block without effect: there is no graph to leave."""
+    return contextlib.nullcontext()
+
+
+def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManager[Any]:
+    """A block without effect: what is written is run in its order, also when compiled."""
+    return contextlib.nullcontext()
+
+
+def group(*inputs: Any, **kwargs: Any) -> None:
+    """Nothing: what is written is run. The only keyword is `name`."""
+    if unknown := kwargs.keys() - {"name"}:
+        raise TypeError(
+            f"tf.group takes one keyword, `name`. Received: {', '.join(sorted(unknown))}. "
+            "Pass operations by position."
+        )
+
+
+def no_op(name: str | None = None) -> None:
+    """Nothing."""
+
+
+def get_logger() -> logging.Logger:
+    """The logger of Replicax."""
+    return logger
 
 
 def timestamp(name: str | None = None) -> Any:
@@ -26,7 +170,6 @@ def timestamp(name: str | None = None) -> Any:
     **Differs from TF:** in compiled code they have 32 bits, unless `jax_enable_x64` is set: too few
     for the date. Take the time outside.
     """
-    del name
     if not is_compiling():
         return HostTensor.of(np.float64(time.time()))
     kind = jax.dtypes.canonicalize_dtype(np.float64)
@@ -56,7 +199,6 @@ def numpy_function(
     Raises:
         UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.
     """
-    del name
     if not is_compiling(*inp):
         return _typed(func(*map(np.asarray, inp)), Tout)
     arrays = [jax.numpy.asarray(value) for value in inp]

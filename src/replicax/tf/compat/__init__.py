@@ -5,6 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from replicax.tf._compat import as_bytes as as_bytes
+from replicax.tf._compat import as_str as as_str
+from replicax.tf._compat import as_str_any as as_str_any
+from replicax.tf._compat import as_text as as_text
+from replicax.tf._compat import path_to_str as path_to_str
 from replicax.tf._missing import missing_name
 
 if TYPE_CHECKING:
@@ -12,32 +17,6 @@ if TYPE_CHECKING:
     from replicax.tf.compat import v1 as v1
 
 _MODULES = {"v1": "replicax.tf.compat.v1", "v2": "replicax.tf"}
-__all__ = ["as_bytes", "as_str", "as_str_any", "as_text", "path_to_str", *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> bytes:
-    """Bytes, of a text in this encoding."""
-    text = bytes_or_text
-    return text.encode(encoding) if isinstance(text, str) else bytes(text)
-
-
-def as_text(bytes_or_text: str | bytes, encoding: str = "utf-8") -> str:
-    """A text, of bytes in this encoding."""
-    text = bytes_or_text
-    return text if isinstance(text, str) else bytes(text).decode(encoding)
-
-
-as_str = as_text
-
-
-def as_str_any(value: Any, encoding: str = "utf-8") -> str:
-    """A text, of bytes in this encoding or of anything else."""
-    return as_text(value, encoding) if isinstance(value, bytes) else str(value)
-
-
-def path_to_str(path: Any) -> Any:
-    """The text of a path; anything else as it is."""
-    return path.__fspath__() if hasattr(path, "__fspath__") else path
 
 
 def __getattr__(name: str) -> Any:
@@ -49,4 +28,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return ["as_bytes", "as_str", "as_str_any", "as_text", "path_to_str", *_MODULES]

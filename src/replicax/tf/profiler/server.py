@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import jax
+from typing import Any
+
+from replicax.tf._missing import missing_name
+from replicax.tf._profiler import start_server as start
+
+__all__ = [
+    "start",
+]
 
 
-def start(port: int) -> None:
-    """Listen for TensorBoard."""
-    jax.profiler.start_server(port)
+def __getattr__(name: str) -> Any:
+    raise missing_name(__name__, name)
