@@ -1,16 +1,17 @@
-"""`tf.saved_model`: models for inference. The work is in `_function/exporting.py`."""
+"""`tf.saved_model`: models for inference."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from replicax._core.errors import UsageError
 from replicax._function.exporting import SERVING as DEFAULT_SERVING_SIGNATURE_DEF_KEY
 from replicax._function.exporting import save as save
 from replicax._function.importing import contains_saved_model as contains_saved_model
 from replicax._function.importing import load as load
 from replicax.tf._missing import missing_name
+from replicax.tf._saved_model import SERVING as SERVING
+from replicax.tf._saved_model import LoadOptions as LoadOptions
+from replicax.tf._saved_model import SaveOptions as SaveOptions
 
 __all__ = [
     "DEFAULT_SERVING_SIGNATURE_DEF_KEY",
@@ -22,51 +23,6 @@ __all__ = [
     "save",
 ]
 
-SERVING = "serve"
-_NAMESPACE = "tf.saved_model"
-
-
-@dataclass
-class SaveOptions:
-    """Options of `save`; none of them changes anything here."""
-
-    namespace_whitelist: Any = None
-    save_debug_info: bool = False
-    function_aliases: Any = None
-    experimental_debug_stripper: bool = False
-    experimental_io_device: str | None = None
-    experimental_variable_policy: Any = None
-    experimental_custom_gradients: bool = True
-    experimental_image_format: bool = False
-    experimental_skip_saver: bool = False
-    experimental_sharding_callback: Any = None
-    extra_tags: Any = None
-
-
-@dataclass
-class LoadOptions:
-    """Options of `load`; none of them changes anything here.
-
-    Raises:
-        UsageError: If one asks that variables do not get what was saved.
-    """
-
-    allow_partial_checkpoint: bool = False
-    experimental_io_device: str | None = None
-    experimental_skip_checkpoint: bool = False
-    experimental_variable_policy: Any = None
-    experimental_load_function_aliases: bool = False
-
-    def __post_init__(self) -> None:
-        if self.allow_partial_checkpoint or self.experimental_skip_checkpoint:
-            raise UsageError(
-                "A saved model is loaded with all of its variables. Received: "
-                f"allow_partial_checkpoint={self.allow_partial_checkpoint}, "
-                f"experimental_skip_checkpoint={self.experimental_skip_checkpoint}. The program "
-                "and the weights are one folder. Leave both out, and assign other values to "
-                "`loaded.variables` afterwards."
-            )
-
 
 def __getattr__(name: str) -> Any:
-    raise missing_name(_NAMESPACE, name)
+    raise missing_name(__name__, name)
