@@ -21,10 +21,7 @@ def _of(module: str, *names: str) -> dict[str, str]:
 # Names side by side, as a table has them.
 # fmt: off
 # The namespaces that are still files.
-_WITH_FILES = (
-    "autograph", "compat", "config", "debugging", "image", "io", "linalg", "nest", "nn", "profiler",
-    "random", "saved_model", "strings", "summary", "test", "train", "version",
-)
+_WITH_FILES = ("autograph", "debugging", "image", "linalg", "nn", "random", "strings", "summary")
 _DTYPES = _of(
     "._dtypes",
     "DType", "as_dtype", "bfloat16", "bool", "complex128", "complex64", "double", "float16",
@@ -68,16 +65,24 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "a program written for TensorFlow's strategies, on Keras 3 and JAX",
         _DTYPES,
         _of(
-            "._functions",
-            "GradientTape", "Module", "UnconnectedGradients", "Variable", "VariableAggregation",
-            "VariableSynchronization", "constant_initializer", "custom_gradient", "function",
-            "ones_initializer", "random_normal_initializer", "random_uniform_initializer",
-            "recompute_grad", "stop_gradient", "zeros_initializer",
+            "replicax",
+            "GradientTape", "Module", "Variable", "VariableAggregation", "VariableSynchronization",
+            "custom_gradient", "function", "print",
         ),
+        {
+            "UnconnectedGradients": "replicax._tape.unconnected",
+            "recompute_grad": "replicax._tape.custom_gradient",
+            "constant_initializer": "keras.initializers:Constant",
+            "ones_initializer": "keras.initializers:Ones",
+            "random_normal_initializer": "keras.initializers:RandomNormal",
+            "random_uniform_initializer": "keras.initializers:RandomUniform",
+            "zeros_initializer": "keras.initializers:Zeros",
+        },
         _of(
-            "._placement",
+            "._services",
             "control_dependencies", "device", "executing_eagerly", "get_logger", "group",
-            "init_scope", "inside_function", "name_scope", "no_op",
+            "init_scope", "inside_function", "name_scope", "no_op", "numpy_function",
+            "py_function", "stop_gradient", "timestamp",
         ),
         _of(
             "._tensors",
@@ -126,9 +131,76 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "TensorArray", "case", "cond", "foldl", "foldr", "map_fn", "range", "scan",
             "switch_case", "vectorized_map", "while_loop",
         ),
-        _of("._printing", "print"),
-        _of("._services", "numpy_function", "py_function", "timestamp"),
-        {"__version__": ".version:VERSION", **{name: f".{name}:" for name in _WITH_FILES}},
+        {"__version__": "._services:VERSION", **{name: f".{name}:" for name in _WITH_FILES}},
+    ),
+    "tf.compat": (
+        "texts and bytes, `tf` itself as `v2`, and the little of `v1` that programs keep",
+        _of("._compat", "as_bytes", "as_str", "as_str_any", "as_text", "path_to_str"),
+        {"v2": "replicax.tf:"},
+    ),
+    "tf.compat.v1": (
+        "what programs for TensorFlow 2 still use of it; each says or changes little",
+        _of(
+            "._compat",
+            "ConfigProto", "GPUOptions", "enable_eager_execution", "enable_resource_variables",
+            "enable_v2_behavior", "enable_v2_tensorshape", "executing_eagerly_outside_functions",
+            "set_random_seed",
+        ),
+    ),
+    "tf.compat.v1.logging": (
+        "the logger of Replicax",
+        _of(
+            "._compat",
+            "DEBUG", "ERROR", "FATAL", "INFO", "WARN", "WARNING", "debug", "error", "fatal",
+            "get_verbosity", "info", "log", "set_verbosity", "warn", "warning",
+        ),
+    ),
+    "tf.config": (
+        "devices, and how compiled functions run",
+        _of(
+            "._config",
+            "LogicalDevice", "LogicalDeviceConfiguration", "PhysicalDevice",
+            "get_logical_device_configuration", "get_soft_device_placement", "get_visible_devices",
+            "list_logical_devices", "list_physical_devices", "set_logical_device_configuration",
+            "set_soft_device_placement", "set_visible_devices",
+        ),
+        _of("replicax._core.eager", "functions_run_eagerly", "run_functions_eagerly"),
+        _of("replicax.config", "experimental_connect_to_cluster", "experimental_connect_to_host"),
+        {
+            "experimental_functions_run_eagerly": "replicax._core.eager:functions_run_eagerly",
+            "experimental_run_functions_eagerly": "replicax._core.eager:run_functions_eagerly",
+        },
+    ),
+    "tf.config.experimental": (
+        "older spellings, memory of GPUs, precision and determinism",
+        _of(
+            "._config",
+            "enable_tensor_float_32_execution", "get_device_details", "get_memory_growth",
+            "get_memory_info", "get_memory_usage", "get_visible_devices", "list_logical_devices",
+            "list_physical_devices", "set_memory_growth", "set_visible_devices",
+            "tensor_float_32_execution_enabled",
+        ),
+        {
+            "VirtualDeviceConfiguration": "._config:LogicalDeviceConfiguration",
+            "enable_op_determinism": "replicax._core.host_devices:compute_deterministically",
+            "get_virtual_device_configuration": "._config:get_logical_device_configuration",
+            "set_virtual_device_configuration": "._config:set_logical_device_configuration",
+        },
+    ),
+    "tf.config.optimizer": (
+        "noted, and of no consequence: XLA compiles and optimizes everything",
+        _of(
+            "._config",
+            "get_experimental_options", "get_jit", "set_experimental_options", "set_jit",
+        ),
+    ),
+    "tf.config.threading": (
+        "noted, and of no consequence: XLA chooses its threads by the cores",
+        _of(
+            "._config",
+            "get_inter_op_parallelism_threads", "get_intra_op_parallelism_threads",
+            "set_inter_op_parallelism_threads", "set_intra_op_parallelism_threads",
+        ),
     ),
     "tf.data": (
         # Where `replicax.tf` is imported, a loop over any data set gets arrays, numbers and texts
@@ -143,8 +215,18 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "DatasetSpec": "replicax.data:ArraySpec",
             "Iterator": "replicax.data:DatasetIterator",
             "IteratorSpec": "replicax.data:ArraySpec",
-            "experimental": ".data.experimental:",
         },
+    ),
+    "tf.data.experimental": (
+        "what has become methods since, as the functions that it was",
+        _of(
+            "._data",
+            "Counter", "assert_cardinality", "choose_from_datasets", "copy_to_device",
+            "enumerate_dataset", "get_single_element", "get_structure", "load", "map_and_batch",
+            "parallel_interleave", "prefetch_to_device", "sample_from_datasets", "save", "scan",
+            "shuffle_and_repeat", "take_while", "unbatch",
+        ),
+        "replicax.data.experimental",
     ),
     "tf.distribute": (
         "the strategies of Replicax, under TensorFlow's names",
@@ -237,6 +319,25 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.initializers": (
         "how weights begin; the same as `tf.keras.initializers`",
         "keras.initializers",
+    ),
+    "tf.io": (
+        "files, images and records; on the host, with NumPy",
+        _of(
+            "._files",
+            "TFRecordOptions", "decode_bmp", "decode_csv", "decode_image", "decode_jpeg",
+            "decode_png", "decode_raw", "encode_jpeg", "encode_png", "matching_files",
+            "parse_example", "parse_single_example", "read_file", "write_file",
+        ),
+        _of("replicax.data", "FixedLenFeature", "TFRecordWriter", "VarLenFeature"),
+    ),
+    "tf.io.gfile": (
+        "files of this machine, and by fsspec, where it is installed, of other places",
+        _of(
+            "._files",
+            "FileStatistics", "GFile", "Open", "copy", "exists", "get_registered_schemes", "glob",
+            "isdir", "join", "listdir", "makedirs", "mkdir", "remove", "rename", "rmtree", "stat",
+            "walk",
+        ),
     ),
     "tf.keras": (
         "Keras 3, and the older spellings that the guides use",
@@ -367,10 +468,43 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(".linalg", "l2_normalize"),
     ),
     "tf.metrics": ("metrics; the same as `tf.keras.metrics`", *_METRICS),
+    "tf.nest": (
+        "lists, tuples and dicts of values",
+        _of(
+            "._nest",
+            "assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as",
+        ),
+    ),
     "tf.optimizers": (
         "optimizers; the same as `tf.keras.optimizers`",
         {name: f".keras.optimizers.{name}:" for name in ("experimental", "legacy", "schedules")},
         "keras.optimizers",
+    ),
+    "tf.profiler": ("JAX's profiler, which TensorBoard's profile plugin shows",),
+    "tf.profiler.experimental": (
+        "profiles of a program, or of a part of it",
+        _of("._profiler", "Profile", "ProfilerOptions", "Trace", "start", "stop"),
+    ),
+    "tf.profiler.experimental.server": (
+        "a program that TensorBoard can ask for a profile",
+        {"start": "._profiler:start_server"},
+    ),
+    "tf.saved_model": (
+        "models for inference",
+        _of("._saved_model", "LoadOptions", "SERVING", "SaveOptions"),
+        _of("replicax._function.exporting", "save"),
+        _of("replicax._function.importing", "contains_saved_model", "load"),
+        {
+            "DEFAULT_SERVING_SIGNATURE_DEF_KEY": "replicax._function.exporting:SERVING",
+        },
+    ),
+    "tf.test": (
+        "test cases that compare arrays",
+        _of(
+            "._test",
+            "TestCase", "gpu_device_name", "is_built_with_cuda", "is_built_with_gpu_support",
+            "is_built_with_rocm", "is_built_with_xla", "is_gpu_available", "main",
+        ),
     ),
     "tf.tpu": ("the names of `rx.tpu`",),
     "tf.tpu.experimental": (
@@ -380,6 +514,24 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "DeviceAssignment", "TPUSystemMetadata", "Topology", "initialize_tpu_system",
             "shutdown_tpu_system",
         ),
+    ),
+    "tf.train": (
+        "checkpoints, clusters, and the messages of TFRecord files",
+        _of(
+            "replicax.train",
+            "Checkpoint", "CheckpointManager", "CheckpointOptions", "checkpoints_iterator",
+            "list_variables", "load_checkpoint", "load_variable",
+        ),
+        _of("replicax.cluster_resolver", "ClusterSpec"),
+        _of(
+            "._train",
+            "BytesList", "CheckpointState", "Example", "Feature", "Features", "FloatList",
+            "Int64List", "get_checkpoint_state", "latest_checkpoint",
+        ),
+    ),
+    "tf.version": (
+        "the TensorFlow whose names these are, and the Replicax that has them",
+        _of("._services", "COMPILER_VERSION", "GIT_VERSION", "VERSION"),
     ),
 }
 

@@ -17,58 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.experimental import io_callback
-from keras.initializers import Constant as constant_initializer
-from keras.initializers import Ones as ones_initializer
-from keras.initializers import RandomNormal as random_normal_initializer
-from keras.initializers import RandomUniform as random_uniform_initializer
-from keras.initializers import Zeros as zeros_initializer
 
+import replicax
 from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.printing import print as print
 from replicax._core.topology import parse_device
-from replicax._function.function import function
-from replicax._keras.module import Module
 from replicax._keras.variable import Variable
-from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
-from replicax._tape.custom_gradient import custom_gradient, recompute_grad
-from replicax._tape.tape import GradientTape
-from replicax._tape.unconnected import UnconnectedGradients
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.tf._calls import fitting
 from replicax.tf._config import get_soft_device_placement
 
-__all__ = [
-    "GradientTape",
-    "Module",
-    "UnconnectedGradients",
-    "Variable",
-    "VariableAggregation",
-    "VariableSynchronization",
-    "constant_initializer",
-    "control_dependencies",
-    "custom_gradient",
-    "device",
-    "executing_eagerly",
-    "function",
-    "get_logger",
-    "group",
-    "init_scope",
-    "inside_function",
-    "name_scope",
-    "no_op",
-    "numpy_function",
-    "ones_initializer",
-    "print",
-    "py_function",
-    "random_normal_initializer",
-    "random_uniform_initializer",
-    "recompute_grad",
-    "stop_gradient",
-    "timestamp",
-    "zeros_initializer",
-]
+# A program may compare it: the numbers are TensorFlow's, ours stand behind the plus.
+VERSION = f"2.21.0+replicax.{replicax.__version__}"
+GIT_VERSION = COMPILER_VERSION = replicax.__version__
 
 logger = logging.getLogger("replicax")
 _missed: set[Any] = set()  # devices of which a warning told

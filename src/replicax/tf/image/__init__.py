@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from replicax.tf._files import decode_bmp as decode_bmp
+from replicax.tf._files import decode_image as decode_image
+from replicax.tf._files import decode_jpeg as decode_jpeg
+from replicax.tf._files import decode_png as decode_png
+from replicax.tf._files import encode_jpeg as encode_jpeg
+from replicax.tf._files import encode_png as encode_png
 from replicax.tf._missing import missing_name
 from replicax.tf.image._colors import adjust_brightness as adjust_brightness
 from replicax.tf.image._colors import adjust_contrast as adjust_contrast
@@ -43,12 +49,6 @@ from replicax.tf.image._sizes import resize_with_crop_or_pad as resize_with_crop
 from replicax.tf.image._sizes import resize_with_pad as resize_with_pad
 from replicax.tf.image._sizes import rot90 as rot90
 from replicax.tf.image._sizes import transpose as transpose
-from replicax.tf.io import decode_bmp as decode_bmp
-from replicax.tf.io import decode_image as decode_image
-from replicax.tf.io import decode_jpeg as decode_jpeg
-from replicax.tf.io import decode_png as decode_png
-from replicax.tf.io import encode_jpeg as encode_jpeg
-from replicax.tf.io import encode_png as encode_png
 
 
 def __getattr__(name: str) -> Any:
