@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from replicax.tf.random._generator import Generator as Generator
-from replicax.tf.random._generator import get_global_generator as get_global_generator
-from replicax.tf.random._generator import set_global_generator as set_global_generator
-from replicax.tf.random._stateless import fold_in as stateless_fold_in
-from replicax.tf.random._stateless import split as stateless_split
-from replicax.tf.random._stateless import stateless_shuffle as stateless_shuffle
+from replicax.tf._random import Generator as Generator
+from replicax.tf._random import fold_in as stateless_fold_in
+from replicax.tf._random import get_global_generator as get_global_generator
+from replicax.tf._random import set_global_generator as set_global_generator
+from replicax.tf._random import split as stateless_split
+from replicax.tf._random import stateless_shuffle as stateless_shuffle
 
 __all__ = [
     "Generator",
