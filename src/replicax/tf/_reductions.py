@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,129 +22,111 @@ __all__ = [
 ]  # fmt: skip
 
 
-@array_function
-def reduce_sum(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+def _over_axes(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The array function, with TensorFlow's arguments, that reduces an array over axes.
+
+    Args:
+        compute: What it does with NumPy or JAX, an array, and the axes as both libraries take them.
+    """
+
+    def function(
+        input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    ) -> Any:
+        xp, x = array(input_tensor)
+        return compute(xp, x, axis=axes_of(axis), keepdims=bool(keepdims))
+
+    function.__name__ = function.__qualname__ = compute.__name__
+    function.__doc__ = compute.__doc__
+    return array_function(function)
+
+
+@_over_axes
+def reduce_sum(xp: Any, x: Any, **over: Any) -> Any:
     """The sum over axes, in the type of the elements."""
-    xp, x = array(input_tensor)
-    return xp.sum(x, axis=axes_of(axis), keepdims=bool(keepdims), dtype=_kept(x))
+    return xp.sum(x, dtype=_kept(x), **over)
 
 
-@array_function
-def reduce_prod(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_prod(xp: Any, x: Any, **over: Any) -> Any:
     """The product over axes, in the type of the elements."""
-    xp, x = array(input_tensor)
-    return xp.prod(x, axis=axes_of(axis), keepdims=bool(keepdims), dtype=_kept(x))
+    return xp.prod(x, dtype=_kept(x), **over)
 
 
 def _kept(x: Any) -> Any:
     return np.dtype(np.int32) if x.dtype == bool else x.dtype
 
 
-@array_function
-def reduce_mean(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_mean(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The mean over axes. Of integers it is an integer, rounded towards zero, as in TensorFlow."""
-    xp, x = array(input_tensor)
-    axes, keep = axes_of(axis), bool(keepdims)
     if x.dtype.kind not in "iu":
-        return xp.mean(x, axis=axes, keepdims=keep)
-    total = xp.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)
-    reduced = range(x.ndim) if axes is None else np.atleast_1d(axes)
+        return xp.mean(x, axis=axis, keepdims=keepdims)
+    total = xp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+    reduced = range(x.ndim) if axis is None else np.atleast_1d(axis)
     count = math.prod(x.shape[axis] for axis in reduced)
     count = count if isinstance(count, int) else jnp.asarray(count, x.dtype)  # of a saved program
     return (xp.sign(total) * (xp.abs(total) // count)).astype(x.dtype)
 
 
-@array_function
-def reduce_max(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_max(xp: Any, x: Any, **over: Any) -> Any:
     """The largest element over axes; of none, the smallest number of the type."""
-    xp, x = array(input_tensor)
-    least = None if x.size else as_dtype(x.dtype).min
-    return xp.max(x, axis=axes_of(axis), keepdims=bool(keepdims), **_of_none(least))
+    return xp.max(x, **over, **_of_none(x, "min"))
 
 
-@array_function
-def reduce_min(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_min(xp: Any, x: Any, **over: Any) -> Any:
     """The smallest element over axes; of none, the largest number of the type."""
-    xp, x = array(input_tensor)
-    most = None if x.size else as_dtype(x.dtype).max
-    return xp.min(x, axis=axes_of(axis), keepdims=bool(keepdims), **_of_none(most))
+    return xp.min(x, **over, **_of_none(x, "max"))
 
 
-def _of_none(value: Any) -> dict[str, Any]:
-    if value is None:
+def _of_none(x: Any, limit: str) -> dict[str, Any]:
+    if x.size:
         return {}
+    value = getattr(as_dtype(x.dtype), limit)
     infinite = isinstance(value, float | np.floating)
     return {"initial": np.copysign(np.inf, value) if infinite else value}
 
 
-@array_function
-def reduce_all(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_all(xp: Any, x: Any, **over: Any) -> Any:
     """Whether all are true, over axes."""
-    xp, x = array(input_tensor)
-    return xp.all(x, axis=axes_of(axis), keepdims=bool(keepdims))
+    return xp.all(x, **over)
 
 
-@array_function
-def reduce_any(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_any(xp: Any, x: Any, **over: Any) -> Any:
     """Whether one is true, over axes."""
-    xp, x = array(input_tensor)
-    return xp.any(x, axis=axes_of(axis), keepdims=bool(keepdims))
+    return xp.any(x, **over)
 
 
-@array_function
-def reduce_logsumexp(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_logsumexp(xp: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """The logarithm of the sum of the exponentials over axes, without overflow."""
-    xp, x = array(input_tensor)
-    axes, keep = axes_of(axis), bool(keepdims)
     if xp is jnp:
-        return jax.nn.logsumexp(x, axis=axes, keepdims=keep)
-    largest = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+        return jax.nn.logsumexp(x, axis=axis, keepdims=keepdims)
+    largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     largest = np.where(np.isfinite(largest), largest, 0).astype(x.dtype)
-    found = np.log(np.sum(np.exp(x - largest), axis=axes, keepdims=True)) + largest
-    return found if keep else np.squeeze(found, axes)
+    found = np.log(np.sum(np.exp(x - largest), axis=axis, keepdims=True)) + largest
+    return found if keepdims else np.squeeze(found, axis)
 
 
-@array_function
-def reduce_variance(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_variance(xp: Any, x: Any, **over: Any) -> Any:
     """The variance over axes, divided by the number of elements."""
-    xp, x = array(input_tensor)
-    return xp.var(x, axis=axes_of(axis), keepdims=bool(keepdims))
+    return xp.var(x, **over)
 
 
-@array_function
-def reduce_std(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_std(xp: Any, x: Any, **over: Any) -> Any:
     """The root of the variance over axes."""
-    xp, x = array(input_tensor)
-    return xp.std(x, axis=axes_of(axis), keepdims=bool(keepdims))
+    return xp.std(x, **over)
 
 
-@array_function
-def reduce_euclidean_norm(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
-) -> Any:
+@_over_axes
+def reduce_euclidean_norm(xp: Any, x: Any, **over: Any) -> Any:
     """The root of the sum of squares over axes."""
-    xp, x = array(input_tensor)
-    return xp.sqrt(xp.sum(x * x, axis=axes_of(axis), keepdims=bool(keepdims))).astype(x.dtype)
+    return xp.sqrt(xp.sum(x * x, **over)).astype(x.dtype)
 
 
 @array_function
