@@ -12,19 +12,21 @@ import numpy as np
 from replicax.tf._calls import array_function, arrays, concrete, numpy_dtype, static_size
 from replicax.tf._dtypes import as_dtype, int32
 
+Reduce = Callable[[Any, Any, int], Any]
 
-def _sorted(name: str, reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the rows with the same id, which stand together."""
+
+def _sorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
+    """`segment_…`: a function of the rows with the same id, which stand together."""
 
     def function(data: Any, segment_ids: Any, name: str | None = None) -> Any:
         ids = concrete(segment_ids, function.__name__)
         return reduce(jnp.asarray(data), ids, int(ids[-1]) + 1 if ids.size else 0)
 
-    return _published(function, name)
+    return _published(function, f"segment_{kind}", kind)
 
 
-def _unsorted(name: str, reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the rows with the same id, wherever they stand."""
+def _unsorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
+    """`unsorted_segment_…`: a function of the rows with the same id, wherever they stand."""
 
     def function(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Any:
         ids = jnp.asarray(segment_ids)
@@ -32,62 +34,53 @@ def _unsorted(name: str, reduce: Callable[..., Any]) -> Callable[..., Any]:
         rows = data.reshape(ids.size, *data.shape[ids.ndim :])
         return reduce(rows, ids.ravel(), static_size(num_segments))
 
-    return _published(function, name)
+    return _published(function, f"unsorted_segment_{kind}", kind)
 
 
-def _published(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _published(function: Callable[..., Any], name: str, kind: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
-    kind = name.rpartition("_")[2]
     function.__doc__ = f"For each segment id, the {kind} of the rows that have it."
     return array_function(function)
 
 
-def _counts(ids: Any, number: int, like: Any) -> Any:
-    counts = jax.ops.segment_sum(jnp.ones(ids.shape, like.dtype), ids, number)
-    return jnp.maximum(counts, 1).reshape((number,) + (1,) * (like.ndim - 1))
+def _counts(data: Any, ids: Any, number: int, dtype: Any) -> Any:
+    """How many rows each id has, with the axes of the rows."""
+    counts = jax.ops.segment_sum(jnp.ones(ids.shape, dtype), ids, number)
+    return counts.reshape((number,) + (1,) * (data.ndim - 1))
 
 
 def _mean(data: Any, ids: Any, number: int) -> Any:
-    return jax.ops.segment_sum(data, ids, number) / _counts(ids, number, data)
+    counts = jnp.maximum(_counts(data, ids, number, data.dtype), 1)
+    return jax.ops.segment_sum(data, ids, number) / counts
 
 
 def _over_root(data: Any, ids: Any, number: int) -> Any:
-    return jax.ops.segment_sum(data, ids, number) / jnp.sqrt(_counts(ids, number, data))
+    counts = jnp.maximum(_counts(data, ids, number, data.dtype), 1)
+    return jax.ops.segment_sum(data, ids, number) / jnp.sqrt(counts)
 
 
-def _zero_where_none(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _where_none(value: str | int, reduce: Reduce) -> Reduce:
+    """The reduction, and for an id without rows a value, or this limit of the type."""
+
     def compute(data: Any, ids: Any, number: int) -> Any:
-        there = jax.ops.segment_sum(jnp.ones(ids.shape, np.int32), ids, number) > 0
-        there = there.reshape((number,) + (1,) * (data.ndim - 1))
-        return jnp.where(there, reduce(data, ids, number), 0)
+        missing = getattr(as_dtype(data.dtype), value) if isinstance(value, str) else value
+        there = _counts(data, ids, number, np.int32) > 0
+        return jnp.where(there, reduce(data, ids, number), missing)
 
     return compute
 
 
-def _limit_where_none(reduce: Callable[..., Any], limit: str) -> Callable[..., Any]:
-    def compute(data: Any, ids: Any, number: int) -> Any:
-        there = jax.ops.segment_sum(jnp.ones(ids.shape, np.int32), ids, number) > 0
-        there = there.reshape((number,) + (1,) * (data.ndim - 1))
-        return jnp.where(there, reduce(data, ids, number), getattr(as_dtype(data.dtype), limit))
-
-    return compute
-
-
-segment_max = _sorted("segment_max", _zero_where_none(jax.ops.segment_max))
-segment_mean = _sorted("segment_mean", _mean)
-segment_min = _sorted("segment_min", _zero_where_none(jax.ops.segment_min))
-segment_prod = _sorted("segment_prod", jax.ops.segment_prod)
-segment_sum = _sorted("segment_sum", jax.ops.segment_sum)
-unsorted_segment_max = _unsorted(
-    "unsorted_segment_max", _limit_where_none(jax.ops.segment_max, "min")
-)
-unsorted_segment_mean = _unsorted("unsorted_segment_mean", _mean)
-unsorted_segment_min = _unsorted(
-    "unsorted_segment_min", _limit_where_none(jax.ops.segment_min, "max")
-)
-unsorted_segment_prod = _unsorted("unsorted_segment_prod", jax.ops.segment_prod)
-unsorted_segment_sqrt_n = _unsorted("unsorted_segment_sqrt_n", _over_root)
-unsorted_segment_sum = _unsorted("unsorted_segment_sum", jax.ops.segment_sum)
+segment_max = _sorted("max", _where_none(0, jax.ops.segment_max))
+segment_mean = _sorted("mean", _mean)
+segment_min = _sorted("min", _where_none(0, jax.ops.segment_min))
+segment_prod = _sorted("prod", jax.ops.segment_prod)
+segment_sum = _sorted("sum", jax.ops.segment_sum)
+unsorted_segment_max = _unsorted("max", _where_none("min", jax.ops.segment_max))
+unsorted_segment_mean = _unsorted("mean", _mean)
+unsorted_segment_min = _unsorted("min", _where_none("max", jax.ops.segment_min))
+unsorted_segment_prod = _unsorted("prod", jax.ops.segment_prod)
+unsorted_segment_sqrt_n = _unsorted("sqrt_n", _over_root)
+unsorted_segment_sum = _unsorted("sum", jax.ops.segment_sum)
 
 
 @array_function
