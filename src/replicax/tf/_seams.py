@@ -12,22 +12,18 @@ from replicax._core.compiling import prepare
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._keras import _compat
-from replicax.tf._older import uncalled
+from replicax.tf._keras2 import around, uncalled
 
 
 def install() -> None:
     """Put them in; it is called once."""
     uncalled.install()
     for kind in ("train", "test", "predict"):
-        _around(
+        around(
             _compat.JAXTrainer,
             f"make_{kind}_function",
             functools.partial(_of_the_default_strategy, kind=kind),
         )
-
-
-def _around(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    setattr(owner, name, wrapper(getattr(owner, name)))
 
 
 def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callable[..., Any]:

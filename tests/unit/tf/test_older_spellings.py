@@ -9,9 +9,9 @@ import pytest
 from replicax._core.errors import UsageError
 from replicax._function import exporting, importing
 from replicax.data._spec import ArraySpec
-from replicax.tf._older import older_spellings
+from replicax.tf._keras2 import spellings
 
-older_spellings.install()
+spellings.install()
 
 X = np.arange(8, dtype="float32").reshape(4, 2)
 
@@ -24,7 +24,7 @@ def small_model(**kwargs):
 
 def test_a_second_call_changes_nothing():
     before = keras.Model.save
-    older_spellings.install()
+    spellings.install()
     assert keras.Model.save is before
 
 

@@ -1,36 +1,15 @@
-"""Functions and classes of Keras 2 that Keras 3 has not, or has with other arguments."""
+"""Functions of `tf.keras` that Keras 3 does not have, and the older `Reduction`."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, final
 
-
-@final
-class Reduction:
-    """How a loss combines what it is per example; the values are Keras 3's.
-
-    Example:
-        >>> import replicax.tf as tf
-        >>> loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
-        >>> loss([[0.0], [0.0]], [[1.0], [2.0]]).tolist()
-        [1.0, 4.0]
-    """
-
-    AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
-    NONE = "none"
-    SUM = "sum"
-
-    @classmethod
-    def all(cls) -> tuple[str, ...]:
-        """All values."""
-        return cls.AUTO, cls.NONE, cls.SUM
+import keras
 
 
 def get_value(x: Any) -> Any:
     """The value of a variable or tensor as a NumPy array."""
-    import keras
-
     return keras.ops.convert_to_numpy(x)
 
 
@@ -64,6 +43,30 @@ def int_shape(x: Any) -> tuple[int | None, ...]:
 
 def flatten(x: Any) -> Any:
     """A tensor as one axis."""
-    import keras
-
     return keras.ops.reshape(x, (-1,))
+
+
+@final
+class Reduction:
+    """How a loss combines what it is per example; the values are Keras 3's.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> loss = tf.keras.losses.MeanSquaredError(reduction=tf.keras.losses.Reduction.NONE)
+        >>> loss([[0.0], [0.0]], [[1.0], [2.0]]).tolist()
+        [1.0, 4.0]
+    """
+
+    AUTO = SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+    NONE = "none"
+    SUM = "sum"
+
+    @classmethod
+    def all(cls) -> tuple[str, ...]:
+        """All values."""
+        return cls.AUTO, cls.NONE, cls.SUM
+
+
+def set_policy(policy: Any) -> None:
+    """`tf.keras.mixed_precision.set_global_policy`."""
+    keras.mixed_precision.set_global_policy(policy)

@@ -1,9 +1,65 @@
-"""Saving and loading, with the arguments that TensorFlow's had."""
+"""Models saved as folders, as Keras 2 saved them: with what they compute, and what they are.
+
+`tf.saved_model.load` and `load_model` read such a folder. `spellings.py` puts it in.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
+from collections.abc import Callable
 from typing import Any
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._core.folder import NewFolder
+from replicax._function import exporting
+from replicax._keras import _compat
+
+logger = logging.getLogger("replicax")
+
+_FILES = (".keras", ".h5", ".hdf5")
+_WRITTEN = {"config.json", exporting.MANIFEST}
+
+
+def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The `save` of models, with paths that have no ending."""
+
+    @functools.wraps(original)
+    def save(
+        self: Any, filepath: Any, overwrite: bool = True, zipped: Any = None, **kwargs: Any
+    ) -> Any:
+        kwargs.pop("options", None)  # which device writes
+        kind = kwargs.pop("save_format", None)
+        path = os.fspath(filepath)
+        if not path.endswith(_FILES) and not path.startswith("hf://"):
+            # As the same thing was named, by the format: a folder, which `load_model` reads.
+            path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
+        if zipped is not None or path.endswith(_FILES) or path.startswith("hf://"):
+            return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
+        return _save_to_folder(self, functools.partial(original, self, **kwargs), path.rstrip("/"))
+
+    return save
+
+
+def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
+    """Save a model as a folder, in place of one that was saved there."""
+    if not model.built:
+        raise UsageError(
+            "A model is saved as a folder when it is built. Received: "
+            f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
+            "Call it once, `model(example)`, or give it an `Input`."
+        )
+    with NewFolder(path, _WRITTEN) as new:
+        try:
+            exporting.save(model, str(new))
+        except Exception as error:
+            logger.warning(
+                "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
+            )
+        save(str(new), zipped=False)
 
 
 def load_model(
@@ -33,8 +89,6 @@ def load_model(
         >>> tf.keras.models.load_model(folder).output_shape
         (None, 1)
     """
-    import keras
-
     import replicax.tf._symbolic  # noqa: F401  # what a model of array functions is made of
 
     path = os.fspath(filepath)
@@ -52,3 +106,30 @@ def save_model(model: Any, filepath: str | os.PathLike[str], **kwargs: Any) -> N
         **kwargs: As of `model.save`.
     """
     model.save(filepath, **kwargs)
+
+
+def is_older_weights_file(path: str) -> bool:
+    """Whether a name is one of a file of weights for Keras 2, and none for Keras 3."""
+    return path.endswith((".h5", ".hdf5")) and not path.endswith(".weights.h5")
+
+
+def save_older_weights(model: Any, path: str, overwrite: bool = True) -> None:
+    """Save weights by layers, as Keras 2 did."""
+    if not model.built:
+        raise UsageError(
+            f"Weights are saved when a model is built. Received: {model.name!r}, which is not. It "
+            "has no weights yet. Call it once, `model(example)`, or give it an `Input`."
+        )
+    _compat.save_weights_by_layers(model, path, overwrite=overwrite)
+
+
+def save_spec(self: Any, dynamic_batch: bool = True) -> Any:
+    """What the model is called with, the first axis of any size; None if that is not known."""
+    from replicax.data._spec import ArraySpec  # with it come all pipelines
+
+    try:
+        specs = _compat.call_specs(self)
+    except ValueError:
+        return None
+    of: Any = functools.partial(keras.tree.map_structure, lambda s: ArraySpec(s.shape, s.dtype))
+    return tuple(of(spec) for spec in specs), {}

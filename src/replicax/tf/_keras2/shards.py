@@ -1,6 +1,6 @@
 """`layer.weights` with the shards of variables that parameter servers divide, as TensorFlow has it.
 
-`older_spellings.py` puts it in. What reads or writes values still sees whole variables.
+`spellings.py` puts it in. What reads or writes values still sees whole variables.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import keras
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax.tf._keras2 import around
 
 _RULE = "update_step(self, gradient, variable, learning_rate)"
 _GRADIENTS = "apply(self, grads, trainable_variables=None)"
@@ -91,10 +92,10 @@ def install() -> None:
     """Put the checks into Keras' classes; it is called once."""
     for kind in (_compat.BaseOptimizer, keras.metrics.Metric):
         _check_subclasses(kind)
-    _before(_compat.BaseOptimizer, "apply", _check_applied)
-    _before(_compat.Trainer, "compile", _check_compiled)
+    around(_compat.BaseOptimizer, "apply", _behind(_check_applied))
+    around(_compat.Trainer, "compile", _behind(_check_compiled))
     for kind in ("train", "test", "predict"):
-        _before(_compat.JAXTrainer, f"make_{kind}_function", _check_metrics)
+        around(_compat.JAXTrainer, f"make_{kind}_function", _behind(_check_metrics))
 
 
 def _check_subclasses(owner: Any) -> None:
@@ -105,16 +106,18 @@ def _check_subclasses(owner: Any) -> None:
     owner.__init_subclass__ = classmethod(init_subclass)
 
 
-def _before(owner: Any, name: str, check: Callable[..., None]) -> None:
-    """Have a check called with the arguments of a method, before it."""
-    original = getattr(owner, name)
+def _behind(check: Callable[..., None]) -> Callable[..., Any]:
+    """Wrap a method so that a check is called with its arguments before it."""
 
-    @functools.wraps(original)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check(self, *args, **kwargs)
-        return original(self, *args, **kwargs)
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            check(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
 
-    setattr(owner, name, checked)
+        return checked
+
+    return wrapper
 
 
 def _check_applied(optimizer: Any, *args: Any, **kwargs: Any) -> None:

@@ -17,17 +17,28 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax.tf._older.older_arguments import flat_targets, older_optimizer
-from replicax.tf._older.older_saving import (
+from replicax.tf._keras2 import around
+from replicax.tf._keras2.saving import (
     is_older_weights_file,
     save_older_weights,
     save_spec,
     saved_also_to_folders,
 )
-from replicax.tf._older.shards_as_weights import whole, whole_property, with_shards
+from replicax.tf._keras2.shards import whole, whole_property, with_shards
 
 # Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
 _OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
+# Losses that compare number with number, so that a row of outputs needs a row of targets.
+_ELEMENTWISE = (
+    keras.losses.mean_squared_error,
+    keras.losses.mean_absolute_error,
+    keras.losses.mean_squared_logarithmic_error,
+    keras.losses.mean_absolute_percentage_error,
+    keras.losses.huber,
+    keras.losses.log_cosh,
+    keras.losses.poisson,
+    keras.losses.binary_crossentropy,
+)
 _is_installed = False
 
 
@@ -45,31 +56,27 @@ def install() -> None:
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
     _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
-    _around(optimizer, "__init__", older_optimizer)
-    _around(_compat.Trainer, "compute_loss", flat_targets)
-    _around(keras.Layer, "weights", with_shards)
+    around(optimizer, "__init__", _older_optimizer)
+    around(_compat.Trainer, "compute_loss", _flat_targets)
+    around(keras.Layer, "weights", with_shards)
     for name in ("trainable_weights", "non_trainable_weights"):
-        _around(keras.Layer, name, whole_property)
+        around(keras.Layer, name, whole_property)
     for method in ("get_weights", "set_weights", "count_params"):
-        _around(keras.Layer, method, whole)
+        around(keras.Layer, method, whole)
     for method in ("fit", "evaluate", "predict"):
-        _around(_compat.JAXTrainer, method, _without_reading)
-    _around(_compat.Trainer, "compile", _older_compile)
+        around(_compat.JAXTrainer, method, _without_reading)
+    around(_compat.Trainer, "compile", _older_compile)
     _add(keras.Model, "save_spec", save_spec)
-    _around(keras.Model, "save", saved_also_to_folders)
-    _around(keras.Model, "save_weights", _weights_by_prefix)
-    _around(keras.Model, "load_weights", _loaded_by_prefix)
-    _around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
+    around(keras.Model, "save", saved_also_to_folders)
+    around(keras.Model, "save_weights", _weights_by_prefix)
+    around(keras.Model, "load_weights", _loaded_by_prefix)
+    around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
 
 
 def _add(owner: Any, name: str, what: Any) -> None:
     """Add what Keras does not have."""
     if not hasattr(owner, name):
         setattr(owner, name, what)
-
-
-def _around(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    setattr(owner, name, wrapper(getattr(owner, name)))
 
 
 def _reset_states(self: Any) -> None:
@@ -131,6 +138,50 @@ def _set_weights(self: Any, weights: Sequence[Any]) -> None:
 def _scaled_loss(self: Any, loss: Any) -> Any:
     """The older name of `scale_loss`; gradients are scaled back when they are applied."""
     return self.scale_loss(loss)
+
+
+def _older_optimizer(method: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of optimizers, with `lr` for `learning_rate`, and with `decay`.
+
+    `decay` divides the learning rate by 1 + decay · updates.
+    """
+
+    @functools.wraps(method)
+    def init(self: Any, learning_rate: Any, *args: Any, **options: Any) -> None:
+        rate = options.pop("lr", learning_rate)
+        decay = options.pop("decay", None)
+        if decay:
+            rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+        method(self, rate, *args, **options)
+
+    return init
+
+
+def _flat_targets(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `compute_loss` of models: one target for a row of outputs is that of all of them."""
+
+    @functools.wraps(method)
+    def compute_loss(
+        self: Any, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **options: Any
+    ) -> Any:
+        if _is_flat(y, y_pred) and _is_elementwise(self.loss):
+            y = keras.ops.expand_dims(y, 1)
+        return method(self, x, y, y_pred, *args, **options)
+
+    return compute_loss
+
+
+def _is_flat(targets: Any, outputs: Any) -> bool:
+    if not hasattr(targets, "shape") or not hasattr(outputs, "shape"):
+        return False
+    return len(targets.shape) == 1 and len(outputs.shape) == 2 and outputs.shape[1] != 1
+
+
+def _is_elementwise(loss: Any) -> bool:
+    if not isinstance(loss, str) and not callable(loss):
+        return False
+    found = keras.losses.get(loss)
+    return getattr(found, "fn", found) in _ELEMENTWISE
 
 
 def _without_reading(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,1 +1,0 @@
-"""Keras 2: spellings, arguments and files that `replicax.tf.keras` still takes."""
