@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.tf._flow.control_flow import cond, switch_case, while_loop
-from replicax.tf._flow.loops import fold, map_fn, scan, vectorized_map
+from replicax.tf._flow.branches import cond, switch_case
+from replicax.tf._flow.loops import foldl, foldr, map_fn, scan, vectorized_map, while_loop
 from replicax.tf._flow.tensor_array import TensorArray
 
 from helpers import batch_of, few_strategies, local
@@ -192,9 +192,9 @@ def test_map_scan_and_fold(way):
     assert way(lambda x: scan(add, x))(x).tolist() == [1.0, 3.0, 6.0]
     assert way(lambda x: scan(add, x, 10.0))(x).tolist() == [11.0, 13.0, 16.0]
     assert way(lambda x: scan(add, x, reverse=True))(x).tolist() == [6.0, 5.0, 3.0]
-    assert float(way(lambda x: fold(lambda a, b: 2 * a + b, x))(x)) == 11.0
-    assert float(way(lambda x: fold(lambda a, b: 2 * a + b, x, reverse=True))(x)) == 17.0
-    assert float(way(lambda x: fold(lambda a, b: a + b, x, 0))(x)) == 6.0
+    assert float(way(lambda x: foldl(lambda a, b: 2 * a + b, x))(x)) == 11.0
+    assert float(way(lambda x: foldr(lambda a, b: 2 * a + b, x))(x)) == 17.0
+    assert float(way(lambda x: foldl(lambda a, b: a + b, x, 0))(x)) == 6.0
 
 
 @ways

@@ -1,4 +1,4 @@
-"""`scan`, `fold` and `map_fn`: a function along the first axis; it may read and write variables."""
+"""`tf.while_loop`, `tf.scan`, `tf.map_fn` and their kin; what they call may write variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,126 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.tf._flow.touched import Touched, arrays_of, in_scope
+from replicax._keras import _compat
+from replicax.tf._flow.tensor_array import materialised
+from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
+
+__all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"]
 
 
-def scan(fn: Callable[..., Any], elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
+def while_loop(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    name: str | None = None,
+) -> Any:
+    """A loop in compiled code; in Python, where nothing is traced.
+
+    **Differs from TF:** shapes stay the same in all rounds. The arguments that are not listed here
+    are not used.
+
+    Args:
+        cond: Called with the loop's variables: whether to go on.
+        body: Called with them, returns their next values.
+        loop_vars: A list or tuple of nests.
+        maximum_iterations: How many rounds there are at most. With it, gradients flow through
+            the loop; JAX has none of a loop without a known end.
+
+    Returns:
+        The last values, in the structure of `loop_vars`.
+    """
+    start = list(loop_vars) if isinstance(loop_vars, list | tuple) else [loop_vars]
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(start))
+    if _compat.get_stateless_scope() is None and not traced:
+        values = _python_loop(cond, body, start, maximum_iterations)
+    else:
+        values = in_scope(lambda: _compiled_loop(cond, body, start, maximum_iterations))
+    return tuple(values) if isinstance(loop_vars, tuple) else values
+
+
+def _python_loop(cond: Any, body: Any, values: list[Any], most: Any) -> list[Any]:
+    rounds = 0
+    while (most is None or rounds < int(most)) and bool(value_of(cond(*values))):
+        values = _packed(body(*values), len(values))
+        rounds += 1
+    return [arrays_of(value) for value in values]
+
+
+def _compiled_loop(cond: Any, body: Any, start: list[Any], most: Any) -> list[Any]:
+    def step(values: Any) -> Any:
+        return _packed(body(*values), len(start))
+
+    def goes_on(values: Any) -> Any:
+        return jnp.asarray(value_of(cond(*values)), bool).reshape(())
+
+    start = arrays_of(start)
+    start = materialised(start, lambda: Touched().by(step, start))
+    touched = Touched()
+    shape = touched.by(step, start)
+    touched.by(goes_on, start)
+    values, others = touched.values()
+    wanted = [jax.tree.structure(start), jax.tree.structure(shape)]
+    if wanted[0] != wanted[1]:
+        raise UsageError(
+            "The body of a loop returns what it was called with. Received: "
+            f"{wanted[1]} from the body for {wanted[0]}. The next round could not begin. Return "
+            "the loop's variables in their order."
+        )
+    types = [leaf.dtype for leaf in jax.tree.leaves(start)]
+
+    def one_round(carry: Any) -> Any:
+        result, news = touched.enter(carry[1], others, step, carry[0])
+        leaves, tree = jax.tree.flatten(result)
+        weak = [
+            leaf.astype(dtype) if leaf.weak_type else leaf
+            for leaf, dtype in zip(leaves, types, strict=True)
+        ]
+        return tree.unflatten(weak), news
+
+    def more(carry: Any) -> Any:
+        return touched.enter(carry[1], others, goes_on, carry[0])[0]
+
+    carry = (start, values)
+    if most is None or isinstance(most, Tracer):
+        number = (jnp.int32(0), carry)
+        bounded = lax.while_loop(
+            lambda c: more(c[1]) & (True if most is None else c[0] < most),
+            lambda c: (c[0] + 1, one_round(c[1])),
+            number,
+        )
+        last, news = bounded[1]
+    else:
+        last, news = lax.fori_loop(
+            0, int(most), lambda _, c: lax.cond(more(c), one_round, lambda c: c, c), carry
+        )
+    touched.assign(news)
+    return last
+
+
+def _packed(result: Any, count: int) -> list[Any]:
+    several = isinstance(result, list | tuple) and (count != 1 or len(result) == 1)
+    return list(result) if several else [result]
+
+
+def scan(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Any:
     """`fn(state, element)` along the first axis; all the states.
 
     Args:
@@ -25,11 +139,16 @@ def scan(fn: Callable[..., Any], elems: Any, initializer: Any = None, reverse: b
     Returns:
         The states, stacked along a new first axis.
     """
+
+    def step(state: Any, element: Any) -> Any:
+        new = fn(state, element)
+        return new, new
+
     elems = arrays_of(elems)
     if initializer is not None:
-        return _scanned(fn, arrays_of(initializer), elems, reverse=reverse)[1]
-    first, rest = _first_of(elems, reverse=reverse)
-    states = _scanned(fn, first, rest, reverse=reverse)[1]
+        return _scanned(step, arrays_of(initializer), elems, reverse)[1]
+    first, rest = _first_of(elems, reverse)
+    states = _scanned(step, first, rest, reverse)[1]
 
     def whole(one: Any, many: Any) -> Any:
         parts = [many, one[None]] if reverse else [one[None], many]
@@ -38,41 +157,75 @@ def scan(fn: Callable[..., Any], elems: Any, initializer: Any = None, reverse: b
     return jax.tree.map(whole, first, states)
 
 
-def fold(fn: Callable[..., Any], elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
-    """`fn(state, element)` along the first axis; the last state.
+def foldl(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(state, element)` from the first element to the last; the last state.
 
     Args:
         fn: Returns the next state.
         elems: A nest of arrays.
         initializer: The first state; None takes the first element for it.
-        reverse: Whether to begin at the end.
     """
+    return _folded(fn, elems, initializer, reverse=False)
+
+
+def foldr(
+    fn: Callable[..., Any],
+    elems: Any,
+    initializer: Any = None,
+    parallel_iterations: int = 10,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Any:
+    """`fn(state, element)` from the last element to the first; see `foldl`."""
+    return _folded(fn, elems, initializer, reverse=True)
+
+
+def _folded(fn: Callable[..., Any], elems: Any, initializer: Any, *, reverse: bool) -> Any:
     elems = arrays_of(elems)
     if initializer is None:
-        initializer, elems = _first_of(elems, reverse=reverse)
-    return _scanned(fn, arrays_of(initializer), elems, reverse=reverse, keep=False)[0]
+        initializer, elems = _first_of(elems, reverse)
+    return _scanned(lambda *given: (fn(*given), None), arrays_of(initializer), elems, reverse)[0]
 
 
-def map_fn(fn: Callable[[Any], Any], elems: Any) -> Any:
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Any,
+    dtype: Any = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Any = None,
+) -> Any:
     """`fn(element)` along the first axis, one after the other; the results, stacked.
 
     Args:
         fn: The function.
         elems: A nest of arrays.
     """
-
-    def step(state: Any, element: Any) -> Any:
-        return state, fn(element)
-
-    return _scanned(step, (), arrays_of(elems), pairs=True)[1]
+    return _scanned(lambda state, element: (state, fn(element)), (), arrays_of(elems))[1]
 
 
-def vectorized_map(fn: Callable[[Any], Any], elems: Any) -> Any:
-    """`fn(element)` along the first axis, all at once; the results, stacked.
+def vectorized_map(
+    fn: Callable[[Any], Any], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
+) -> Any:
+    """`fn(element)` along the first axis, all at once (`jax.vmap`); the results, stacked.
 
     Args:
         fn: The function; it writes no variable.
         elems: A nest of arrays.
+        fallback_to_while_loop: Not used.
+        warn: Not used.
 
     Raises:
         UsageError: If it writes one.
@@ -94,37 +247,27 @@ def vectorized_map(fn: Callable[[Any], Any], elems: Any) -> Any:
     return in_scope(build)
 
 
-def _scanned(
-    fn: Any,
-    state: Any,
-    elems: Any,
-    *,
-    reverse: bool = False,
-    keep: bool = True,
-    pairs: bool = False,
-) -> Any:
-    def call(state: Any, element: Any) -> Any:
-        result = fn(state, element)
-        return result if pairs else (result, result if keep else None)
+def _scanned(step: Callable[..., Any], state: Any, elems: Any, reverse: bool = False) -> Any:
+    """The last state, and the second results of `step(state, element)`, stacked."""
 
     def build() -> Any:
         example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), elems)
         touched = Touched()
-        shape = touched.by(call, state, example)
+        shape = touched.by(step, state, example)
         values, others = touched.values()
         begin = jax.tree.map(lambda s, leaf: jnp.asarray(leaf, s.dtype), shape[0], state)
 
-        def step(carry: Any, element: Any) -> Any:
-            (state, kept), news = touched.enter(carry[1], others, call, carry[0], element)
+        def one(carry: Any, element: Any) -> Any:
+            (state, kept), news = touched.enter(carry[1], others, step, carry[0], element)
             return (state, news), kept
 
-        (last, news), kept = lax.scan(step, (begin, values), elems, reverse=reverse)
+        (last, news), kept = lax.scan(one, (begin, values), elems, reverse=reverse)
         touched.assign(news)
         return last, kept
 
     return in_scope(build)
 
 
-def _first_of(elems: Any, *, reverse: bool) -> tuple[Any, Any]:
+def _first_of(elems: Any, reverse: bool) -> tuple[Any, Any]:
     first, rest = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
     return tuple(jax.tree.map(lambda leaf, at=at: leaf[at], elems) for at in (first, rest))

@@ -6,6 +6,7 @@ over one whose end is an argument, runs as plain Python instead: a host loop.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from typing import Any, NoReturn, final
 
@@ -16,16 +17,25 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax._keras import _compat
+from replicax.tf._calls import numpy_dtype
+
+__all__ = ["range"]
 
 
-def number_range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None) -> Any:
+def range(
+    start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
+) -> Any:
     """Numbers from `start` up to `limit`, which is not among them.
+
+    **Differs from TF:** a loop over more than 16 of them, or up to an argument, makes the
+    `tf.function` around it a host loop.
 
     Args:
         start: The first; the limit, if there is no other.
         limit: Where they end.
         delta: The difference between two.
         dtype: Their type; 32 bits, unless an argument has another.
+        name: Not used.
 
     Returns:
         An array that can be looped over; if an argument is an array of compiled code, something
@@ -35,8 +45,9 @@ def number_range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = Non
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
         return TracedRange()
-    wanted = np.dtype(getattr(dtype, "as_numpy_dtype", dtype)) if dtype is not None else None
-    if wanted is None:
+    if dtype is not None:
+        wanted = numpy_dtype(dtype)
+    else:
         typed = [end for end in ends if hasattr(end, "dtype")]
         default = np.float32 if any(isinstance(end, float) for end in ends) else np.int32
         wanted = np.result_type(*typed) if typed else np.dtype(default)
@@ -64,7 +75,7 @@ class Range(np.ndarray):
         reader = current_reader()
         if reader is not None and not reader.unrolls(len(self)):
             reader.loop(f"loops over a `tf.range` of {len(self)}")
-        return (self[number, ...] for number in range(len(self)))
+        return (self[number, ...] for number in builtins.range(len(self)))
 
 
 @final
