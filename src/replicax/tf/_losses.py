@@ -104,7 +104,7 @@ def dropout(
     Raises:
         UsageError: If the rate is not a share.
     """
-    from replicax.tf.random import uniform
+    from replicax.tf._random import uniform
 
     if isinstance(rate, int | float) and not 0 <= rate < 1:
         raise UsageError(

@@ -21,7 +21,7 @@ def _of(module: str, *names: str) -> dict[str, str]:
 # Names side by side, as a table has them.
 # fmt: off
 # The namespaces that are still files.
-_WITH_FILES = ("autograph", "debugging", "image", "linalg", "nn", "random", "strings", "summary")
+_WITH_FILES = ("autograph", "linalg", "nn", "strings", "summary")
 _DTYPES = _of(
     "._dtypes",
     "DType", "as_dtype", "bfloat16", "bool", "complex128", "complex64", "double", "float16",
@@ -126,11 +126,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp",
             "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
         ),
-        _of(
-            "._control_flow",
-            "TensorArray", "case", "cond", "foldl", "foldr", "map_fn", "range", "scan",
-            "switch_case", "vectorized_map", "while_loop",
-        ),
+        _of("._flow.branches", "case", "cond", "switch_case"),
+        _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
+        _of("._flow.ranges", "range"),
+        _of("._flow.tensor_array", "TensorArray"),
         {"__version__": "._services:VERSION", **{name: f".{name}:" for name in _WITH_FILES}},
     ),
     "tf.compat": (
@@ -228,6 +227,20 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         "replicax.data.experimental",
     ),
+    "tf.debugging": (
+        "checks, of which those of values hold in compiled code, too",
+        _of(
+            "._debugging",
+            "Assert", "assert_all_finite", "assert_equal", "assert_greater", "assert_greater_equal",
+            "assert_integer", "assert_less", "assert_less_equal", "assert_near", "assert_negative",
+            "assert_non_negative", "assert_non_positive", "assert_none_equal", "assert_positive",
+            "assert_rank", "assert_rank_at_least", "assert_rank_in", "assert_same_float_dtype",
+            "assert_scalar", "assert_shapes", "assert_type", "check_numerics",
+            "disable_check_numerics", "disable_traceback_filtering", "enable_check_numerics",
+            "enable_traceback_filtering", "get_log_device_placement", "is_numeric_tensor",
+            "is_traceback_filtering_enabled", "set_log_device_placement",
+        ),
+    ),
     "tf.distribute": (
         "the strategies of Replicax, under TensorFlow's names",
         _of(
@@ -316,6 +329,26 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "dlpack; what else was there has other places",
         {"Optional": "replicax.data._next", "dlpack": "._dlpack:"},
     ),
+    "tf.image": (
+        "images as arrays; NumPy arrays, as in pipelines, stay on the host",
+        _of(
+            "._image",
+            "ResizeMethod", "adjust_brightness", "adjust_contrast", "adjust_gamma", "adjust_hue",
+            "adjust_saturation", "central_crop", "convert_image_dtype", "crop_to_bounding_box",
+            "flip_left_right", "flip_up_down", "grayscale_to_rgb", "hsv_to_rgb",
+            "pad_to_bounding_box", "per_image_standardization", "random_brightness",
+            "random_contrast", "random_crop", "random_flip_left_right", "random_flip_up_down",
+            "random_hue", "random_saturation", "resize", "resize_with_crop_or_pad",
+            "resize_with_pad", "rgb_to_grayscale", "rgb_to_hsv", "rot90",
+            "stateless_random_brightness", "stateless_random_contrast", "stateless_random_crop",
+            "stateless_random_flip_left_right", "stateless_random_flip_up_down",
+            "stateless_random_hue", "stateless_random_saturation", "transpose",
+        ),
+        _of(
+            "._files",
+            "decode_bmp", "decode_image", "decode_jpeg", "decode_png", "encode_jpeg", "encode_png",
+        ),
+    ),
     "tf.initializers": (
         "how weights begin; the same as `tf.keras.initializers`",
         "keras.initializers",
@@ -403,20 +436,20 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.keras.preprocessing.image": (
         "helpers for images",
         _of(
-            "._older.older_preprocessing",
+            "._keras2.preprocessing",
             "DirectoryIterator", "ImageDataGenerator", "Iterator", "NumpyArrayIterator",
         ),
         "keras.preprocessing.image",
     ),
     "tf.keras.preprocessing.sequence": (
         "sequences of one length",
-        _of("._older.older_preprocessing", "TimeseriesGenerator"),
+        _of("._keras2.preprocessing", "TimeseriesGenerator"),
         "keras.preprocessing.sequence",
     ),
     "tf.keras.preprocessing.text": (
         "texts as numbers, by the older `Tokenizer`",
         _of(
-            "._older.older_preprocessing",
+            "._keras2.preprocessing",
             "Tokenizer", "hashing_trick", "one_hot", "text_to_word_sequence", "tokenizer_from_json",
         ),
         "keras.preprocessing",
@@ -488,6 +521,28 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.profiler.experimental.server": (
         "a program that TensorBoard can ask for a profile",
         {"start": "._profiler:start_server"},
+    ),
+    "tf.random": (
+        "the numbers are JAX's, new at each call and on each replica",
+        _of(
+            "._random",
+            "Generator", "categorical", "fold_in", "gamma", "get_global_generator", "normal",
+            "poisson", "set_global_generator", "set_seed", "shuffle", "split", "stateless_binomial",
+            "stateless_categorical", "stateless_gamma", "stateless_normal",
+            "stateless_parameterized_truncated_normal", "stateless_poisson",
+            "stateless_truncated_normal", "stateless_uniform", "truncated_normal", "uniform",
+        ),
+    ),
+    "tf.random.experimental": (
+        "the older places of some names",
+        _of(
+            "._random",
+            "Generator", "get_global_generator", "set_global_generator", "stateless_shuffle",
+        ),
+        {
+            "stateless_fold_in": "._random:fold_in",
+            "stateless_split": "._random:split",
+        },
     ),
     "tf.saved_model": (
         "models for inference",

@@ -94,7 +94,7 @@ def _loaded(source: str) -> ModuleType:
     """The module; if it is one of Keras', with its older spellings and our seams put in."""
     if source.partition(".")[0] != "keras":
         return importlib.import_module(source, "replicax.tf")
-    importlib.import_module("replicax.tf._older.older_spellings").install()
+    importlib.import_module("replicax.tf._keras2.spellings").install()
     importlib.import_module("replicax.tf._symbolic")  # what saved models may hold
     put_in_if_keras_is_there()  # also for a program that never makes a strategy
     return importlib.import_module(source)
