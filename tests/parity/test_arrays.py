@@ -171,8 +171,8 @@ def same_default(parameter):
 PAGE = Path(__file__).parents[2] / "docs" / "tf_arrays.md"
 # The modules of the names of `tf` itself that the page is about.
 TOP = (
-    "_arrays", "_dtypes", "_elementwise", "_indexing", "_making", "_numbers", "_ordering",
-    "_placement", "_reductions", "_tensors",
+    "_arrays", "_dtypes", "_elementwise", "_indexing", "_making", "_numbers", "_placement",
+    "_reductions", "_tensors",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Where functions are looked for that a saved model names.
-_HOMES = ("_arrays", "_indexing", "_making", "_ordering", "math", "linalg", "nn")
+_HOMES = ("_arrays", "_indexing", "_making", "math", "linalg", "nn")
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
 
 

@@ -1,4 +1,4 @@
-"""What picks elements out of arrays, and puts others in: `gather`, `where`, `scatter_nd`.
+"""What picks elements out of arrays, puts others in, or orders them: `gather`, `where`, `sort`.
 
 What depends on values for its shape works outside compiled code only, and says so.
 """
@@ -6,7 +6,8 @@ What depends on values for its shape works outside compiled code only, and says 
 from __future__ import annotations
 
 import builtins
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +21,16 @@ from replicax.tf._calls import (
     array_function,
     arrays,
     concrete,
+    numpy_dtype,
     static_shape,
 )
+from replicax.tf._dtypes import int32
 
 __all__ = [
-    "boolean_mask", "gather", "gather_nd", "scatter_nd", "slice", "strided_slice",
-    "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min",
-    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unravel_index", "where",
+    "argsort", "boolean_mask", "gather", "gather_nd", "scatter_nd", "searchsorted", "slice", "sort",
+    "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min",
+    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique", "unique_with_counts",
+    "unravel_index", "where",
 ]  # fmt: skip
 
 
@@ -114,8 +118,11 @@ def _scattered(xp: Any, tensor: Any, indices: Any, updates: Any, how: str) -> An
     if how == "set":
         found[places] = updates
     else:
-        {"add": np.add, "min": np.minimum, "max": np.maximum}[how].at(found, places, updates)
+        _OF_NUMPY[how].at(found, places, updates)
     return found
+
+
+_OF_NUMPY = {"add": np.add, "subtract": np.subtract, "min": np.minimum, "max": np.maximum}
 
 
 @array_function
@@ -127,40 +134,30 @@ def tensor_scatter_nd_update(
     return _scattered(xp, tensor, indices, updates, "set")
 
 
-@array_function
-def tensor_scatter_nd_add(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
-) -> Any:
-    """The array with updates added at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-    return _scattered(xp, tensor, indices, updates, "add")
+def _scatter(name: str, how: str, what: str) -> Callable[..., Any]:
+    def function(
+        tensor: Any,
+        indices: Any,
+        updates: Any,
+        bad_indices_policy: str = "",
+        name: str | None = None,
+    ) -> Any:
+        xp, (tensor, indices, updates) = apart(tensor, indices, updates)
+        return _scattered(xp, tensor, indices, updates, how)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"The array with {what} at the places that the last axis of the indices names."
+    )
+    return array_function(function)
 
 
-@array_function
-def tensor_scatter_nd_sub(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
-) -> Any:
-    """The array with updates subtracted at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-    return _scattered(xp, tensor, indices, -updates, "add")
-
-
-@array_function
-def tensor_scatter_nd_max(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
-) -> Any:
-    """The array with the larger of element and update at the places of the indices."""
-    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-    return _scattered(xp, tensor, indices, updates, "max")
-
-
-@array_function
-def tensor_scatter_nd_min(
-    tensor: Any, indices: Any, updates: Any, bad_indices_policy: str = "", name: str | None = None
-) -> Any:
-    """The array with the smaller of element and update at the places of the indices."""
-    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-    return _scattered(xp, tensor, indices, updates, "min")
+tensor_scatter_nd_add = _scatter("tensor_scatter_nd_add", "add", "updates added")
+tensor_scatter_nd_sub = _scatter("tensor_scatter_nd_sub", "subtract", "updates subtracted")
+tensor_scatter_nd_max = _scatter("tensor_scatter_nd_max", "max", "the larger of element and update")
+tensor_scatter_nd_min = _scatter(
+    "tensor_scatter_nd_min", "min", "the smaller of element and update"
+)
 
 
 @array_function
@@ -253,3 +250,90 @@ def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Any:
     """The place in each axis of what stands at an index of the flat array."""
     xp, found = array(indices)
     return xp.stack(xp.unravel_index(found, static_shape(dims))).astype(found.dtype)
+
+
+@array_function
+def sort(values: Any, axis: Any = -1, direction: str = "ASCENDING", name: str | None = None) -> Any:
+    """The elements in order along an axis."""
+    xp, x = array(values)
+    found = xp.sort(x, axis=int(axis))
+    return xp.flip(found, int(axis)) if _is_descending(direction) else found
+
+
+@array_function
+def argsort(
+    values: Any,
+    axis: Any = -1,
+    direction: str = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The places of the elements in order along an axis; equal ones stay in their order."""
+    xp, x = array(values)
+    axis = int(axis)
+    if not _is_descending(direction):
+        return xp.argsort(x, axis=axis, stable=True).astype(np.int32)
+    # Backwards twice, so that equal elements stay in their order.
+    backwards = xp.argsort(xp.flip(x, axis), axis=axis, stable=True)
+    return (x.shape[axis] - 1 - xp.flip(backwards, axis)).astype(np.int32)
+
+
+def _is_descending(direction: str) -> bool:
+    if direction not in ("ASCENDING", "DESCENDING"):
+        raise UsageError(
+            f'A direction is "ASCENDING" or "DESCENDING". Received: {direction!r}. It says what '
+            "comes first. Choose one of the two."
+        )
+    return direction == "DESCENDING"
+
+
+@array_function
+def searchsorted(
+    sorted_sequence: Any,
+    values: Any,
+    side: str = "left",
+    out_type: Any = int32,
+    name: str | None = None,
+) -> Any:
+    """Where each value would stand in its sorted row."""
+    xp, (rows, values) = arrays(sorted_sequence, values)
+    if rows.ndim == 1:
+        return xp.searchsorted(rows, values, side=side).astype(numpy_dtype(out_type, xp))
+    flat = (x.reshape(-1, x.shape[-1]) for x in (rows, values))
+    found = [xp.searchsorted(row, sought, side=side) for row, sought in zip(*flat, strict=True)]
+    return xp.stack(found).reshape(values.shape).astype(numpy_dtype(out_type, xp))
+
+
+class Unique(NamedTuple):
+    """The different elements, and which of them each element is."""
+
+    y: Any
+    idx: Any
+
+
+class UniqueWithCounts(NamedTuple):
+    """The different elements, which of them each element is, and how many are the same."""
+
+    y: Any
+    idx: Any
+    count: Any
+
+
+@array_function
+def unique(x: Any, out_idx: Any = int32, name: str | None = None) -> Unique:
+    """The different elements in the order of their first place; outside compiled code."""
+    return Unique(*unique_with_counts(x, out_idx)[:2])
+
+
+@array_function
+def unique_with_counts(x: Any, out_idx: Any = int32, name: str | None = None) -> UniqueWithCounts:
+    """The different elements in the order of their first place, and how many there are of each."""
+    values = concrete(x, "unique")
+    _, firsts, where_, counts = np.unique(
+        values, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(firsts)
+    index = np.argsort(order)[where_.reshape(-1)]
+    kind = numpy_dtype(out_idx)
+    found = UniqueWithCounts(values[firsts[order]], index.astype(kind), counts[order].astype(kind))
+    return found if array(x)[0] is np else UniqueWithCounts(*map(jnp.asarray, found))
