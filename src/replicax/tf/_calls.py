@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.host_calls import is_compiling
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.tf._dtypes import as_dtype
@@ -23,7 +24,9 @@ R = TypeVar("R")
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Where functions are looked for that a saved model names.
-_HOMES = ("_arrays", "_indexing", "_making", "math", "linalg", "nn")
+_HOMES = ("tf", "tf.math", "tf.linalg", "tf.nn", "tf.image")
+# Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
+_MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
 
 
@@ -31,7 +34,8 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
     """Give a function what all array functions have.
 
     Of NumPy arrays it returns a `HostTensor`; of the inputs of a Keras model, which have no values
-    yet, it becomes an operation of the model, by its name.
+    yet, it becomes an operation of the model, by its name. In compiled code it computes at once
+    what does not depend on the inputs of that code, so that `if` and shapes may use its result.
     """
 
     @functools.wraps(function)
@@ -43,10 +47,22 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
             return found
         # As JAX does, NumPy shall say nothing of 0/0.
         with np.errstate(all="ignore"):
+            if is_compiling():
+                return hosted(_folded(function, args, kwargs))
             return hosted(function(*args, **kwargs))
 
     _FUNCTIONS[function.__name__] = call
     return call
+
+
+def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Compute what is known while code is compiled; a long constant is left to the code."""
+    with jax.ensure_compile_time_eval():
+        found = function(*args, **kwargs)
+    known = [leaf for leaf in jax.tree.leaves(found) if not isinstance(leaf, Tracer)]
+    if sum(leaf.size for leaf in known if isinstance(leaf, jax.Array)) <= _MOST_FOLDED:
+        return found
+    return function(*args, **kwargs)
 
 
 def named(name: str) -> Callable[..., Any]:
@@ -56,8 +72,8 @@ def named(name: str) -> Callable[..., Any]:
         UsageError: If there is none.
     """
     if name not in _FUNCTIONS:
-        for home in _HOMES:
-            importlib.import_module(f"replicax.tf.{home}")
+        for home in _HOMES:  # asking for a name loads the module that has it
+            getattr(importlib.import_module(f"replicax.{home}"), name, None)
     if name not in _FUNCTIONS:
         raise UsageError(
             f"A saved model may hold the array functions of replicax.tf. Received: {name!r}. "

@@ -81,8 +81,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._services",
             "control_dependencies", "device", "executing_eagerly", "get_logger", "group",
-            "init_scope", "inside_function", "name_scope", "no_op", "numpy_function",
-            "py_function", "stop_gradient", "timestamp",
+            "init_scope", "inside_function", "name_scope", "no_op", "numpy_function", "py_function",
+            "stop_gradient", "timestamp",
         ),
         _of(
             "._tensors",
@@ -106,9 +106,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         _of(
             "._indexing",
-            "boolean_mask", "gather", "gather_nd", "scatter_nd", "slice", "strided_slice",
-            "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min",
-            "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unravel_index", "where",
+            "argsort", "boolean_mask", "gather", "gather_nd", "scatter_nd", "searchsorted", "slice",
+            "sort", "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max",
+            "tensor_scatter_nd_min", "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique",
+            "unique_with_counts", "unravel_index", "where",
         ),
         _of(
             "._making",
@@ -120,7 +121,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "clip_by_global_norm", "clip_by_norm", "einsum", "matmul", "newaxis", "norm",
             "tensordot",
         ),
-        _of("._ordering", "argsort", "searchsorted", "sort", "unique", "unique_with_counts"),
         _of(
             "._reductions",
             "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp",
