@@ -1,4 +1,9 @@
+"""`tf.compat`: texts and bytes, `v2`, and what is kept of `v1`."""
+
 from __future__ import annotations
+
+import logging
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +16,11 @@ def test_texts_and_bytes():
     assert tf.compat.as_bytes("é") == b"\xc3\xa9"
     assert tf.compat.as_bytes(b"a") == b"a"
     assert tf.compat.as_text(b"\xc3\xa9") == tf.compat.as_str("é") == "é"
+    assert tf.compat.as_str(b"a") == tf.compat.as_text("a") == tf.compat.as_str_any("a") == "a"
     assert tf.compat.as_str_any(3) == "3"
     assert tf.compat.as_str_any(b"3") == "3"
+    assert tf.compat.path_to_str("a") == "a"
+    assert tf.compat.path_to_str(Path("a")) == "a"
 
 
 def test_version_2_is_tf_itself():
@@ -24,7 +32,7 @@ def test_options_of_a_session_are_held():
     config = ConfigProto(allow_soft_placement=True)
     config.inter_op_parallelism_threads = 3
     config.gpu_options.allow_growth = True
-    assert config.allow_soft_placement
+    assert config.allow_soft_placement and config.gpu_options.allow_growth
     assert tf.compat.v1.ConfigProto is ConfigProto
 
 
@@ -32,10 +40,14 @@ def test_what_version_1_is_kept_for():
     v1 = tf.compat.v1
     v1.enable_v2_behavior()
     assert v1.executing_eagerly_outside_functions()
-    before = tf.get_logger().level  # `get_verbosity` gives what is inherited, too
+    log = tf.get_logger()
+    before = log.level  # `get_verbosity` gives what is inherited, too
     v1.logging.set_verbosity(v1.logging.ERROR)
-    assert v1.logging.get_verbosity() == v1.logging.ERROR
-    tf.get_logger().setLevel(before)
+    try:
+        assert log is logging.getLogger("replicax") and log.level == logging.ERROR
+        assert v1.logging.get_verbosity() == v1.logging.ERROR
+    finally:
+        log.setLevel(before)
 
 
 def test_the_rest_says_what_to_do():

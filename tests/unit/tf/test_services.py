@@ -1,8 +1,7 @@
-"""The small namespaces: profiler, test, tpu, experimental, compat, autograph; Python functions."""
+"""The small namespaces: profiler, test, tpu, experimental, autograph; Python functions."""
 
 from __future__ import annotations
 
-import logging
 import socket
 
 import jax
@@ -79,39 +78,12 @@ def test_names_that_have_gone_say_what_to_use():
         _ = tf.experimental.dtensor
     with pytest.raises(AttributeError, match="Use `jax.numpy`"):
         _ = tf.experimental.numpy
-    with pytest.raises(AttributeError, match="have to be written for TensorFlow 2 first"):
-        _ = tf.compat.v1.placeholder
 
 
 def test_arrays_of_other_libraries():
     shared = tf.experimental.dlpack.from_dlpack(np.arange(3, dtype="float32"))
     assert shared.tolist() == [0, 1, 2]
     assert tf.experimental.dlpack.to_dlpack(jnp.ones(1)) is not None
-
-
-def test_texts_and_bytes():
-    assert tf.compat.as_bytes("ä") == "ä".encode()
-    assert tf.compat.as_str(b"a") == tf.compat.as_text("a") == tf.compat.as_str_any("a") == "a"
-    assert tf.compat.path_to_str("a") == "a"
-
-
-def test_settings_of_sessions_are_noted():
-    config = tf.compat.v1.ConfigProto()
-    config.gpu_options.allow_growth = True
-    config.inter_op_parallelism_threads = 2
-    assert config.gpu_options.allow_growth
-    tf.compat.v1.enable_v2_behavior()
-
-
-def test_logging():
-    log = tf.get_logger()
-    before = log.level
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
-    try:
-        assert log is logging.getLogger("replicax") and log.level == logging.ERROR
-        assert tf.compat.v1.logging.get_verbosity() == logging.ERROR
-    finally:
-        log.setLevel(before)
 
 
 def test_autograph_converts_nothing():
