@@ -39,22 +39,10 @@ class _Here:
     isdir = staticmethod(os.path.isdir)
     makedirs = staticmethod(os.makedirs)
     rm_file = staticmethod(os.remove)
-
-    @staticmethod
-    def mkdir(path: str, create_parents: bool) -> None:
-        os.mkdir(path)
-
-    @staticmethod
-    def rm(path: str, recursive: bool) -> None:
-        shutil.rmtree(path)
-
-    @staticmethod
-    def mv(src: str, dst: str, recursive: bool) -> None:
-        os.replace(src, dst)
-
-    @staticmethod
-    def ls(path: str, detail: bool) -> list[str]:
-        return os.listdir(path)
+    mkdir = staticmethod(lambda path, create_parents: os.mkdir(path))
+    rm = staticmethod(lambda path, recursive: shutil.rmtree(path))
+    mv = staticmethod(lambda src, dst, recursive: os.replace(src, dst))
+    ls = staticmethod(lambda path, detail: os.listdir(path))
 
 
 def _path_of(path: Any) -> str:

@@ -20,7 +20,6 @@ from replicax._keras import _compat
 
 logger = logging.getLogger("replicax")
 
-_FILES = (".keras", ".h5", ".hdf5")
 _WRITTEN = {"config.json", exporting.MANIFEST}
 
 
@@ -34,24 +33,23 @@ def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
         kwargs.pop("options", None)  # which device writes
         kind = kwargs.pop("save_format", None)
         path = os.fspath(filepath)
-        if not path.endswith(_FILES) and not path.startswith("hf://"):
-            # As the same thing was named, by the format: a folder, which `load_model` reads.
+        if not _is_file(path):
+            # The format decides where the path does not; without one it becomes a folder.
             path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
-        if zipped is not None or path.endswith(_FILES) or path.startswith("hf://"):
+        if zipped is not None or _is_file(path):
             return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
         return _save_to_folder(self, functools.partial(original, self, **kwargs), path.rstrip("/"))
 
     return save
 
 
+def _is_file(path: str) -> bool:
+    return path.endswith((".keras", ".h5", ".hdf5")) or path.startswith("hf://")
+
+
 def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
     """Save a model as a folder, in place of one that was saved there."""
-    if not model.built:
-        raise UsageError(
-            "A model is saved as a folder when it is built. Received: "
-            f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
-            "Call it once, `model(example)`, or give it an `Input`."
-        )
+    _check_is_built(model)
     with NewFolder(path, _WRITTEN) as new:
         try:
             exporting.save(model, str(new))
@@ -60,6 +58,15 @@ def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
                 "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
             )
         save(str(new), zipped=False)
+
+
+def _check_is_built(model: Any) -> None:
+    if not model.built:
+        raise UsageError(
+            "A model is built before it is saved as a folder, or its weights by layers. Received: "
+            f"{model.name!r}, which is not. The shapes of its inputs and weights are not known. "
+            "Call it once, `model(example)`, or give it an `Input`."
+        )
 
 
 def load_model(
@@ -115,11 +122,7 @@ def is_older_weights_file(path: str) -> bool:
 
 def save_older_weights(model: Any, path: str, overwrite: bool = True) -> None:
     """Save weights by layers, as Keras 2 did."""
-    if not model.built:
-        raise UsageError(
-            f"Weights are saved when a model is built. Received: {model.name!r}, which is not. It "
-            "has no weights yet. Call it once, `model(example)`, or give it an `Input`."
-        )
+    _check_is_built(model)
     _compat.save_weights_by_layers(model, path, overwrite=overwrite)
 
 
