@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.export import is_symbolic_dim
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import is_compiling
@@ -47,7 +48,7 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
             return found
         # As JAX does, NumPy shall say nothing of 0/0.
         with np.errstate(all="ignore"):
-            if is_compiling():
+            if is_compiling() and not _has_open_shapes((args, kwargs)):
                 return hosted(_folded(function, args, kwargs))
             return hosted(function(*args, **kwargs))
 
@@ -63,6 +64,13 @@ def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if sum(leaf.size for leaf in known if isinstance(leaf, jax.Array)) <= _MOST_FOLDED:
         return found
     return function(*args, **kwargs)
+
+
+def _has_open_shapes(values: Any) -> bool:
+    """Whether a size stands for any number, as Keras' batches do while a model is built."""
+    leaves = jax.tree.leaves(values)
+    sizes = [size for leaf in leaves for size in getattr(leaf, "shape", None) or (leaf,)]
+    return any(map(is_symbolic_dim, sizes))
 
 
 def named(name: str) -> Callable[..., Any]:

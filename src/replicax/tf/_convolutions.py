@@ -71,6 +71,12 @@ def _convolved(
     )
 
 
+def _published(function: Callable[..., Any], name: str, text: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return array_function(function)
+
+
 @array_function
 def conv1d(
     input: Any,
@@ -85,32 +91,33 @@ def conv1d(
     return _convolved(1, input, filters, stride, padding, data_format, dilations)
 
 
-@array_function
-def conv2d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Any:
-    """The convolution of images with filters of shape (height, width, channels, filters)."""
-    return _convolved(2, input, filters, strides, padding, data_format, dilations)
+def _convolution(name: str, space: int, layout: str, text: str) -> Callable[..., Any]:
+    def function(
+        input: Any,
+        filters: Any,
+        strides: Any,
+        padding: Any,
+        data_format: str = layout,
+        dilations: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        return _convolved(space, input, filters, strides, padding, data_format, dilations)
+
+    return _published(function, name, text)
 
 
-@array_function
-def conv3d(
-    input: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NDHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Any:
-    """The convolution of volumes, with filters of shape (depth, height, width, in, out)."""
-    return _convolved(3, input, filters, strides, padding, data_format, dilations)
+conv2d = _convolution(
+    "conv2d",
+    2,
+    "NHWC",
+    "The convolution of images with filters of shape (height, width, channels, filters).",
+)
+conv3d = _convolution(
+    "conv3d",
+    3,
+    "NDHWC",
+    "The convolution of volumes, with filters of shape (depth, height, width, in, out).",
+)
 
 
 @array_function
@@ -214,16 +221,8 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
 
 
 def _pooled(
-    space: int,
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    layout: str | None,
-    *,
-    mean: bool,
+    mean: bool, space: int, x: Any, ksize: Any, strides: Any, padding: Any, layout: str | None
 ) -> Any:
-    x = jnp.asarray(input)
     first = _channels_first(layout, space)
 
     def whole(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -246,7 +245,7 @@ def _pooled(
     return total / lax.reduce_window(ones, zero, lax.add, window, steps, pads)
 
 
-def _pooling(name: str, space: int, layout: str, *, mean: bool) -> Callable[..., Any]:
+def _pooling(name: str, space: int | None, layout: str | None, *, mean: bool) -> Callable[..., Any]:
     def function(
         input: Any,
         ksize: Any,
@@ -255,43 +254,19 @@ def _pooling(name: str, space: int, layout: str, *, mean: bool) -> Callable[...,
         data_format: str | None = layout,
         name: str | None = None,
     ) -> Any:
-        return _pooled(space, input, ksize, strides, padding, data_format, mean=mean)
+        x = jnp.asarray(input)
+        return _pooled(mean, space or x.ndim - 2, x, ksize, strides, padding, data_format)
 
-    function.__name__ = function.__qualname__ = name
     what = "mean" if mean else "largest element"
-    function.__doc__ = f"The {what} of each window, over {space} axes of space."
-    return array_function(function)
+    over = f"{space} axes of space" if space else "as many axes of space as there are"
+    return _published(function, name, f"The {what} of each window, over {over}.")
 
 
+avg_pool = _pooling("avg_pool", None, None, mean=True)
 avg_pool1d = _pooling("avg_pool1d", 1, "NWC", mean=True)
 avg_pool2d = _pooling("avg_pool2d", 2, "NHWC", mean=True)
 avg_pool3d = _pooling("avg_pool3d", 3, "NDHWC", mean=True)
+max_pool = _pooling("max_pool", None, None, mean=False)
 max_pool1d = _pooling("max_pool1d", 1, "NWC", mean=False)
 max_pool2d = _pooling("max_pool2d", 2, "NHWC", mean=False)
 max_pool3d = _pooling("max_pool3d", 3, "NDHWC", mean=False)
-
-
-@array_function
-def avg_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """The mean of each window, over as many axes of space as there are."""
-    return _pooled(jnp.ndim(input) - 2, input, ksize, strides, padding, data_format, mean=True)
-
-
-@array_function
-def max_pool(
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str | None = None,
-    name: str | None = None,
-) -> Any:
-    """The largest element of each window, over as many axes of space as there are."""
-    return _pooled(jnp.ndim(input) - 2, input, ksize, strides, padding, data_format, mean=False)

@@ -27,11 +27,13 @@ from replicax.tf._calls import (
 from replicax.tf._dtypes import int32
 
 __all__ = [
-    "argsort", "boolean_mask", "gather", "gather_nd", "scatter_nd", "searchsorted", "slice", "sort",
-    "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max", "tensor_scatter_nd_min",
-    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique", "unique_with_counts",
-    "unravel_index", "where",
+    "argsort", "boolean_mask", "gather", "gather_nd", "newaxis", "scatter_nd", "searchsorted",
+    "slice", "sort", "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max",
+    "tensor_scatter_nd_min", "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique",
+    "unique_with_counts", "unravel_index", "where",
 ]  # fmt: skip
+
+newaxis = None
 
 
 @array_function

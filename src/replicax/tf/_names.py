@@ -21,7 +21,7 @@ def _of(module: str, *names: str) -> dict[str, str]:
 # Names side by side, as a table has them.
 # fmt: off
 # The namespaces that are still files.
-_WITH_FILES = ("autograph", "linalg", "nn", "strings", "summary")
+_WITH_FILES = ("autograph",)
 _DTYPES = _of(
     "._dtypes",
     "DType", "as_dtype", "bfloat16", "bool", "complex128", "complex64", "double", "float16",
@@ -92,8 +92,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of(
             "._arrays",
             "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
-            "expand_dims", "pad", "rank", "repeat", "reshape", "reverse", "roll", "shape",
-            "shape_n", "size", "split", "squeeze", "stack", "tile", "transpose", "unstack",
+            "expand_dims", "eye", "fill", "linspace", "meshgrid", "one_hot", "ones", "ones_like",
+            "pad", "rank", "repeat", "reshape", "reverse", "roll", "sequence_mask", "shape",
+            "shape_n", "size", "split", "squeeze", "stack", "tile", "transpose", "unstack", "zeros",
+            "zeros_like",
         ),
         _of(
             "._elementwise",
@@ -106,20 +108,14 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         _of(
             "._indexing",
-            "argsort", "boolean_mask", "gather", "gather_nd", "scatter_nd", "searchsorted", "slice",
-            "sort", "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max",
-            "tensor_scatter_nd_min", "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique",
-            "unique_with_counts", "unravel_index", "where",
+            "argsort", "boolean_mask", "gather", "gather_nd", "newaxis", "scatter_nd",
+            "searchsorted", "slice", "sort", "strided_slice", "tensor_scatter_nd_add",
+            "tensor_scatter_nd_max", "tensor_scatter_nd_min", "tensor_scatter_nd_sub",
+            "tensor_scatter_nd_update", "unique", "unique_with_counts", "unravel_index", "where",
         ),
         _of(
-            "._making",
-            "eye", "fill", "linspace", "meshgrid", "one_hot", "ones", "ones_like", "sequence_mask",
-            "zeros", "zeros_like",
-        ),
-        _of(
-            "._numbers",
-            "clip_by_global_norm", "clip_by_norm", "einsum", "matmul", "newaxis", "norm",
-            "tensordot",
+            "._linalg",
+            "clip_by_global_norm", "clip_by_norm", "einsum", "matmul", "norm", "tensordot",
         ),
         _of(
             "._reductions",
@@ -467,10 +463,22 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "keras.utils",
     ),
     "tf.keras.wrappers": ("models for scikit-learn", "keras.wrappers"),
+    "tf.linalg": (
+        "matrices and vectors; here are only their names",
+        _of("._arrays", "eye"),
+        _of(
+            "._linalg",
+            "adjoint", "band_part", "cholesky", "cholesky_solve", "cross", "det", "diag",
+            "diag_part", "eigh", "eigvalsh", "einsum", "expm", "global_norm", "inv", "l2_normalize",
+            "logdet", "lstsq", "matmul", "matrix_rank", "matrix_transpose", "matvec", "norm",
+            "normalize", "pinv", "qr", "set_diag", "slogdet", "solve", "svd", "tensor_diag",
+            "tensor_diag_part", "tensordot", "trace", "triangular_solve",
+        ),
+    ),
     "tf.losses": ("losses; the same as `tf.keras.losses`", *_LOSSES),
     "tf.math": (
         "functions of numbers",
-        _of("._activations", "log_softmax", "softmax", "softplus", "softsign"),
+        _of("._nn", "in_top_k", "log_softmax", "softmax", "softplus", "softsign", "top_k"),
         _of(
             "._elementwise",
             "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh",
@@ -483,7 +491,6 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "squared_difference",
             "subtract", "tan", "tanh", "truediv", "xdivy", "xlog1py", "xlogy",
         ),
-        _of("._losses", "in_top_k", "top_k"),
         _of(
             "._reductions",
             "argmax", "argmin", "count_nonzero", "cumprod", "cumsum", "cumulative_logsumexp",
@@ -498,7 +505,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
             "unsorted_segment_sum",
         ),
-        _of(".linalg", "l2_normalize"),
+        _of("._linalg", "l2_normalize"),
     ),
     "tf.metrics": ("metrics; the same as `tf.keras.metrics`", *_METRICS),
     "tf.nest": (
@@ -507,6 +514,29 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "._nest",
             "assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as",
         ),
+    ),
+    "tf.nn": (
+        "losses over replicas and of logits, activations, convolutions, embeddings",
+        _of(
+            "._convolutions",
+            "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "bias_add", "conv1d", "conv2d",
+            "conv2d_transpose", "conv3d", "convolution", "depthwise_conv2d", "max_pool",
+            "max_pool1d", "max_pool2d", "max_pool3d", "separable_conv2d",
+        ),
+        _of("._elementwise", "sigmoid", "tanh"),
+        _of(
+            "._nn",
+            "batch_normalization", "crelu", "dropout", "elu", "embedding_lookup",
+            "embedding_lookup_sparse", "gelu", "in_top_k", "l2_loss", "leaky_relu",
+            "log_poisson_loss", "log_softmax", "moments", "relu", "relu6", "selu",
+            "sigmoid_cross_entropy_with_logits", "silu", "softmax",
+            "softmax_cross_entropy_with_logits", "softplus", "softsign",
+            "sparse_softmax_cross_entropy_with_logits", "swish", "top_k",
+            "weighted_cross_entropy_with_logits", "weighted_moments",
+        ),
+        _of("._reductions", "zero_fraction"),
+        _of("._linalg", "l2_normalize"),
+        _of("replicax._core.nn", "compute_average_loss", "scale_regularization_loss"),
     ),
     "tf.optimizers": (
         "optimizers; the same as `tf.keras.optimizers`",
@@ -552,6 +582,28 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         {
             "DEFAULT_SERVING_SIGNATURE_DEF_KEY": "replicax._function.exporting:SERVING",
         },
+    ),
+    "tf.strings": (
+        "texts of pipelines; on the host, of Python's texts and NumPy arrays of them",
+        _of(
+            "._strings",
+            "as_string", "bytes_split", "format", "join", "length", "lower", "reduce_join",
+            "regex_full_match", "regex_replace", "split", "strip", "substr", "to_hash_bucket",
+            "to_hash_bucket_fast", "to_number", "unicode_split", "upper",
+        ),
+    ),
+    "tf.summary": (
+        "numbers, histograms, images and texts for TensorBoard, without TensorFlow",
+        _of(
+            "._summary",
+            "SummaryWriter", "create_file_writer", "create_noop_writer", "flush", "histogram",
+            "image", "record_if", "scalar", "should_record_summaries", "text", "trace_export",
+            "trace_off", "trace_on",
+        ),
+    ),
+    "tf.summary.experimental": (
+        "the step of summaries that have none",
+        _of("._summary", "get_step", "set_step"),
     ),
     "tf.test": (
         "test cases that compare arrays",

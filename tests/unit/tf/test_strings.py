@@ -16,6 +16,7 @@ s = tf.strings
     [
         (lambda: s.lower("AÄ"), "aä"),
         (lambda: s.upper(b"abc"), b"ABC"),
+        (lambda: s.upper(tf.constant(b"abc")), b"ABC"),
         (lambda: s.strip([" a ", "b\n"]), ["a", "b"]),
         (lambda: s.length("äb"), 3),
         (lambda: s.length(["äb"], unit="UTF8_CHAR"), [2]),
@@ -34,6 +35,7 @@ s = tf.strings
         (lambda: s.reduce_join([["a", "b"], ["c", "d"]]), "abcd"),
         (lambda: s.to_number(["1.5", "2"]), [1.5, 2.0]),
         (lambda: s.to_number("7", out_type="int32"), 7),
+        (lambda: s.to_number(tf.constant(b"7")), 7.0),
         (lambda: s.as_string([1.5, 2.0], precision=2), ["1.50", "2.00"]),
         (lambda: s.as_string(3, width=4, fill="0"), "0003"),
         (lambda: s.as_string(1500.0, scientific=True, precision=1), "1.5e+03"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 
 import jax
@@ -120,6 +121,15 @@ def test_no_writer(tmp_path):
     with writer.as_default():
         assert not tf.summary.scalar("a", 1.0, step=1)
     writer.flush()
+
+
+def test_no_writer_leaves_the_step_as_it_is():
+    def step_after():
+        tf.summary.experimental.set_step(7)
+        tf.summary.create_noop_writer().set_as_default()
+        return tf.summary.experimental.get_step()
+
+    assert contextvars.copy_context().run(step_after) == 7
 
 
 def test_compiled_code_records_at_each_call(writer, tmp_path):

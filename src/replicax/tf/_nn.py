@@ -1,13 +1,18 @@
-"""Losses of logits, norms, moments, normalisation and dropout: functions of `tf.nn`."""
+"""Activations, losses of logits, moments, normalisation, dropout and tables: `tf.nn`.
+
+Convolutions and pooling are in `_convolutions.py`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from replicax._core import lookup
 from replicax._core.errors import UsageError
 from replicax.tf._calls import (
     array,
@@ -18,6 +23,74 @@ from replicax.tf._calls import (
     static_size,
 )
 from replicax.tf._dtypes import int32
+
+
+def _activation(name: str, compute: Callable[[Any], Any], text: str) -> Callable[..., Any]:
+    """A function of each element that JAX has."""
+
+    def function(features: Any, name: str | None = None) -> Any:
+        return compute(jnp.asarray(features))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return array_function(function)
+
+
+elu = _activation("elu", jax.nn.elu, "The elements, `exp(x) - 1` of those below 0.")
+relu6 = _activation(
+    "relu6", jax.nn.relu6, "The elements, 0 for those below it, and 6 for those above."
+)
+selu = _activation("selu", jax.nn.selu, "`elu`, scaled so that layers keep mean and variance.")
+softplus = _activation("softplus", jax.nn.softplus, "`log(1 + exp(x))` of each element.")
+softsign = _activation("softsign", jax.nn.soft_sign, "`x / (1 + |x|)` of each element.")
+
+
+@array_function
+def relu(features: Any, name: str | None = None) -> Any:
+    """The elements, and 0 for those below it."""
+    xp, x = array(features)
+    return np.maximum(x, 0).astype(x.dtype) if xp is np else jax.nn.relu(x)
+
+
+@array_function
+def leaky_relu(features: Any, alpha: Any = 0.2, name: str | None = None) -> Any:
+    """The elements, those below 0 times `alpha`."""
+    return jax.nn.leaky_relu(jnp.asarray(features), alpha)
+
+
+@array_function
+def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Any:
+    """The elements times the normal distribution function of them."""
+    return jax.nn.gelu(jnp.asarray(features), approximate)
+
+
+@array_function
+def silu(features: Any, beta: Any = 1.0) -> Any:
+    """The elements times the sigmoid of them times `beta`."""
+    x = jnp.asarray(features)
+    return x * jax.nn.sigmoid(beta * x)
+
+
+swish = silu
+
+
+@array_function
+def crelu(features: Any, axis: int = -1, name: str | None = None) -> Any:
+    """`relu` of the elements and of their negatives, side by side."""
+    x = jnp.asarray(features)
+    return jax.nn.relu(jnp.concatenate([x, -x], axis=axis))
+
+
+@array_function
+def softmax(logits: Any, axis: Any = None, name: str | None = None) -> Any:
+    """The exponentials divided by their sum along an axis, the last by default."""
+    return jax.nn.softmax(jnp.asarray(logits), axis=-1 if axis is None else int(axis))
+
+
+@array_function
+def log_softmax(logits: Any, axis: Any = None, name: str | None = None) -> Any:
+    """The logarithm of `softmax`."""
+    return jax.nn.log_softmax(jnp.asarray(logits), axis=-1 if axis is None else int(axis))
 
 
 @array_function
@@ -104,7 +177,7 @@ def dropout(
     Raises:
         UsageError: If the rate is not a share.
     """
-    from replicax.tf._random import uniform
+    from replicax.tf._random import uniform  # loads Keras
 
     if isinstance(rate, int | float) and not 0 <= rate < 1:
         raise UsageError(
@@ -189,3 +262,24 @@ def in_top_k(targets: Any, predictions: Any, k: Any, name: str | None = None) ->
     own = jnp.take_along_axis(rows, jnp.where(there, targets, 0)[:, None], axis=1)
     finite = jnp.all(jnp.isfinite(own), axis=1)
     return there & finite & (jnp.sum(rows > own, axis=1) < k)
+
+
+@array_function
+def embedding_lookup(
+    params: Any, ids: Any, max_norm: float | None = None, name: str | None = None
+) -> Any:
+    """Look up rows of a table: `replicax.nn.embedding_lookup`."""
+    return lookup.embedding_lookup(params, ids, max_norm)
+
+
+def embedding_lookup_sparse(
+    params: Any,
+    sp_ids: Any,
+    sp_weights: Any,
+    combiner: str | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    allow_fast_lookup: bool = False,
+) -> Any:
+    """Combine the rows of several ids per example: `replicax.nn.embedding_lookup_sparse`."""
+    return lookup.embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm)
