@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as special
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import array, array_function, arrays, numpy_dtype
 from replicax.tf._dtypes import as_dtype
-from replicax.tf._narrowing import check_fits
 
 __all__ = [
     "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh", "cast",
@@ -28,17 +28,19 @@ __all__ = [
     "truediv", "truncatediv", "truncatemod",
 ]  # fmt: skip
 
-Compute = Callable[[Any, Any], Any]
+Compute = Callable[..., Any]
 
 
-def _one(name: str, compute: str | Compute, *, floating: bool = False) -> Callable[..., Any]:
+def _one(name: str, compute: str | Compute = "", *, floating: bool = False) -> Callable[..., Any]:
     """A function of one array.
 
     Args:
         name: Its name.
-        compute: What computes it: a name in NumPy and JAX, or a function of the module, the array.
+        compute: What computes it: its name in NumPy and JAX if that is another one, or a function
+            of the module and the array.
         floating: Whether integers become floating-point numbers, of single precision.
     """
+    compute = compute or name
 
     def function(x: Any, name: str | None = None) -> Any:
         xp, value = array(x)
@@ -46,63 +48,56 @@ def _one(name: str, compute: str | Compute, *, floating: bool = False) -> Callab
             value = value.astype(np.float32)
         return getattr(xp, compute)(value) if isinstance(compute, str) else compute(xp, value)
 
-    said = f"`numpy.{compute}`" if isinstance(compute, str) else f"`{name}`"
-    return _published(function, name, f"{said} of each element.")
+    return _published(function, name, compute, "element")
 
 
-def _two(name: str, compute: str | Compute) -> Callable[..., Any]:
-    """A function of two arrays, which are broadcast."""
+def _two(name: str, compute: str | Compute = "") -> Callable[..., Any]:
+    """A function of two arrays, which are broadcast; the arguments are those of `_one`."""
+    compute = compute or name
 
     def function(x: Any, y: Any, name: str | None = None) -> Any:
         xp, (x, y) = arrays(x, y)
-        return getattr(xp, compute)(x, y) if isinstance(compute, str) else compute(xp, (x, y))
+        return getattr(xp, compute)(x, y) if isinstance(compute, str) else compute(xp, x, y)
 
+    return _published(function, name, compute, "pair of elements")
+
+
+def _published(
+    function: Callable[..., Any], name: str, compute: str | Compute, what: str
+) -> Callable[..., Any]:
     said = f"`numpy.{compute}`" if isinstance(compute, str) else f"`{name}`"
-    return _published(function, name, f"{said} of each pair of elements.")
-
-
-def _published(function: Callable[..., Any], name: str, text: str) -> Callable[..., Any]:
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = text
+    function.__doc__ = f"{said} of each {what}."
     return array_function(function)
 
 
-def _with_jax(function: Callable[..., Any]) -> Compute:
-    """What NumPy does not have."""
-    return lambda _, value: function(value)
-
-
-def _divided(xp: Any, pair: Any) -> Any:
-    x, y = pair
+def _divided(xp: Any, x: Any, y: Any) -> Any:
     quotient = xp.true_divide(x, y)
     # As JAX does; TensorFlow has float64 for integers of 32 bits and more.
-    whole = xp is np and all(np.asarray(part).dtype.kind in "biu" for part in pair)
+    whole = xp is np and all(np.asarray(part).dtype.kind in "biu" for part in (x, y))
     return quotient.astype(np.float32) if whole else quotient
 
 
-def _divided_or_zero(xp: Any, pair: Any) -> Any:
-    x, y = pair
+def _divided_or_zero(xp: Any, x: Any, y: Any) -> Any:
     zero = y == 0
     return xp.where(zero, xp.zeros_like(y), xp.true_divide(x, xp.where(zero, xp.ones_like(y), y)))
 
 
-def _multiplied_or_zero(xp: Any, pair: Any) -> Any:
-    x, y = pair
+def _multiplied_or_zero(xp: Any, x: Any, y: Any) -> Any:
     return xp.where(y == 0, xp.zeros_like(x * y), x * y)
 
 
-def _truncated(xp: Any, pair: Any) -> Any:
-    x, y = pair
+def _truncated(xp: Any, x: Any, y: Any) -> Any:
     return xp.trunc(x / y).astype(xp.result_type(x, y))
 
 
-def _x_times(function: Callable[[Any, Any], Any]) -> Compute:
-    def compute(xp: Any, pair: Any) -> Any:
-        x, y = pair
+def _x_times(factor: Compute) -> Compute:
+    """x times a function of y; 0 where x is 0, whatever the function is there."""
+
+    def compute(xp: Any, x: Any, y: Any) -> Any:
         zero = x == 0
-        return xp.where(
-            zero, xp.zeros_like(y), x * function(xp, xp.where(zero, xp.ones_like(y), y))
-        )
+        safe = xp.where(zero, xp.ones_like(y), y)
+        return xp.where(zero, xp.zeros_like(y), x * factor(xp, safe))
 
     return compute
 
@@ -115,74 +110,72 @@ def _log_sigmoid(xp: Any, x: Any) -> Any:
     return -xp.logaddexp(-x, xp.zeros_like(x))
 
 
-def _reciprocal_or_zero(xp: Any, x: Any) -> Any:
-    return _divided_or_zero(xp, (xp.ones_like(x), x))
-
-
-abs = _one("abs", "abs")
+abs = _one("abs")
 acos = _one("acos", "arccos", floating=True)
 acosh = _one("acosh", "arccosh", floating=True)
 asin = _one("asin", "arcsin", floating=True)
 asinh = _one("asinh", "arcsinh", floating=True)
 atan = _one("atan", "arctan", floating=True)
 atanh = _one("atanh", "arctanh", floating=True)
-ceil = _one("ceil", "ceil", floating=True)
-conj = _one("conj", "conj")
-cos = _one("cos", "cos", floating=True)
-cosh = _one("cosh", "cosh", floating=True)
-digamma = _one("digamma", _with_jax(special.digamma))
-erf = _one("erf", _with_jax(special.erf))
-erfc = _one("erfc", _with_jax(special.erfc))
-erfinv = _one("erfinv", _with_jax(special.erfinv))
-exp = _one("exp", "exp", floating=True)
-expm1 = _one("expm1", "expm1", floating=True)
-floor = _one("floor", "floor", floating=True)
+ceil = _one("ceil", floating=True)
+conj = _one("conj")
+cos = _one("cos", floating=True)
+cosh = _one("cosh", floating=True)
+digamma = _one("digamma", lambda xp, x: special.digamma(x))
+erf = _one("erf", lambda xp, x: special.erf(x))
+erfc = _one("erfc", lambda xp, x: special.erfc(x))
+erfinv = _one("erfinv", lambda xp, x: special.erfinv(x))
+exp = _one("exp", floating=True)
+expm1 = _one("expm1", floating=True)
+floor = _one("floor", floating=True)
 is_finite = _one("is_finite", "isfinite")
 is_inf = _one("is_inf", "isinf")
 is_nan = _one("is_nan", "isnan")
-lgamma = _one("lgamma", _with_jax(special.gammaln))
-log = _one("log", "log", floating=True)
-log1p = _one("log1p", "log1p", floating=True)
+lgamma = _one("lgamma", lambda xp, x: special.gammaln(x))
+log = _one("log", floating=True)
+log1p = _one("log1p", floating=True)
 log_sigmoid = _one("log_sigmoid", _log_sigmoid)
-logical_not = _one("logical_not", "logical_not")
-negative = _one("negative", "negative")
+logical_not = _one("logical_not")
+negative = _one("negative")
 reciprocal = _one("reciprocal", lambda xp, x: 1 / x)
-reciprocal_no_nan = _one("reciprocal_no_nan", _reciprocal_or_zero)
-rint = _one("rint", "rint", floating=True)
-round = _one("round", "round")
+reciprocal_no_nan = _one(
+    "reciprocal_no_nan", lambda xp, x: _divided_or_zero(xp, xp.ones_like(x), x)
+)
+rint = _one("rint", floating=True)
+round = _one("round")
 rsqrt = _one("rsqrt", lambda xp, x: 1 / np.sqrt(x) if xp is np else jax.lax.rsqrt(x))
 sigmoid = _one("sigmoid", _sigmoid, floating=True)
-sign = _one("sign", "sign")
-sin = _one("sin", "sin", floating=True)
-sinh = _one("sinh", "sinh", floating=True)
-sqrt = _one("sqrt", "sqrt", floating=True)
-square = _one("square", "square")
-tan = _one("tan", "tan", floating=True)
-tanh = _one("tanh", "tanh", floating=True)
+sign = _one("sign")
+sin = _one("sin", floating=True)
+sinh = _one("sinh", floating=True)
+sqrt = _one("sqrt", floating=True)
+square = _one("square")
+tan = _one("tan", floating=True)
+tanh = _one("tanh", floating=True)
 
-add = _two("add", "add")
+add = _two("add")
 divide = _two("divide", _divided)
 divide_no_nan = _two("divide_no_nan", _divided_or_zero)
-equal = _two("equal", "equal")
+equal = _two("equal")
 floordiv = _two("floordiv", "floor_divide")
 floormod = _two("floormod", "mod")
-greater = _two("greater", "greater")
-greater_equal = _two("greater_equal", "greater_equal")
-less = _two("less", "less")
-less_equal = _two("less_equal", "less_equal")
-logical_and = _two("logical_and", "logical_and")
-logical_or = _two("logical_or", "logical_or")
-logical_xor = _two("logical_xor", "logical_xor")
-maximum = _two("maximum", "maximum")
-minimum = _two("minimum", "minimum")
-mod = _two("mod", "mod")
-multiply = _two("multiply", "multiply")
+greater = _two("greater")
+greater_equal = _two("greater_equal")
+less = _two("less")
+less_equal = _two("less_equal")
+logical_and = _two("logical_and")
+logical_or = _two("logical_or")
+logical_xor = _two("logical_xor")
+maximum = _two("maximum")
+minimum = _two("minimum")
+mod = _two("mod")
+multiply = _two("multiply")
 multiply_no_nan = _two("multiply_no_nan", _multiplied_or_zero)
-not_equal = _two("not_equal", "not_equal")
+not_equal = _two("not_equal")
 pow = _two("pow", "power")
 realdiv = _two("realdiv", _divided)
-squared_difference = _two("squared_difference", lambda xp, pair: xp.square(pair[0] - pair[1]))
-subtract = _two("subtract", "subtract")
+squared_difference = _two("squared_difference", lambda xp, x, y: xp.square(x - y))
+subtract = _two("subtract")
 truediv = _two("truediv", _divided)
 truncatediv = _two("truncatediv", _truncated)
 truncatemod = _two("truncatemod", "fmod")
@@ -240,7 +233,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Any:
     """
     xp, x = array(x)
     wanted = numpy_dtype(dtype, xp)
-    check_fits(x, dtype, wanted)
+    _check_fits(x, dtype, wanted)
     if x.dtype.kind == "c" and wanted.kind != "c":
         x = x.real
     return x.astype(wanted)
@@ -255,13 +248,43 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Any:
     """
     xp, value = array(value)
     wanted = numpy_dtype(dtype, xp)
-    check_fits(value, dtype, wanted, negative=wanted.kind == "u")
+    _check_fits(value, dtype, wanted, negative=wanted.kind == "u")
     into, out_of = as_dtype(wanted), as_dtype(value.dtype)
     low, high = builtins.max(into.min, out_of.min), builtins.min(into.max, out_of.max)
     if out_of.is_floating and into.is_integer:  # the limits may be no numbers of this precision
         low, high = (np.asarray(limit, value.dtype) for limit in (low, high))
         high = np.nextafter(high, low) if int(high) > into.max else high
     return xp.clip(value, low, high).astype(wanted)
+
+
+def _check_fits(x: Any, dtype: Any, held: Any, *, negative: bool = False) -> None:
+    """Refuse known numbers that do not fit in the 32 bits that JAX has instead of 64.
+
+    Args:
+        x: What is cast.
+        dtype: The type that is asked for.
+        held: The one that there is.
+        negative: Whether negative numbers may pass, since they become 0.
+
+    Raises:
+        UsageError: If one does not fit.
+    """
+    asked = as_dtype(dtype).dtype
+    narrowed = asked != held and asked.kind in "iu" and not np.can_cast(x.dtype, held)
+    if not narrowed or isinstance(x, Tracer):
+        return
+    with jax.ensure_compile_time_eval():  # the number is known, also while code is compiled
+        real = jnp.real(x)
+        finite, limits = jnp.isfinite(real), np.iinfo(held)
+        least = float(jnp.min(real, initial=0, where=finite))
+        most = float(jnp.max(real, initial=0, where=finite))
+    if (least < limits.min and not negative) or most > limits.max:
+        raise UsageError(
+            "A cast gives integers that JAX can hold. Received: "
+            f"{most if most > limits.max else least} as {asked}. JAX computes in 32 bits unless "
+            "told otherwise, in which it would become another number. Call "
+            '`jax.config.update("jax_enable_x64", True)` at the top of the program.'
+        )
 
 
 @array_function
