@@ -7,7 +7,7 @@ from typing import Any, final
 
 import keras
 
-from replicax.tf._calls import mapped, named
+from replicax.tf._calls import named
 from replicax.tf._dtypes import DType
 
 
@@ -31,26 +31,23 @@ class ArrayFunction(keras.Operation):
 
     def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
         """Note the call in the model, with arguments that can be saved."""
-        return super().symbolic_call(*mapped(_plain, args), **mapped(_plain, kwargs))
+        plain: Any = keras.tree.map_structure(_plain, (args, kwargs))
+        return super().symbolic_call(*plain[0], **plain[1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of what the function gives."""
-        tensors: list[Any] = []
-        mapped(tensors.append, (args, kwargs))
+        leaves = keras.tree.flatten((args, kwargs))
         # Dense ones: Keras says "sparse" of what is multiplied by a number.
         tensors = [
-            keras.KerasTensor(one.shape, one.dtype)
-            for one in tensors
-            if isinstance(one, keras.KerasTensor)
+            keras.KerasTensor(leaf.shape, leaf.dtype)
+            for leaf in leaves
+            if isinstance(leaf, keras.KerasTensor)
         ]
 
         def call(*values: Any) -> Any:
             rest = iter(values)
-
-            def filled(part: Any) -> Any:
-                return next(rest) if isinstance(part, keras.KerasTensor) else part
-
-            own, named_ = mapped(filled, (args, kwargs))
+            filled = [next(rest) if isinstance(x, keras.KerasTensor) else x for x in leaves]
+            own, named_ = keras.tree.pack_sequence_as((args, kwargs), filled)
             return self.call(*own, **named_)
 
         # Of the tensors alone: Keras would take the numbers of a shape for values of compiled code.
