@@ -6,6 +6,7 @@ What depends on values for its shape works outside compiled code only, and says 
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -68,12 +69,14 @@ def gather(
 def _gather(xp: Any, params: Any, indices: Any, axis: int, batch: int) -> Any:
     if not batch:
         return xp.take(params, indices, axis=axis)
+    of_one = functools.partial(_gather, xp, axis=axis - 1, batch=batch - 1)
+    return _of_each(xp, of_one, params, indices)
+
+
+def _of_each(xp: Any, pick: Callable[[Any, Any], Any], params: Any, indices: Any) -> Any:
     if xp is np:
-        pairs = zip(params, indices, strict=True)
-        return np.stack([_gather(xp, own, places, axis - 1, batch - 1) for own, places in pairs])
-    return jax.vmap(lambda own, places: _gather(xp, own, places, axis - 1, batch - 1))(
-        params, indices
-    )
+        return np.stack([pick(*pair) for pair in zip(params, indices, strict=True)])
+    return jax.vmap(pick)(params, indices)
 
 
 @array_function
@@ -92,10 +95,8 @@ def gather_nd(
     xp, (params, indices) = apart(params, indices)
     if not batch_dims:
         return params[_places(xp, indices)]
-    if xp is np:
-        pairs = zip(params, indices, strict=True)
-        return np.stack([gather_nd(own, places, batch_dims - 1) for own, places in pairs])
-    return jax.vmap(lambda own, places: gather_nd(own, places, batch_dims - 1))(params, indices)
+    of_one = functools.partial(gather_nd, batch_dims=batch_dims - 1)
+    return _of_each(xp, of_one, params, indices)
 
 
 def _places(xp: Any, indices: Any) -> tuple[Any, ...]:
