@@ -136,6 +136,7 @@ LIBRARIES = {
     },
     "keras": {*KERAS, *TOOLS, "callbacks", "layers", "testing", "tf"},
     "libcst": {"_tools.migrate"},
+    "malt": {"tf._autograph"},
     "keras.src": {"_keras._compat"},
     "jax._src": set(),
     "grain": {"data", "_tools.compare", "testing"},

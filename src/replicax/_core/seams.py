@@ -1,13 +1,15 @@
-"""When the seams in Keras are put in: once, as soon as Keras and something of ours meet.
+"""When the seams in Keras are put in, and what becomes of functions that are traced.
 
-The package that holds them imports Keras. What is below it, or works without Keras, calls
-`put_in_if_keras_is_there`, which was handed the way to them.
+Seams are put in once, as soon as Keras and something of ours meet. The package that holds them
+imports Keras. What is below it, or works without Keras, calls `put_in_if_keras_is_there`, which was
+handed the way to them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 _pending: list[Callable[[], None]] = []
 
@@ -25,3 +27,28 @@ def put_in_if_keras_is_there() -> None:
     """Put those seams in that are not, if Keras was imported."""
     while _pending and "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
         _pending.pop(0)()
+
+
+# Calls a function that is traced, in a program that speaks TensorFlow.
+call_converted: Callable[..., Any] | None = None
+# Why the code of a function of the user's was not converted.
+unconverted: dict[Any, str] = {}
+
+
+def call_traced(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    autograph: bool | None = None,
+) -> Any:
+    """Call a function that is traced: with its control flow converted, if we speak TensorFlow.
+
+    Args:
+        fn: The function.
+        args: Its arguments.
+        kwargs: The same, by name.
+        autograph: Whether it is converted; None does as the function around it says.
+    """
+    if call_converted is None or not speaks_tensorflow:
+        return fn(*args, **kwargs)
+    return call_converted(fn, args, kwargs, autograph)

@@ -15,6 +15,7 @@ import jax
 import keras
 import numpy as np
 
+from replicax._core import seams
 from replicax._core.errors import UsageError
 from replicax._fit.pace_shown import paced
 from replicax._fit.worker_batches import promised
@@ -243,7 +244,7 @@ def _stateless_step(model: Any, kind: str) -> Callable[[Any], Any]:
         if kind != "predict":
             groups.append(model.metrics_variables)
         state = tuple([_compat.read(variable) for variable in group] for group in groups)
-        result, new = getattr(model, f"{kind}_step")(state, batch)
+        result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
         news = (state[0], new) if kind == "predict" else new
         for variables, before, after in zip(groups, state, news, strict=True):
             for variable, old, value in zip(variables, before, after, strict=True):

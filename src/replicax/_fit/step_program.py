@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from replicax._core import seams
 from replicax._core.central import CentralProgram
 from replicax._core.compiling import compiled
 from replicax._keras.repeated import gathered, repeated
@@ -27,7 +28,7 @@ def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]
     Returns:
         What the step says, and the new state.
     """
-    result, new = getattr(model, f"{kind}_step")(state, batch)
+    result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
     return result, ((state[0], new) if kind == "predict" else new)
 
 

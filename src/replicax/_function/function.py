@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._core import seams
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
 from replicax._core.events import Step, begin_step, dispatched, tell
@@ -45,17 +46,18 @@ def function(
     The function is traced once per signature: shapes and types of arrays, and the values of
     everything else (numbers, strings, flags). Around `strategy.run` it makes one program of the
     whole step. `next(iterator)` in it takes a new element for each call. A function that loops over
-    a data set or a long `tf.range` runs as plain Python instead; what it calls stays compiled.
+    a data set runs as plain Python instead; what it calls stays compiled.
 
-    **Differs from TF:** there is no AutoGraph: `if` and `while` on arrays are errors that name
-    `tf.cond` and `tf.while_loop`. It is always compiled by XLA. A model and an optimizer may be
-    unbuilt at the first call.
+    **Differs from TF:** Python's `if`, `while` and `for` on arrays are converted if the program
+    imports `replicax.tf`, with fixed shapes. It is always compiled by XLA. A model and an optimizer
+    may be unbuilt at the first call.
 
     Args:
         func: The function to compile.
         input_signature: The shapes and types of its arguments; others are refused.
-        autograph: Ignored, as are the arguments that are not listed here.
-        jit_compile: Ignored: see `run_functions_eagerly` for running it as plain Python.
+        autograph: Whether control flow is converted.
+        jit_compile: Ignored, as are the arguments that are not listed here: see
+            `run_functions_eagerly` for running it as plain Python.
         reduce_retracing: Ignored: each shape is a program of its own.
 
     Returns:
@@ -78,8 +80,8 @@ def function(
         (20, 50, 5)
     """
     if func is None:
-        return lambda func: StatefulFunction(func, input_signature)
-    return StatefulFunction(func, input_signature)
+        return lambda func: StatefulFunction(func, input_signature, autograph)
+    return StatefulFunction(func, input_signature, autograph)
 
 
 @final
@@ -89,11 +91,20 @@ class StatefulFunction:
     Args:
         fn: The function.
         input_signature: What its arguments look like.
+        autograph: Whether Python's control flow in it is converted.
     """
 
-    def __init__(self, fn: Callable[..., Any], input_signature: Any = None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], input_signature: Any = None, autograph: bool = True
+    ) -> None:
         functools.update_wrapper(self, fn)
-        self._fn = fn
+        self._fn, self._autograph = fn, autograph
+
+        @functools.wraps(fn)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return seams.call_traced(fn, args, kwargs, autograph)
+
+        self._traced = traced
         self.name = getattr(fn, "__qualname__", "a function")
         self.inputs = InputSignature.of(fn, input_signature)
         self._specs = input_signature
@@ -107,7 +118,7 @@ class StatefulFunction:
         return self if instance is None else BoundFunction(self, instance)
 
     def __reduce__(self) -> Any:
-        return StatefulFunction, (self._fn, self._specs)
+        return StatefulFunction, (self._fn, self._specs, self._autograph)
 
     @property
     def num_traces(self) -> int:
@@ -201,7 +212,7 @@ class StatefulFunction:
         traces = self._traces.of(instance)
         if functions_run_eagerly() or traces.is_host_loop:
             return False
-        fn = self._fn if instance is None else functools.partial(self._fn, instance)
+        fn = _method(self._traced, instance)
         args, kwargs = blanks_for((args, kwargs))
         if self.inputs is not None:
             args, kwargs = self.inputs.bound(args, kwargs)
@@ -214,17 +225,17 @@ class StatefulFunction:
 
     def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Call the function, as a method if there is an instance."""
-        fn = self._fn if instance is None else functools.partial(self._fn, instance)
         if self.inputs is not None:
             args, kwargs = self.inputs.bound(args, kwargs)
+        traced = _method(self._traced, instance)
         if _compat.get_stateless_scope() is not None:
-            return fn(*args, **kwargs)  # inlined into the function around it
-        traces = self._traces.of(instance)
+            return traced(*args, **kwargs)  # inlined into the function around it
+        traces, fn = self._traces.of(instance), _method(self._fn, instance)
         if functions_run_eagerly():
             return fn(*args, **kwargs)
         if not traces.is_host_loop:
             try:
-                program, arrays, given = traces.program(self._fn, fn, args, kwargs)
+                program, arrays, given = traces.program(self._fn, traced, args, kwargs)
                 result = self._run(program, arrays)
                 tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
                 return result
@@ -248,6 +259,10 @@ class StatefulFunction:
         if program.is_common:
             dispatched(token.is_ready)
         return result
+
+
+def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+    return fn if instance is None else functools.partial(fn, instance)
 
 
 @final

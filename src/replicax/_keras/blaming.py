@@ -6,14 +6,39 @@ import linecache
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Any
+
+from replicax._core import seams
 
 _LIBRARIES = {"jax", "jaxlib", "keras", "numpy", "replicax"}
 
 
 def user_line(error: BaseException) -> str:
     """The innermost line of the user's that an error passed, in words."""
-    for frame, number in reversed(list(traceback.walk_tb(error.__traceback__))):
+    return _line_of(reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def current_line() -> str:
+    """The line of the user's that is carried out now, in words."""
+    return _line_of(traceback.walk_stack(None))
+
+
+def why_not_converted(error: BaseException) -> str:
+    """Why Python's control flow in the user's innermost function is Python's, in words."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code in seams.unconverted:
+            name, why = frame.f_code.co_name, seams.unconverted[frame.f_code]
+            return f"the `if` and `while` of `{name}` are Python's: it was not converted ({why})"
+        if not _is_library(frame):
+            break
+    if seams.speaks_tensorflow:
+        return "Python wanted one here, where nothing is converted"
+    return "Python's `if` and `while` are converted for programs that import `replicax.tf` only"
+
+
+def _line_of(places: Iterable[tuple[Any, int]]) -> str:
+    for frame, number in places:
         if not _is_library(frame):
             file = frame.f_code.co_filename
             line = linecache.getline(file, number).strip()

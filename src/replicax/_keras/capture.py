@@ -21,7 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
-from replicax._keras.blaming import root_of, user_line
+from replicax._keras.blaming import root_of, user_line, why_not_converted
 
 MAX_TRACES = 6
 _ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
@@ -31,6 +31,8 @@ _NEEDS_A_NUMBER = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
+# What JAX says of the gradient of a loop without a known end.
+_NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 
 
 class TraceAgain(Exception):
@@ -270,8 +272,16 @@ def explain(error: Exception) -> Exception:
         return LeakedTracer(
             "Compiled code cannot look at the value of an array. Received: "
             f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
-            "are numbers, and Python's `if` and `while` are not converted (no AutoGraph). Instead "
+            f"are numbers, and {why_not_converted(error)}. Instead "
             "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
             "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
+        )
+    if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
+        return UsageError(
+            "Gradients flow through a loop whose number of rounds has a known limit. Received: "
+            f"{user_line(error)}, gradients of a `while`, or of a `for` up to an array. XLA lays "
+            "out memory for all rounds before it knows how many there are. Write in the loop "
+            "`tf.autograph.experimental.set_loop_options(maximum_iterations=n)`, or pass "
+            "`maximum_iterations` to `tf.while_loop`."
         )
     return error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from replicax._core import seams
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._keras import _compat
@@ -29,4 +30,4 @@ def call_inlined(
 ) -> Any:
     """Call `fn` as the one replica that a worker is."""
     with entered(Frame(strategy, ReplicaContext(strategy, SyncGroup(1, combine)))):
-        return fn(*args, **kwargs)
+        return seams.call_traced(fn, args, kwargs)

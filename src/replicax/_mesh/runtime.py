@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from replicax._control import Offer, current
 from replicax._control.agreement import agree
+from replicax._core import seams
 from replicax._core.compiling import prepare
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
@@ -142,7 +143,7 @@ class Runtime:
             args, kwargs = signature.rebuild(leaves)
             context = ReplicaContext(strategy, group)
             with entered(Frame(strategy, context, sum_gradients=self._sum_gradients)):
-                return fn(*args, **kwargs)
+                return seams.call_traced(fn, args, kwargs)
 
         on_devices = self.store.is_resident or self.store.home is not None
         traced = _compat.get_stateless_scope() is not None

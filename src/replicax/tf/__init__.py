@@ -15,6 +15,9 @@ from replicax._core import seams
 from replicax.tf import _namespace
 
 seams.speaks_tensorflow = True
+seams.call_converted = lambda *call: importlib.import_module(f"{__name__}._autograph.calling").call(
+    *call
+)
 seams.provide(lambda: importlib.import_module("replicax.tf._seams").install())
 _namespace.make_all()
 _find, _names = _namespace.lookup("tf")

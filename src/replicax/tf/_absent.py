@@ -42,9 +42,7 @@ ABSENT = {
     "tf.audio": "Read WAV files with Python's `wave` or soundfile in `Dataset.map`.",
     "tf.autodiff": "Use `jax.jvp` for forward mode; `tf.GradientTape` for gradients.",
     "tf.autodiff.ForwardAccumulator": "Use `jax.jvp(function, primals, tangents)`.",
-    "tf.autograph": "AutoGraph is not needed: write `tf.cond`, `tf.while_loop`, or a plain loop.",
-    "tf.autograph.to_code": "Nothing is converted: use tf.cond and tf.while_loop.",
-    "tf.autograph.to_graph": "Nothing is converted: use tf.cond and tf.while_loop.",
+    "tf.autograph": "`tf.function` converts control flow; `do_not_convert` and `to_code` are here.",
     "tf.batch_to_space": "Use `tf.reshape` and `tf.transpose`.",
     "tf.bitcast": "Use `jax.lax.bitcast_convert_type`.",
     "tf.bitwise": "Use `jax.numpy.bitwise_and` and its sisters, or the operators &, |, ^, ~.",
@@ -231,8 +229,7 @@ CHANGES = {
     "in `strategy.run` each replica's, and moving ones are averaged.",
     "keras.layers.Dropout": "Under `fit` one mask over the global batch; in `strategy.run` a mask "
     "for each replica.",
-    "tf.GradientTape": "In compiled code the forward pass is computed once; Python's `if` on a "
-    "value in it has to be `tf.cond`.",
+    "tf.GradientTape": "In compiled code the forward pass is computed once.",
     "tf.Variable": "It is a `keras.Variable`: `value` is an attribute; an integer has 32 bits; a "
     "write that differs between replicas needs an aggregation.",
     "tf.config.experimental.set_memory_growth": "Holds for all GPUs of the process; before JAX is "
@@ -276,9 +273,8 @@ CHANGES = {
     "staleness is measured and can be bounded.",
     "tf.distribute.experimental.TPUStrategy": "The program runs on the TPU's hosts, all of them.",
     "tf.float64": "Computed in 32 bits unless `jax_enable_x64` is set.",
-    "tf.function": "Traced once for each shape and compiled by XLA; no AutoGraph: `if` and `while` "
-    "on values have to be `tf.cond` and `tf.while_loop`; a loop over a data set runs as plain "
-    "Python.",
+    "tf.function": "Traced once for each shape and compiled by XLA; a loop over a data set runs as "
+    "plain Python.",
     "tf.int64": "Computed in 32 bits unless `jax_enable_x64` is set; a value that does not fit is "
     "an error.",
     "tf.io.VarLenFeature": "No sparse tensors: rows are filled up.",

@@ -7,6 +7,8 @@ import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
+import keras
+
 from replicax._core import seams
 from replicax._core.compiling import prepare
 from replicax._core.table_gradients import with_rows
@@ -18,12 +20,31 @@ from replicax.tf._keras2 import around, uncalled
 def install() -> None:
     """Put them in; it is called once."""
     uncalled.install()
+    for name in ("__call__", "stateless_call"):  # both call `call`
+        around(keras.layers.Layer, name, _with_its_call_converted)
     for kind in ("train", "test", "predict"):
         around(
             _compat.JAXTrainer,
             f"make_{kind}_function",
             functools.partial(_of_the_default_strategy, kind=kind),
         )
+
+
+def _with_its_call_converted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer, whose own `call` is a function that is traced, where it is."""
+
+    @functools.wraps(original)
+    def call_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own, attributes = self.call, vars(self)
+        if "call" in attributes or own.__module__.startswith("keras."):
+            return original(self, *args, **kwargs)
+        attributes["call"] = functools.wraps(own)(lambda *a, **k: seams.call_traced(own, a, k))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            del attributes["call"]
+
+    return call_layer
 
 
 def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
@@ -34,23 +55,29 @@ def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callabl
         if _compat.strategy_of(self) is not None or not seams.speaks_tensorflow:
             return original(self, force)
         prepare(default_device().platform)
-        with _tables_by_rows(self) if kind == "train" else contextlib.nullcontext():
+        with _traced_by_us(self, kind):
             return original(self, force)
 
     return make
 
 
 @contextlib.contextmanager
-def _tables_by_rows(model: Any) -> Generator[None, None, None]:
-    """Let what Keras compiles keep the gradients of tables as rows, as our own steps do."""
-    attributes = vars(model)
-    own = attributes.get("train_step")
+def _traced_by_us(model: Any, kind: str) -> Generator[None, None, None]:
+    """Let what Keras compiles be as our own steps: control flow converted, tables by rows."""
+    attributes, name = vars(model), f"{kind}_step"
+    own, step = attributes.get(name), getattr(model, name)
+
+    @functools.wraps(step)
+    def traced(*args: Any) -> Any:
+        return seams.call_traced(step, args, {})
+
     if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
         platform = default_device().platform
-        attributes["train_step"] = with_rows(model.train_step, None, platform=platform)
+        by_rows = kind == "train"
+        attributes[name] = with_rows(traced, None, platform=platform) if by_rows else traced
     try:
         yield
     finally:
-        attributes.pop("train_step", None)
+        attributes.pop(name, None)
         if own is not None:
-            attributes["train_step"] = own
+            attributes[name] = own

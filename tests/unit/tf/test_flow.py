@@ -326,20 +326,24 @@ def test_optionals_of_the_input_tutorial(mirrored):
     assert int(train_fn(iter(mirrored.experimental_distribute_dataset(dataset)))) == 45
 
 
-def test_a_short_range_is_written_out_and_a_long_one_runs_as_python(caplog):
+def test_a_short_range_is_written_out_and_a_long_one_is_a_loop_of_the_program(caplog, mirrored):
     def power(x, rounds):
         for _ in tf.range(rounds):
             x = x * 2
         return x
 
-    short, long = tf.function(lambda x: power(x, 3)), tf.function(lambda x: power(x, 17))
+    as_it_is = tf.function(power, autograph=False)
     with caplog.at_level(logging.INFO, "replicax"):
-        assert float(short(jnp.float32(1))) == 8.0
+        assert float(tf.function(power)(jnp.float32(1), 3)) == 8.0
+        assert float(tf.function(power)(jnp.float32(1), 17)) == 2.0**17
+        assert float(as_it_is(jnp.float32(1), 3)) == 8.0
         assert not caplog.records
-        assert float(long(jnp.float32(1))) == 2.0**17
+        assert float(as_it_is(jnp.float32(1), 17)) == 2.0**17
     assert "loops over a `tf.range` of 17" in caplog.text
+    found = mirrored.run(power, args=(jnp.float32(1), 17))
+    assert [float(one) for one in local(mirrored, found)] == [2.0**17] * 2
     with pytest.raises(rx.errors.UsageError, match="one program, and data comes"):
-        rx.get_strategy().run(lambda x: power(x, 17), args=(jnp.float32(1),))
+        mirrored.run(lambda x: as_it_is(x, 17), args=(jnp.float32(1),))
 
 
 def test_a_range_of_traced_size_is_no_array():

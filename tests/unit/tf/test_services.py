@@ -86,7 +86,7 @@ def test_arrays_of_other_libraries():
     assert tf.experimental.dlpack.to_dlpack(jnp.ones(1)) is not None
 
 
-def test_autograph_converts_nothing():
+def test_autograph_leaves_alone_what_has_no_source():
     assert tf.autograph.experimental.do_not_convert(print) is print
     assert tf.autograph.experimental.do_not_convert()(print) is print
     tf.autograph.set_verbosity(3)

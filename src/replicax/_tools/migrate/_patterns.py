@@ -64,7 +64,7 @@ def checks(tree: ast.Module, names: Names) -> list[Check]:
     found = [check for node in ast.walk(tree) for check in _of_node(node, names)]
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and _is_compiled(function, names):
-            found += _of_compiled(function, names)
+            found += _of_compiled(function)
     return sorted(set(found), key=lambda check: (check.line, check.text))
 
 
@@ -91,23 +91,10 @@ def _is_compiled(function: ast.FunctionDef, names: Names) -> bool:
     return any(names.name_of(one) == "tf.function" for one in called)
 
 
-def _of_compiled(function: ast.FunctionDef, names: Names) -> Iterator[Check]:
-    """What AutoGraph would have seen to, or what has no value while a function is traced."""
-    traced = _values(function)
+def _of_compiled(function: ast.FunctionDef) -> Iterator[Check]:
+    """What has no value while a function is traced."""
     for node in ast.walk(function):
-        if isinstance(node, ast.If | ast.While) and _asks_a_value(node.test, traced, names):
-            word, instead = ("if", "cond") if isinstance(node, ast.If) else ("while", "while_loop")
-            yield Check(
-                node.lineno,
-                f"`{word}` in a `tf.function`: if its condition is an array, use `tf.{instead}`.",
-            )
-        elif isinstance(node, ast.For) and _calls(node.iter, "tf.range", names):
-            yield Check(
-                node.lineno,
-                "`for` over `tf.range` in a `tf.function`: a short one is unrolled; a long one, or "
-                "one up to an argument, makes the function plain Python; `tf.while_loop` does not.",
-            )
-        elif (
+        if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr == "numpy"
@@ -118,45 +105,3 @@ def _of_compiled(function: ast.FunctionDef, names: Names) -> Iterator[Check]:
                 "`.numpy()` in a `tf.function`: there is no value yet; return the array, or use "
                 "`tf.print`.",
             )
-
-
-def _values(function: ast.FunctionDef) -> set[str]:
-    """The names in a function that may be arrays: arguments, and what calls return."""
-    found: set[str] = set()
-    for node in ast.walk(function):
-        match node:
-            case ast.arg(arg=name) if name not in ("self", "training"):
-                found.add(name)
-            case ast.Assign(targets=targets, value=value) if not isinstance(value, ast.Constant):
-                found |= {
-                    name.id
-                    for target in targets
-                    for name in ast.walk(target)
-                    if isinstance(name, ast.Name)
-                }
-    return found
-
-
-def _asks_a_value(test: ast.expr, traced: set[str], names: Names) -> bool:
-    """Whether a condition may be an array: not `is None`, `isinstance` or a flag."""
-    match test:
-        case ast.Compare(ops=[ast.Is() | ast.IsNot() | ast.In() | ast.NotIn()]):
-            return False
-        case ast.Call(func=ast.Name(id="isinstance" | "hasattr" | "callable" | "len")):
-            return False
-        case ast.Attribute():  # `self.flag`, `model.losses`
-            return False
-        case ast.BoolOp(values=values):
-            return any(_asks_a_value(value, traced, names) for value in values)
-        case ast.UnaryOp(operand=operand):
-            return _asks_a_value(operand, traced, names)
-    calls = any(
-        isinstance(node, ast.Call) and (names.name_of(node.func) or "").startswith("tf.")
-        for node in ast.walk(test)
-    )
-    used = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    return calls or bool(used & traced)
-
-
-def _calls(node: ast.expr, name: str, names: Names) -> bool:
-    return isinstance(node, ast.Call) and names.name_of(node.func) == name

@@ -27,8 +27,8 @@ def range(
 ) -> Any:
     """Numbers from `start` up to `limit`, which is not among them.
 
-    **Differs from TF:** a loop over more than 16 of them, or up to an argument, makes the
-    `tf.function` around it a host loop.
+    **Differs from TF:** a loop over up to 16 of them is written out; one that takes elements of an
+    iterator makes the `tf.function` around it a host loop.
 
     Args:
         start: The first; the limit, if there is no other.
@@ -44,7 +44,7 @@ def range(
     start, limit = (0, start) if limit is None else (start, limit)
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
-        return TracedRange()
+        return TracedRange(*ends)
     if dtype is not None:
         wanted = numpy_dtype(dtype)
     else:
@@ -80,7 +80,16 @@ class Range(np.ndarray):
 
 @final
 class TracedRange:
-    """A range whose end is an array of compiled code: it can be looped over in a host loop."""
+    """A range whose end is an array of compiled code: it can be looped over in a host loop.
+
+    Args:
+        start: The first number.
+        limit: Where they end.
+        delta: The difference between two.
+    """
+
+    def __init__(self, start: Any, limit: Any, delta: Any) -> None:
+        self.start, self.limit, self.delta = start, limit, delta
 
     def __iter__(self) -> NoReturn:
         refuse_to_loop("loops over a `tf.range` of an argument")

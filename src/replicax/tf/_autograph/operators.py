@@ -1,0 +1,164 @@
+"""What rewritten functions call: Python's control flow where Python can decide, or JAX's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+from malt.core.converter import STANDARD_OPTIONS as STD
+from malt.impl.api import autograph_artifact
+from malt.operators.function_wrappers import FunctionScope, with_function_scope
+from malt.operators.variables import UndefinedReturnValue, ldu
+
+from replicax._core.errors import UsageError
+from replicax._core.host_calls import call_on_host
+from replicax._keras.blaming import current_line
+from replicax._keras.feeding import MAX_UNROLLED
+from replicax.tf._autograph.calling import converted_call
+from replicax.tf._autograph.staged import Undefined, branch, loop, undecided
+from replicax.tf._flow.ranges import Range, TracedRange
+
+__all__ = [
+    "STD",
+    "FunctionScope",
+    "Undefined",
+    "UndefinedReturnValue",
+    "autograph_artifact",
+    "converted_call",
+    "ldu",
+    "with_function_scope",
+]
+
+# Python goes through so many elements of an endless iterator before a `break` that it cannot
+# decide is taken for one that never comes.
+_MOST_GUARDED = 1000
+
+
+def ld(value: Any) -> Any:
+    """A variable, as it is read."""
+    return value.read() if isinstance(value, Undefined) else value
+
+
+def if_stmt(
+    cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Any, nouts: int
+) -> None:
+    """`if`."""
+    if undecided(cond):
+        branch(cond, (body, orelse), get_state, set_state, names, nouts)
+    elif cond:
+        body()
+    else:
+        orelse()
+
+
+def if_exp(cond: Any, if_true: Any, if_false: Any, text: str) -> Any:
+    """`a if cond else b`."""
+    if not undecided(cond):
+        return if_true() if cond else if_false()
+    found: list[Any] = [(Undefined(text),)]
+
+    def of(value: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: found.append((value(),))
+
+    branch(cond, (of(if_true), of(if_false)), lambda: found[-1], found.append, (text,), 1)
+    return found[-1][0]
+
+
+def while_stmt(test: Any, body: Any, get_state: Any, set_state: Any, names: Any, opts: Any) -> None:
+    """`while`: Python's as long as it can decide."""
+    while True:
+        more = test()
+        if undecided(more):
+            break
+        if not more:
+            return
+        body()
+    loop(lambda number: test(), lambda number: body(), None, get_state, set_state, names)
+
+
+def for_stmt(
+    iterated: Any, more: Any, body: Any, get_state: Any, set_state: Any, names: Any, opts: Any
+) -> None:
+    """`for`: Python's, but for long loops over numbers and rows of arrays."""
+    elements = _elements_of(iterated)
+    if elements is not None:
+        rounds, element = elements
+        test = None if more is None else lambda number: more()
+        loop(test, lambda n: body(element(n)), rounds, get_state, set_state, names)
+        return
+    guarded, go_on = 0, True if more is None else more()
+    if not undecided(go_on) and not go_on:
+        return
+    for target in iterated:
+        if undecided(go_on):
+            guarded = _one_more(guarded)
+            run, skip = (lambda target=target: body(target)), lambda: None
+            branch(go_on, (run, skip), get_state, set_state, names, len(names))
+        else:
+            body(target)
+        go_on = True if more is None else more()
+        if not undecided(go_on) and not go_on:
+            return
+
+
+def _elements_of(iterated: Any) -> tuple[Any, Callable[[Any], Any]] | None:
+    """How many elements there are, and one by its number; None for what Python goes through."""
+    if isinstance(iterated, TracedRange):
+        ends = iterated.start, iterated.limit, iterated.delta
+        dtype = jnp.result_type(*ends)
+        start, limit, delta = (jnp.asarray(end, dtype) for end in ends)
+        rounds = jnp.maximum(jnp.ceil((limit - start) / delta), 0).astype(jnp.int32)
+        return rounds, lambda number: start + number.astype(dtype) * delta
+    is_rows = isinstance(iterated, Range) or (isinstance(iterated, Tracer) and iterated.ndim > 0)
+    if not is_rows or len(iterated) <= MAX_UNROLLED:
+        return None
+    rows = jnp.asarray(iterated)
+    return len(rows), lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False)
+
+
+def _one_more(guarded: int) -> int:
+    if guarded < _MOST_GUARDED:
+        return guarded + 1
+    raise UsageError(
+        f"A loop over an iterable of Python is written out. Received: {current_line()}, more than "
+        f"{_MOST_GUARDED} elements and a `break` or `return` that depends on an array. Whether it "
+        "ends is not known while it is traced. Loop over `tf.range`, or write `while`."
+    )
+
+
+def and_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
+    """`a and b`."""
+    first = a()
+    return jnp.logical_and(_truth(first), _truth(b())) if undecided(first) else first and b()
+
+
+def or_(a: Callable[[], Any], b: Callable[[], Any]) -> Any:
+    """`a or b`."""
+    first = a()
+    return jnp.logical_or(_truth(first), _truth(b())) if undecided(first) else first or b()
+
+
+def not_(a: Any) -> Any:
+    """`not a`."""
+    return jnp.logical_not(_truth(a)) if undecided(a) else not a
+
+
+def _truth(value: Any) -> Any:
+    return jnp.asarray(getattr(value, "value", value))
+
+
+def assert_stmt(condition: Any, message: Callable[[], Any]) -> None:
+    """`assert`; in compiled code it is checked when that runs."""
+
+    def check(holds: Any) -> None:
+        if not holds:
+            text = message()
+            raise AssertionError(*([] if text is None else [text]))
+
+    if undecided(condition):
+        call_on_host(check, _truth(condition))
+    else:
+        check(condition)

@@ -1,0 +1,370 @@
+"""Branches and loops of compiled code, on the variables of a rewritten function.
+
+malt hands over a statement as functions without arguments that read and assign the user's own
+variables, and two more that get and set all of these. A branch or body is traced once to see what
+becomes of each variable, and which Keras variables it touches; then it is traced for good.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from malt.operators.variables import Undefined as _Undefined
+from malt.operators.variables import UndefinedReturnValue
+
+from replicax._core.errors import UsageError
+from replicax._core.tracing import Reader, current_reader, read_by
+from replicax._keras import _compat
+from replicax._keras.blaming import current_line
+from replicax.tf._flow.ranges import Range
+from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
+
+_PLAIN = (bool, int, float, complex, str, bytes)
+_NUMBERS = _PLAIN[:4]
+_ARRAYS = (*_NUMBERS, Tracer, jax.Array, np.ndarray, np.generic, _compat.KerasVariable)
+_TYPED = (*_ARRAYS, jax.ShapeDtypeStruct)
+
+
+class Options(threading.local):
+    """What `set_loop_options` has said in the loop that is looked at now."""
+
+    loop: dict[str, int] | None = None
+
+
+options = Options()
+
+
+def undecided(value: Any) -> bool:
+    """Whether Python cannot tell if a value is true: it is computed in the program."""
+    value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
+    try:
+        return isinstance(value, Tracer) and bool(value) is None
+    except jax.errors.ConcretizationTypeError:
+        return True
+
+
+@final
+class Undefined(_Undefined):
+    """A variable without a value: never assigned, or in one branch only."""
+
+    __slots__ = ("where",)
+
+    def __init__(self, symbol_name: str, where: str | None = None) -> None:
+        super().__init__(symbol_name)
+        self.where = where
+
+    def read(self) -> NoReturn:
+        if self.where is None:
+            super().read()
+        raise UsageError(
+            f"A variable of compiled code has a value on every path. Received: '{self.symbol_name}'"
+            f" {current_line()}; the `if` {self.where} assigns it in one branch only. Which one is "
+            "taken is not known before it runs. Assign it before the `if`, or in both branches."
+        )
+
+
+class _Same(NamedTuple):
+    """A leaf that stays outside the program: it is the same on all paths."""
+
+    value: Any
+
+
+class _Plan(NamedTuple):
+    """What a variable becomes: its structure, and for each leaf an array's type, or `_Same`."""
+
+    tree: Any
+    leaves: list[Any]
+
+
+def _is_absent(value: Any) -> bool:
+    return isinstance(value, _Undefined | UndefinedReturnValue)
+
+
+def _flat(value: Any) -> tuple[list[Any], Any]:
+    value = value.numpy() if isinstance(value, Range) else value
+    return jax.tree.flatten(value, is_leaf=lambda leaf: leaf is None or _is_absent(leaf))
+
+
+def _arrays_in(state: Any) -> list[Any]:
+    return [leaf for leaf in _flat(state)[0] if isinstance(leaf, _ARRAYS)]
+
+
+def _type_of(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    array = leaf if isinstance(leaf, Tracer) else arrays_of(leaf)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=array.weak_type)
+
+
+def _as_array(value: Any) -> _Plan:
+    """A variable whose numbers are all arrays of the program."""
+    leaves, tree = _flat(value)
+    typed = [_type_of(leaf) if isinstance(leaf, _ARRAYS) else _Same(leaf) for leaf in leaves]
+    return _Plan(tree, typed)
+
+
+def _joined(name: str, one: Any, other: Any) -> _Plan:
+    """What a variable becomes that is the one in one branch, and the other in the other."""
+    if _is_absent(one) or _is_absent(other):
+        if name.startswith("retval_"):  # malt asks whether there is one before it uses it
+            return _as_array(other if _is_absent(one) else one)
+        if one is not other:
+            told = [value.where for value in (one, other) if isinstance(value, Undefined)]
+            one = Undefined(name, next(filter(None, told), None) or current_line())
+        return _as_array(one)
+    (ones, tree), (others, second) = _flat(one), _flat(other)
+    if tree != second:
+        _refuse(name, one, other)
+    return _Plan(tree, [_joined_leaf(name, *pair) for pair in zip(ones, others, strict=True)])
+
+
+def _joined_leaf(name: str, one: Any, other: Any, where: Sequence[str] = ()) -> Any:
+    if one is other or (isinstance(one, _PLAIN) and type(one) is type(other) and one == other):
+        return _Same(one)
+    if not (isinstance(one, _TYPED) and isinstance(other, _TYPED)):
+        _refuse(name, one, other, *where)
+    a, b = _type_of(one), _type_of(other)
+    if a.shape != b.shape or (a.dtype != b.dtype and not (a.weak_type or b.weak_type)):
+        _refuse(name, one, other, *where)
+    # A Python number gives way to the type of an array.
+    likes = [jnp.zeros((), t.dtype) if not t.weak_type else t.dtype.type(0).item() for t in (a, b)]
+    weak = a.weak_type and b.weak_type
+    return jax.ShapeDtypeStruct(a.shape, jnp.result_type(*likes), weak_type=weak)
+
+
+def _carried(name: str, start: Any, plan: _Plan, after: Any) -> _Plan:
+    """A variable of a loop, from what was planned and what it is after a round."""
+    where = "before the loop", "after a round"
+    leaves, tree = _flat(after)
+    if _is_absent(start):
+        return plan if _is_absent(after) else _as_array(after)
+    if tree != plan.tree:
+        _refuse(name, start, after, *where)
+    found: list[Any] = []
+    for planned, leaf in zip(plan.leaves, leaves, strict=True):
+        is_same = isinstance(planned, _Same)
+        found.append(_joined_leaf(name, planned.value if is_same else planned, leaf, where))
+        if not is_same and found[-1].dtype != planned.dtype and not planned.weak_type:
+            _refuse(name, start, after, *where)
+    return _Plan(tree, found)
+
+
+def _refuse(
+    name: str, one: Any, other: Any, here: str = "in one branch", there: str = "in the other"
+) -> NoReturn:
+    what = "the value that is returned" if name.startswith("retval_") else f"'{name}'"
+    raise UsageError(
+        "A variable of compiled code has one structure, shape and type on all paths. Received: "
+        f"{what} {current_line()}, {_said(one)} {here} and {_said(other)} {there}. Memory is laid "
+        "out before it is known which path is taken. Give it the same shape and type on each, by "
+        "`tf.cast`, `tf.zeros` of the full shape, or a `tf.TensorArray` for what grows."
+    )
+
+
+def _said(value: Any) -> str:
+    if _is_absent(value):
+        return "nothing"
+    leaves, tree = _flat(value)
+    shown = [_named(leaf) if isinstance(leaf, _TYPED) else repr(leaf) for leaf in leaves]
+    return shown[0] if jax.tree_util.treedef_is_leaf(tree) else str(tree.unflatten(shown))
+
+
+def _named(leaf: Any) -> str:
+    about = _type_of(leaf)
+    return f"{about.dtype}{list(about.shape)}"
+
+
+def _taken(state: Sequence[Any], plans: Sequence[_Plan]) -> list[Any]:
+    """The arrays of a state that go into the program or come out of it, in the planned types."""
+    taken = []
+    for value, plan in zip(state, plans, strict=True):
+        absent = _is_absent(value)
+        leaves = [0] * len(plan.leaves) if absent else _flat(value)[0]
+        for leaf, planned in zip(leaves, plan.leaves, strict=True):
+            if not isinstance(planned, _Same):
+                new = jnp.zeros(planned.shape) if absent else arrays_of(leaf)
+                taken.append(new.astype(planned.dtype))
+    return taken
+
+
+def _rebuilt(arrays: Sequence[Any], plans: Sequence[_Plan]) -> tuple[Any, ...]:
+    """A state, of its arrays and of what stays outside the program."""
+    rest = iter(arrays)
+    leaves = [[p.value if isinstance(p, _Same) else next(rest) for p in q.leaves] for q in plans]
+    return tuple(plan.tree.unflatten(each) for plan, each in zip(plans, leaves, strict=True))
+
+
+def branch(
+    cond: Any, branches: Any, get_state: Any, set_state: Any, names: Sequence[str], count: int
+) -> None:
+    """`if` on an array: the first of two branches if it is true.
+
+    Args:
+        cond: The array.
+        branches: Functions without arguments.
+        get_state: Gives the variables that they assign.
+        set_state: Assigns these.
+        names: Their names.
+        count: How many of them, from the first, are read afterwards.
+    """
+    start = get_state()
+
+    def outcome(fn: Callable[[], Any]) -> Any:
+        set_state(start)
+        fn()
+        return get_state()[:count]
+
+    def build() -> Any:
+        touched, found = Touched(), []
+
+        def look(fn: Callable[[], Any]) -> Any:
+            found.append(outcome(fn))
+            return _arrays_in(found[-1])
+
+        for fn in branches:
+            touched.by(functools.partial(look, fn))
+        plans = list(map(_joined, names[:count], *found))
+
+        def pure(fn: Callable[[], Any]) -> Callable[[Any, Any], Any]:
+            return lambda values, others: touched.enter(
+                values, others, lambda: _taken(outcome(fn), plans)
+            )
+
+        pred = jnp.asarray(value_of(cond), bool).reshape(())
+        results, news = lax.cond(pred, *map(pure, branches), *touched.values())
+        touched.assign(news)
+        return _rebuilt(results, plans)
+
+    ended = start
+    try:
+        ended = (*in_scope(build), *start[count:])
+    finally:
+        set_state(ended)
+
+
+def loop(
+    test: Callable[[Any], Any] | None,
+    body: Callable[[Any], Any],
+    rounds: Any,
+    get_state: Any,
+    set_state: Any,
+    names: Sequence[str],
+) -> None:
+    """A loop of the program, on variables as those of `branch`.
+
+    Args:
+        test: Whether there is a next round, by its number; None if only `rounds` says so.
+        body: A round, by its number.
+        rounds: How many there are at most; an array, or None for any number.
+        get_state: Gives the variables.
+        set_state: Assigns them.
+        names: Their names.
+    """
+    start, first = get_state(), 0
+    if isinstance(rounds, int) and rounds == 0:
+        return
+    if isinstance(rounds, int) and test is None and any(v is None or _is_absent(v) for v in start):
+        # Carried out ahead of the loop, a round tells what a variable is that has no value yet.
+        body(jnp.int32(0))
+        start, first = get_state(), 1
+    around, options.loop = options.loop, {}
+    ended = start
+    try:
+        ended = in_scope(
+            lambda: _Loop(test, body, rounds, get_state, set_state).build(names, first, start)
+        )
+    finally:
+        options.loop = around
+        set_state(ended)
+
+
+@final
+class _Loop:
+    """A loop: see `loop` for the arguments."""
+
+    def __init__(self, test: Any, body: Any, rounds: Any, get_state: Any, set_state: Any) -> None:
+        self._test, self._body, self._rounds = test, body, rounds
+        self._get_state, self._set_state = get_state, set_state
+
+    def build(self, names: Sequence[str], first: int, start: Sequence[Any]) -> tuple[Any, ...]:
+        """Carry it out in the program; the variables at its end."""
+        touched, plans = Touched(), list(map(_as_array, start))
+        for _ in range(4):  # a Python number gets the type of what is added to it
+            after = self._after_a_round(touched, start, plans)
+            before, plans = plans, list(map(_carried, names, start, plans, after))
+            if plans == before:
+                break
+        values, others = touched.values()
+
+        def one_round(number: Any, carry: Any) -> Any:
+            def run() -> Any:
+                self._set_state(_rebuilt(carry[0], plans))
+                self._body(number)
+                return _taken(self._get_state(), plans)
+
+            return touched.enter(carry[1], others, run)
+
+        def more(number: Any, carry: Any) -> Any:
+            def run() -> Any:
+                self._set_state(_rebuilt(carry[0], plans))
+                return jnp.asarray(value_of(self._test(number)), bool).reshape(())
+
+            within = self._rounds is None or number < self._rounds
+            return (
+                within if self._test is None else within & touched.enter(carry[1], others, run)[0]
+            )
+
+        result, news = self._lowered(one_round, more, first, (_taken(start, plans), values))
+        touched.assign(news)
+        return _rebuilt(result, plans)
+
+    def _after_a_round(self, touched: Touched, start: Any, plans: Sequence[_Plan]) -> Any:
+        found: list[Any] = []
+
+        def look(arrays: Any, number: Any) -> Any:
+            self._set_state(_rebuilt(arrays, plans))
+            tested = [] if self._test is None else [value_of(self._test(number))]
+            self._body(number)
+            found[:] = self._get_state()
+            return tested + _arrays_in(found)
+
+        reader = current_reader()
+        with read_by(None if reader is None else _Inside(reader)):
+            touched.by(look, _taken(start, plans), jnp.int32(0))
+        return found
+
+    def _lowered(self, one_round: Any, more: Any, first: int, carry: Any) -> Any:
+        known = isinstance(self._rounds, int)
+        most = self._rounds if known else (options.loop or {}).get("maximum_iterations")
+        if most is None:
+            state = jnp.int32(first), carry
+            return lax.while_loop(
+                lambda state: more(*state), lambda s: (s[0] + 1, one_round(*s)), state
+            )[1]
+
+        def step(number: Any, carry: Any) -> Any:
+            if known and self._test is None:
+                return one_round(number, carry)
+            return lax.cond(more(number, carry), one_round, lambda _, c: c, number, carry)
+
+        return lax.fori_loop(first, int(most), step, carry)
+
+
+@final
+class _Inside:
+    """Answers in a loop of the program, where there is no element of an iterator for each round."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.loop, self.begin, self.unrolls = reader.loop, reader.begin, reader.unrolls
+
+    def take(self, iterator: Any) -> NoReturn:
+        """The function can only be a loop of Python."""
+        self.loop("takes elements of an iterator in a loop")
