@@ -115,6 +115,8 @@ def scatter_nd(
 def _scattered(xp: Any, tensor: Any, indices: Any, updates: Any, how: str) -> Any:
     places = _places(xp, indices)
     updates = updates.astype(tensor.dtype)
+    if how == "subtract":  # the passes over compiled steps know "scatter-add" only
+        how, updates = "add", -updates
     if xp is jnp:
         return getattr(tensor.at[places], how)(updates)
     found = np.array(tensor)
@@ -125,7 +127,7 @@ def _scattered(xp: Any, tensor: Any, indices: Any, updates: Any, how: str) -> An
     return found
 
 
-_OF_NUMPY = {"add": np.add, "subtract": np.subtract, "min": np.minimum, "max": np.maximum}
+_OF_NUMPY = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
 @array_function
