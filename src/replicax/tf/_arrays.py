@@ -67,8 +67,8 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 
 def size(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     """How many elements an array has, known also while code is compiled."""
-    sizes = [*shape(input)]
-    if not all(isinstance(one, int | np.integer) for one in sizes):  # of a saved program, any
+    sizes = shape(input)
+    if not isinstance(sizes, HostTensor):  # of a saved program, any
         return jnp.asarray(math.prod(sizes), numpy_dtype(out_type or int32, jnp))
     found = np.prod(sizes, dtype=np.int64)
     return HostTensor.of(found.astype(numpy_dtype(out_type or int32)))

@@ -27,7 +27,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Where functions are looked for that a saved model names.
 _HOMES = ("tf", "tf.math", "tf.linalg", "tf.nn", "tf.image")
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
-_MOST_FOLDED = 4096
+MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
 
 
@@ -57,13 +57,22 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Compute what is known while code is compiled; a long constant is left to the code."""
+    """Compute what is known while code is compiled; a long constant is left to the code.
+
+    Known integers are on the host: what Python computes of them is known, too. Of numbers that may
+    have gradients it is computed by JAX, as a tape records no other.
+    """
     with jax.ensure_compile_time_eval():
         found = function(*args, **kwargs)
-    known = [leaf for leaf in jax.tree.leaves(found) if not isinstance(leaf, Tracer)]
-    if sum(leaf.size for leaf in known if isinstance(leaf, jax.Array)) <= _MOST_FOLDED:
-        return found
-    return function(*args, **kwargs)
+    leaves, tree = jax.tree.flatten(found)
+    known = [isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) for leaf in leaves]
+    pairs = [*zip(leaves, known, strict=True)]
+    if sum(leaf.size for leaf, is_known in pairs if is_known) > MOST_FOLDED:
+        return function(*args, **kwargs)
+    counts = [is_known and leaf.dtype.kind in "biu" for leaf, is_known in pairs]
+    return tree.unflatten(
+        [np.asarray(leaf) if c else leaf for leaf, c in zip(leaves, counts, strict=True)]
+    )
 
 
 def _has_open_shapes(values: Any) -> bool:
@@ -119,8 +128,8 @@ def numpy_or_jax(*arguments: Any) -> Any:
     """Which of `numpy` and `jax.numpy` computes a function of these arguments.
 
     NumPy, if there are arrays among them and all are NumPy's, or if there is text: then nothing
-    goes to a device. Python's numbers do not count; of them alone, NumPy computes in a function
-    of a pipeline, JAX elsewhere.
+    goes to a device. Python's numbers and known integers of compiled code do not count; of them
+    alone, NumPy computes in a function of a pipeline, JAX elsewhere.
     """
     kinds: set[bool] = set()
     _note_kinds(arguments, kinds)
@@ -132,9 +141,16 @@ def _note_kinds(values: Any, kinds: set[bool]) -> None:
         if isinstance(value, list | tuple):
             _note_kinds(value, kinds)
         elif isinstance(value, np.ndarray | np.generic | str | bytes):
-            kinds.add(True)
+            if not is_known_integer(value):
+                kinds.add(True)
         elif value is not None and not isinstance(value, int | float | complex):
             kinds.add(False)
+
+
+def is_known_integer(value: Any) -> bool:
+    """Whether this is a constant of code that is being compiled, as `_folded` makes it."""
+    fits = isinstance(value, HostTensor) and value.dtype.kind in "biu" and value.dtype.itemsize <= 4
+    return fits and is_compiling()
 
 
 def arrays(*values: Any, mask: Any = None) -> tuple[Any, list[Any]]:

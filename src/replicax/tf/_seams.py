@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Generator
 from typing import Any
 
+import jax
 import keras
 
 from replicax._core import seams
@@ -39,12 +40,23 @@ def _with_its_call_converted(original: Callable[..., Any]) -> Callable[..., Any]
         if "call" in attributes or own.__module__.startswith("keras."):
             return original(self, *args, **kwargs)
         attributes["call"] = functools.wraps(own)(lambda *a, **k: seams.call_traced(own, a, k))
+        build = attributes.get("build")
+        if build is not None and not self.built:
+            attributes["build"] = functools.wraps(build)(functools.partial(_built_at_once, build))
         try:
             return original(self, *args, **kwargs)
         finally:
             del attributes["call"]
+            if build is not None:
+                attributes["build"] = build
 
     return call_layer
+
+
+def _built_at_once(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Build a layer outside the code that is compiled, so that its values are known."""
+    with _compat.outside_scopes(), jax.core.eval_context():
+        return build(*args, **kwargs)
 
 
 def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callable[..., Any]:

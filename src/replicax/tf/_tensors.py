@@ -12,13 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.dtypes import canonicalize_dtype
 
 from replicax._core.errors import UsageError
+from replicax._core.host_calls import is_compiling
 from replicax.data import ArraySpec
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.data._shape import TensorShape as TensorShape
 from replicax.tf._calls import (
+    MOST_FOLDED,
     array,
     array_function,
     fitting,
@@ -131,7 +134,9 @@ def _as_tensor(value: Any, dtype: Any) -> Any:
         return HostTensor.of(held)
     if is_inside():
         return HostTensor.of(held)
-    # With a value at once, also where code is being compiled.
+    if is_compiling() and held.dtype.kind in "biu" and held.size <= MOST_FOLDED:
+        # What Python computes of it is known, too.
+        return HostTensor.of(np.array(fitting(held), canonicalize_dtype(held.dtype)))
     with jax.ensure_compile_time_eval():
         return jnp.array(fitting(held))  # never the memory of an array that may change
 

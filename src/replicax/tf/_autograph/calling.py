@@ -197,7 +197,7 @@ def _cast(kind: type) -> Callable[..., Any]:
 
 
 def _range(*args: Any) -> Any:
-    from replicax.tf._control_flow import range as range_of_arrays
+    from replicax.tf._flow.ranges import range as range_of_arrays
 
     ends = [getattr(end, "value", end) for end in args]
     traced = any(isinstance(end, Tracer) for end in ends)
