@@ -30,13 +30,6 @@ from replicax.tf._calls import (
 from replicax.tf._dtypes import bool as bool_
 from replicax.tf._dtypes import float32, int32
 
-__all__ = [
-    "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat", "expand_dims",
-    "eye", "fill", "linspace", "meshgrid", "one_hot", "ones", "ones_like", "pad", "rank", "repeat",
-    "reshape", "reverse", "roll", "sequence_mask", "shape", "shape_n", "size", "split", "squeeze",
-    "stack", "tile", "transpose", "unstack", "zeros", "zeros_like",
-]  # fmt: skip
-
 
 def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     """The shape of an array, known also while code is compiled.

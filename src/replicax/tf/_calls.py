@@ -56,6 +56,13 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def published(function: Callable[..., Any], name: str, text: str) -> Any:
+    """Give a function that a factory made its own name and docstring."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = text
+    return function
+
+
 def _folded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Compute what is known while code is compiled; a long constant is left to the code.
 
@@ -323,12 +330,3 @@ def concrete(value: Any, what: str) -> np.ndarray:
             "`dataset.map` for example, or keep the shape and mask with `tf.where(mask, x, y)`."
         )
     return np.asarray(array(value)[1])
-
-
-def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
-    """A function of each part of lists, tuples and dicts, as the arguments of a call are."""
-    if isinstance(nest, dict):
-        return {key: mapped(function, part) for key, part in nest.items()}
-    if type(nest) in (list, tuple):
-        return type(nest)(mapped(function, part) for part in nest)
-    return function(nest)

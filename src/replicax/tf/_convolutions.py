@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from replicax._core.errors import UsageError
-from replicax.tf._calls import array_function, static_shape
+from replicax.tf._calls import array_function, published, static_shape
 
 # The axes of space, by their number.
 _SPACE = {1: "W", 2: "HW", 3: "DHW"}
@@ -71,12 +71,6 @@ def _convolved(
     )
 
 
-def _published(function: Callable[..., Any], name: str, text: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = text
-    return array_function(function)
-
-
 @array_function
 def conv1d(
     input: Any,
@@ -103,7 +97,7 @@ def _convolution(name: str, space: int, layout: str, text: str) -> Callable[...,
     ) -> Any:
         return _convolved(space, input, filters, strides, padding, data_format, dilations)
 
-    return _published(function, name, text)
+    return array_function(published(function, name, text))
 
 
 conv2d = _convolution(
@@ -259,7 +253,7 @@ def _pooling(name: str, space: int | None, layout: str | None, *, mean: bool) ->
 
     what = "mean" if mean else "largest element"
     over = f"{space} axes of space" if space else "as many axes of space as there are"
-    return _published(function, name, f"The {what} of each window, over {over}.")
+    return array_function(published(function, name, f"The {what} of each window, over {over}."))
 
 
 avg_pool = _pooling("avg_pool", None, None, mean=True)

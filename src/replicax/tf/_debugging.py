@@ -41,9 +41,7 @@ def _short(array: Any) -> str:
 
 
 def _published(check: Callable[..., None], name: str, what: str) -> Callable[..., None]:
-    check.__name__ = check.__qualname__ = name
-    check.__doc__ = f"Check that {what}; in compiled code, whenever it runs."
-    return check
+    return published(check, name, f"Check that {what}; in compiled code, whenever it runs.")
 
 
 def _of_two(asserted: str, operation: str, what: str) -> Callable[..., None]:

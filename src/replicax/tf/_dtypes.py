@@ -10,12 +10,6 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 
-__all__ = [
-    "DType", "as_dtype", "bfloat16", "bool", "complex64", "complex128", "double", "float16",
-    "float32", "float64", "half", "int8", "int16", "int32", "int64", "string", "uint8", "uint16",
-    "uint32", "uint64",
-]  # fmt: skip
-
 
 @final
 class DType:

@@ -1,7 +1,4 @@
-"""Functions of each element: arithmetic, comparison, rounding, `exp` and its like, `cast`.
-
-`__all__` names those of `tf` itself; `tf.math` has the others, too.
-"""
+"""Functions of each element: arithmetic, comparison, rounding, `exp` and its like, `cast`."""
 
 from __future__ import annotations
 
@@ -16,17 +13,8 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax.tf._calls import array, array_function, arrays, numpy_dtype
+from replicax.tf._calls import array, array_function, arrays, numpy_dtype, published
 from replicax.tf._dtypes import as_dtype
-
-__all__ = [
-    "abs", "acos", "acosh", "add", "add_n", "asin", "asinh", "atan", "atan2", "atanh", "cast",
-    "clip_by_value", "complex", "cos", "cosh", "divide", "equal", "exp", "floor", "greater",
-    "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or", "maximum",
-    "minimum", "multiply", "negative", "not_equal", "pow", "realdiv", "round", "saturate_cast",
-    "scalar_mul", "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh",
-    "truediv", "truncatediv", "truncatemod",
-]  # fmt: skip
 
 Compute = Callable[..., Any]
 
@@ -66,9 +54,7 @@ def _published(
     function: Callable[..., Any], name: str, compute: str | Compute, what: str
 ) -> Callable[..., Any]:
     said = f"`numpy.{compute}`" if isinstance(compute, str) else f"`{name}`"
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{said} of each {what}."
-    return array_function(function)
+    return array_function(published(function, name, f"{said} of each {what}."))
 
 
 def _divided(xp: Any, x: Any, y: Any) -> Any:

@@ -23,16 +23,10 @@ from replicax.tf._calls import (
     arrays,
     concrete,
     numpy_dtype,
+    published,
     static_shape,
 )
 from replicax.tf._dtypes import int32
-
-__all__ = [
-    "argsort", "boolean_mask", "gather", "gather_nd", "newaxis", "scatter_nd", "searchsorted",
-    "slice", "sort", "strided_slice", "tensor_scatter_nd_add", "tensor_scatter_nd_max",
-    "tensor_scatter_nd_min", "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "unique",
-    "unique_with_counts", "unravel_index", "where",
-]  # fmt: skip
 
 newaxis = None
 
@@ -150,11 +144,8 @@ def _scatter(name: str, how: str, what: str) -> Callable[..., Any]:
         xp, (tensor, indices, updates) = apart(tensor, indices, updates)
         return _scattered(xp, tensor, indices, updates, how)
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
-        f"The array with {what} at the places that the last axis of the indices names."
-    )
-    return array_function(function)
+    text = f"The array with {what} at the places that the last axis of the indices names."
+    return array_function(published(function, name, text))
 
 
 tensor_scatter_nd_add = _scatter("tensor_scatter_nd_add", "add", "updates added")

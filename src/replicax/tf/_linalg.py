@@ -1,7 +1,6 @@
 """Matrices and vectors: products, norms and clipping by them, diagonals, decompositions.
 
-`__all__` names those of `tf` itself; `tf.linalg` has the others, too. Decompositions, inverses and
-solutions are computed by JAX, of NumPy arrays, too.
+JAX computes decompositions, inverses and solutions, of NumPy arrays, too.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.tf._calls import array, array_function, arrays, axes_of, numpy_dtype
-
-__all__ = ["clip_by_global_norm", "clip_by_norm", "einsum", "matmul", "norm", "tensordot"]
 
 
 @array_function

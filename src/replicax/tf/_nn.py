@@ -19,6 +19,7 @@ from replicax.tf._calls import (
     array_function,
     axes_of,
     numpy_dtype,
+    published,
     static_shape,
     static_size,
 )
@@ -31,9 +32,7 @@ def _activation(name: str, compute: Callable[[Any], Any], text: str) -> Callable
     def function(features: Any, name: str | None = None) -> Any:
         return compute(jnp.asarray(features))
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = text
-    return array_function(function)
+    return array_function(published(function, name, text))
 
 
 elu = _activation("elu", jax.nn.elu, "The elements, `exp(x) - 1` of those below 0.")

@@ -1,7 +1,4 @@
-"""What makes one number of many: sums, means, extremes, norms, and sums along an axis.
-
-`__all__` names those of `tf` itself; `tf.math` has the others, too.
-"""
+"""What makes one number of many: sums, means, extremes, norms, and sums along an axis."""
 
 from __future__ import annotations
 
@@ -13,13 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from replicax.tf._calls import array, array_function, axes_of, numpy_dtype
+from replicax.tf._calls import array, array_function, axes_of, numpy_dtype, published
 from replicax.tf._dtypes import as_dtype, int64
-
-__all__ = [
-    "argmax", "argmin", "cumsum", "reduce_all", "reduce_any", "reduce_logsumexp", "reduce_max",
-    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-]  # fmt: skip
 
 
 def _over_axes(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,9 +27,7 @@ def _over_axes(compute: Callable[..., Any]) -> Callable[..., Any]:
         xp, x = array(input_tensor)
         return compute(xp, x, axis=axes_of(axis), keepdims=bool(keepdims))
 
-    function.__name__ = function.__qualname__ = compute.__name__
-    function.__doc__ = compute.__doc__
-    return array_function(function)
+    return array_function(published(function, compute.__name__, compute.__doc__ or ""))
 
 
 @_over_axes

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from replicax.tf._calls import array_function, arrays, concrete, numpy_dtype, static_size
+from replicax.tf._calls import array_function, arrays, concrete, numpy_dtype, published, static_size
 from replicax.tf._dtypes import as_dtype, int32
 
 Reduce = Callable[[Any, Any, int], Any]
@@ -22,7 +22,8 @@ def _sorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
         ids = concrete(segment_ids, function.__name__)
         return reduce(jnp.asarray(data), ids, int(ids[-1]) + 1 if ids.size else 0)
 
-    return _published(function, f"segment_{kind}", kind)
+    text = f"For each segment id, the {kind} of the rows that have it."
+    return array_function(published(function, f"segment_{kind}", text))
 
 
 def _unsorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
@@ -34,13 +35,8 @@ def _unsorted(kind: str, reduce: Reduce) -> Callable[..., Any]:
         rows = data.reshape(ids.size, *data.shape[ids.ndim :])
         return reduce(rows, ids.ravel(), static_size(num_segments))
 
-    return _published(function, f"unsorted_segment_{kind}", kind)
-
-
-def _published(function: Callable[..., Any], name: str, kind: str) -> Callable[..., Any]:
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"For each segment id, the {kind} of the rows that have it."
-    return array_function(function)
+    text = f"For each segment id, the {kind} of the rows that have it."
+    return array_function(published(function, f"unsorted_segment_{kind}", text))
 
 
 def _counts(data: Any, ids: Any, number: int, dtype: Any) -> Any:

@@ -32,11 +32,6 @@ from replicax.tf._calls import (
 )
 from replicax.tf._calls import numpy_or_jax as numpy_or_jax
 
-__all__ = [
-    "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
-    "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
-]  # fmt: skip
-
 Tensor = jax.Array
 TensorSpec = ArraySpec
 

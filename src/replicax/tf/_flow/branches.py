@@ -17,8 +17,6 @@ from jax.core import Tracer
 from replicax._core.errors import UsageError
 from replicax.tf._flow.touched import Touched, in_scope, value_of
 
-__all__ = ["case", "cond", "switch_case"]
-
 
 def cond(
     pred: Any,

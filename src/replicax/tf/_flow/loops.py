@@ -15,8 +15,6 @@ from replicax._keras import _compat
 from replicax.tf._flow.tensor_array import materialised
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
-__all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"]
-
 
 def while_loop(
     cond: Callable[..., Any],

@@ -19,8 +19,6 @@ from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax._keras import _compat
 from replicax.tf._calls import numpy_dtype
 
-__all__ = ["range"]
-
 
 def range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"

@@ -11,8 +11,6 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 
-__all__ = ["TensorArray"]
-
 
 @final
 @jax.tree_util.register_pytree_node_class
