@@ -92,6 +92,7 @@ LAYERS = {
         "cluster_resolver",
         "data",
     },
+    "__main__": {"launch"},
     "launch": {"cluster_resolver", "_core.env", "_core.errors", "_core.events"},
     "report": {"_tools.compare"},
     "_tools": {*ENGINE, "_tools", "strategies", "testing", "cluster_resolver", "launch", PUBLIC},

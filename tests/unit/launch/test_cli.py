@@ -184,6 +184,15 @@ def test_parsing_loads_no_library():
     assert run_python(code) == "[]\n"
 
 
+def test_the_package_is_the_command():
+    command = [sys.executable, "-m", "replicax"]
+    asked = [[*command, "--version"], [*command, "run", "--workers", "0", "a.py"]]
+    said = [subprocess.run(one, capture_output=True, text=True, timeout=200) for one in asked]
+    assert [one.returncode for one in said] == [0, 2]
+    assert said[0].stdout.startswith("replicax ")
+    assert said[1].stderr.startswith("usage: replicax run ")
+
+
 def test_help_is_there_at_once():
     command = [sys.executable, "-m", "replicax.launch", "compare", "--help"]
     before = os.times()
