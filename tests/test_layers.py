@@ -102,7 +102,7 @@ LAYERS = {
         "_core.command",
         "_core.errors",
         "_core.env",
-        "tf._missing",
+        "tf._absent",
         PUBLIC,
     },
     "testing": {PUBLIC, "_core.events", "_core.env", "_core.starting"},

@@ -26,14 +26,13 @@ def _migrate(options: dict[str, Any]) -> int:
         ) from None
     from rich.console import Console
 
-    from replicax._tools.migrate import _programs, _report
-    from replicax._tools.migrate._findings import look
+    from replicax._tools.migrate import programs, report
 
     found, unread = [], []
-    for path, named in _programs.find(options["paths"]):
+    for path, named in programs.find(options["paths"]):
         try:
-            program = _programs.load(path)
-            found.append((program, look(program)))
+            program = programs.load(path)
+            found.append((program, report.look(program)))
         except UsageError as error:
             if named:
                 raise
@@ -41,18 +40,18 @@ def _migrate(options: dict[str, Any]) -> int:
             print(f"replicax migrate: not read: {error}", file=sys.stderr)
     findings = [one for _, one in found]
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
-    _report.print_names(console, findings)
+    report.print_names(console, findings)
     changed = [(program, one) for program, one in found if one.changed]
     if options["diff"] or options["write"]:
         for program, one in changed:
-            print(*_report.differences(program, one), sep="\n")
+            print(*report.differences(program, one), sep="\n")
     if options["write"]:
         for program, one in changed:
-            _programs.write(program.path, program.rebuild(one.after), backup=options["backup"])
-    console.print(_report.summary(findings, unread))
+            programs.write(program.path, program.rebuild(one.after), backup=options["backup"])
+    console.print(report.summary(findings, unread))
     console.print(_rewriting(len(changed), written=options["write"]))
     if options["json"]:
-        text = json.dumps(_report.as_json(findings, unread), indent=1)
+        text = json.dumps(report.as_json(findings, unread), indent=1)
         Path(options["json"]).write_text(text + "\n", encoding="utf-8")
     return int(bool(unread) or not all(one.runs for one in findings))
 

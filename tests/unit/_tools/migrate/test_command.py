@@ -161,12 +161,12 @@ def test_what_cannot_be_read(tmp_path, capsys, name, text, message):
 def test_syntax_that_libcst_does_not_know(script, monkeypatch, capsys):
     import libcst
 
-    from replicax._tools.migrate import _imports
+    from replicax._tools.migrate import imports
 
     def fail(text):
         raise libcst.ParserSyntaxError("no", lines=[text], raw_line=1, raw_column=0)
 
-    monkeypatch.setattr(_imports.cst, "parse_module", fail)
+    monkeypatch.setattr(imports.cst, "parse_module", fail)
     assert migrate(script) == 2
     assert "A program is rewritten by LibCST" in capsys.readouterr().err
 

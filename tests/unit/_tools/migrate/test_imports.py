@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicax._tools.migrate._imports import rewritten
+from replicax._tools.migrate.imports import rewritten
 
 CASES = {
     "import tensorflow as tf": "import replicax.tf as tf",

@@ -7,9 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from replicax._tools.migrate._names import Names
-from replicax._tools.migrate._patterns import checks
-from replicax._tools.migrate._verdicts import CHANGED, MISSING, SAME, verdict
+from replicax._tools.migrate.names import CHANGED, MISSING, SAME, Names, checks, verdict
 from replicax.tf._absent import ABSENT, CHANGES
 
 

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from replicax._tools.migrate._cells import hidden, shown
+from replicax._tools.migrate.programs import mask_magics, restore_magics
 
 CELLS = [
     "!pip install tensorflow\nimport os",
@@ -28,26 +28,26 @@ CELLS = [
 
 @pytest.mark.parametrize("source", CELLS)
 def test_a_cell_comes_back_as_it_was(source):
-    cover = hidden(source)
-    assert cover is not None
-    tree = ast.parse(cover.python)
-    assert shown(cover, cover.python) == source
-    assert len(cover.python.splitlines()) + cover.offset == len(source.splitlines())
+    cell = mask_magics(source)
+    assert cell is not None
+    tree = ast.parse(cell.python)
+    assert restore_magics(cell, cell.python) == source
+    assert len(cell.python.splitlines()) + cell.offset == len(source.splitlines())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "pip"]
 
 
 @pytest.mark.parametrize("source", ["%%bash\nls", "%%html\n<b>", "%%writefile notes.txt\nhello"])
 def test_other_cells_are_left_alone(source):
-    assert hidden(source) is None
+    assert mask_magics(source) is None
 
 
 def test_a_written_file_is_a_program_of_its_own():
-    cover = hidden("%%writefile main.py\nimport os\n")
-    assert cover is not None
-    assert (cover.alone, cover.offset, cover.python) == (True, 1, "import os\n")
+    cell = mask_magics("%%writefile main.py\nimport os\n")
+    assert cell is not None
+    assert (cell.alone, cell.offset, cell.python) == (True, 1, "import os\n")
 
 
 def test_the_backend_in_a_magic():
-    cover = hidden("%env KERAS_BACKEND=tensorflow\n%env OTHER=tensorflow\n")
-    assert cover is not None
-    assert shown(cover, cover.python) == "%env KERAS_BACKEND=jax\n%env OTHER=tensorflow\n"
+    cell = mask_magics("%env KERAS_BACKEND=tensorflow\n%env OTHER=tensorflow\n")
+    assert cell is not None
+    assert restore_magics(cell, cell.python) == "%env KERAS_BACKEND=jax\n%env OTHER=tensorflow\n"

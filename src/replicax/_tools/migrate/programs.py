@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import json
@@ -16,9 +17,19 @@ from pathlib import Path
 from typing import Any, final
 
 from replicax._core.errors import UsageError
-from replicax._tools.migrate._cells import Cover, hidden, shown
 
 _SKIPPED = {"__pycache__", "site-packages", "node_modules", "build", "dist", "venv", "env"}
+# Cell magics whose body is Python: some run it here, some write it to a file.
+_MAGICS_RUN = {"capture", "prun", "time", "timeit", "skip"}
+_MAGICS_WRITE = {"file", "writefile"}
+_MARK = "replicax-hidden-line"
+_LINE = re.compile(
+    # Indentation; perhaps `name =`; then a magic, or a question mark before or behind a name.
+    r"(?P<indent>[ \t]*)(?P<target>[\w.\[\]'\", ]+=[ \t]*)?"
+    r"(?P<magic>(?:!(?!=)|%+\w|\?).*|[\w.]+\?{1,2}[ \t]*)"
+)
+_HIDDEN = re.compile(rf"[ \t]*(?:.*= )?(?:pass|None)  # {_MARK} (\d+)")
+_BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
 
 
 @final
@@ -29,31 +40,31 @@ class Piece:
     Args:
         original: The whole source, as it is in the file.
         cell: The number of the notebook's cell, from 1; None in a script.
-        cover: The cell with its magics hidden.
+        masked: The cell with its magics hidden.
     """
 
     original: str
     cell: int | None = None
-    cover: Cover | None = None
+    masked: MaskedCell | None = None
 
     @property
     def text(self) -> str:
         """Its Python."""
-        return self.cover.python if self.cover else self.original
+        return self.masked.python if self.masked else self.original
 
     @property
     def offset(self) -> int:
         """How many lines of the cell are above the Python."""
-        return self.cover.offset if self.cover else 0
+        return self.masked.offset if self.masked else 0
 
     @property
     def alone(self) -> bool:
         """Whether it is a program of its own, as the body of `%%writefile` is."""
-        return self.cover is not None and self.cover.alone
+        return self.masked is not None and self.masked.alone
 
     def source(self, text: str) -> str:
         """The whole source again, from its Python."""
-        return shown(self.cover, text) if self.cover else text
+        return restore_magics(self.masked, text) if self.masked else text
 
 
 @final
@@ -157,9 +168,9 @@ def _notebook(path: Path, data: bytes) -> Program:
     pieces, kept = [], []
     for number, cell in cells:
         source = "".join(cell["source"])
-        cover = hidden(source)
-        if cover is not None:
-            pieces.append(Piece(source, number, cover))
+        masked = mask_magics(source)
+        if masked is not None:
+            pieces.append(Piece(source, number, masked))
             kept.append(cell)
 
     def rebuild(sources: list[str]) -> bytes:
@@ -205,3 +216,89 @@ def write(path: Path, data: bytes, *, backup: bool) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+@final
+@dataclass(frozen=True)
+class MaskedCell:
+    """A cell with its magics hidden.
+
+    Args:
+        python: What is left, as Python.
+        lines: The lines that are hidden.
+        head: The cell magic, and what is above it.
+        alone: Whether the body is written to a file.
+    """
+
+    python: str
+    lines: tuple[str, ...]
+    head: str = ""
+    alone: bool = False
+
+    @property
+    def offset(self) -> int:
+        """How many lines of the cell are above its Python."""
+        return self.head.count("\n")
+
+
+def mask_magics(source: str) -> MaskedCell | None:
+    """Take a cell's magics away; None if it is not Python."""
+    magic = re.match(r"\s*%%(\w+)([^\n]*)(\n|\Z)", source)
+    if magic is None:
+        return MaskedCell(*_without_lines(source))
+    head, body = source[: magic.end()], source[magic.end() :]
+    if magic[1] in _MAGICS_WRITE and magic[2].strip().split(" ")[-1].endswith(".py"):
+        return MaskedCell(body, (), head, alone=True)
+    if magic[1] in _MAGICS_RUN:
+        return MaskedCell(*_without_lines(body), head)
+    return None
+
+
+def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
+    """Put a statement in the place of every line that only IPython understands."""
+    if _is_python(source):  # a line in it may begin with `%`, and go on from the one above
+        return source, ()
+    lines, kept, result = source.splitlines(keepends=True), [], []
+    while lines:
+        line = lines.pop(0)
+        content = line.rstrip("\r\n")
+        match = _LINE.fullmatch(content)
+        if match is None:
+            result.append(line)
+            continue
+        while content.endswith("\\") and lines:  # the shell's command goes on
+            content += line[len(line.rstrip("\r\n")) :] + lines[0].rstrip("\r\n")
+            line = lines.pop(0)
+        # As many lines as there were, so that the numbers of the others stay.
+        extra = [""] * content.count("\n")
+        statement = f"{match['target']}None" if match["target"] else "pass"
+        statement = f"{match['indent']}{statement}  # {_MARK} {len(kept)}"
+        kept.append(content)
+        result.append("\n".join([statement, *extra]) + line[len(line.rstrip("\r\n")) :])
+    return "".join(result), tuple(kept)
+
+
+def _is_python(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: its depth
+        return False
+    return True
+
+
+def restore_magics(cell: MaskedCell, python: str) -> str:
+    """The cell again, from its Python, and with Keras' backend changed in its magics."""
+    result, skip = [], 0
+    for line in python.splitlines(keepends=True):
+        match = _HIDDEN.match(line)
+        if match:
+            content = cell.lines[int(match[1])]
+            skip = content.count("\n")
+            end = line[len(line.rstrip("\r\n")) :]
+            result.append(_BACKEND.sub(r"\g<1>jax", content) + ("" if skip else end))
+        elif skip:
+            skip -= 1
+            result.append("" if skip else line)
+        else:
+            result.append(line)
+    return cell.head + "".join(result)
