@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import array_of, call_on_host, is_compiling
+from replicax.tf._calls import published
 
 _log_placement = [False]
 
