@@ -17,6 +17,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._fit.data import HostAdapter
 from replicax._keras import _compat
+from replicax._keras.blaming import before_the_build
 
 
 def install() -> None:
@@ -29,7 +30,11 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
         if iterator is not None:
             _compat.note_epochs(self, iterator)
-        return original(self, iterator, data_batch)
+        try:
+            return original(self, iterator, data_batch)
+        except RuntimeError as caught:
+            error = before_the_build(caught)
+        raise error  # not where it was caught: that would cut the chain of errors before it
 
     return look
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
+from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._fit.data import adapted, ended_look, unannounced_end
@@ -96,7 +97,8 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner, current = _compat.strategy_of(self), _compat.distribution()
         if owner is None and not isinstance(current, StoreDistribution):
-            return original(self, *args, **kwargs)
+            with _explained() if seams.speaks_tensorflow else contextlib.nullcontext():
+                return original(self, *args, **kwargs)
         if owner is None:
             with installed(None):
                 return original(self, *args, **kwargs)
@@ -116,6 +118,14 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                     steps.forget()
 
     return method
+
+
+@contextlib.contextmanager
+def _explained() -> Generator[None, None, None]:
+    try:
+        yield
+    except Exception as error:
+        raise_explained(error)
 
 
 def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -61,6 +61,33 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
+def of_the_layer(error: Exception) -> Exception:
+    """The error that says what went wrong in a layer.
+
+    Keras makes an error of a layer again, with the layer's arguments in its text. Where the class
+    takes more than a text, what it raises is about that, and lacks the user's words and line.
+    """
+    root: Any = root_of(error)
+    if str(root) in str(error):
+        return error
+    try:
+        type(root)("")
+    except Exception:
+        return root
+    return error
+
+
+def before_the_build(error: BaseException) -> BaseException:
+    """The error of a layer that Keras built before `fit`, which puts another one over it.
+
+    Args:
+        error: What our wrapper of Keras' method caught; its own frame and the method's are its
+            traceback if the method itself raised it.
+    """
+    entry = error.__traceback__ and error.__traceback__.tb_next
+    return error.__context__ or error if entry and entry.tb_next is None else error
+
+
 def _is_library(frame: Any) -> bool:
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}

@@ -21,7 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
-from replicax._keras.blaming import root_of, user_line, why_not_converted
+from replicax._keras.blaming import of_the_layer, root_of, user_line, why_not_converted
 
 MAX_TRACES = 6
 _ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
@@ -253,7 +253,8 @@ def raise_explained(error: Exception) -> NoReturn:
     explained = explain(error)
     if explained is error:
         raise error
-    raise explained from error
+    root = root_of(error)
+    raise explained from (None if explained is root else root)
 
 
 def explain(error: Exception) -> Exception:
@@ -284,4 +285,4 @@ def explain(error: Exception) -> Exception:
             "`tf.autograph.experimental.set_loop_options(maximum_iterations=n)`, or pass "
             "`maximum_iterations` to `tf.while_loop`."
         )
-    return error
+    return of_the_layer(error)
