@@ -100,11 +100,10 @@ class StatefulFunction:
         functools.update_wrapper(self, fn)
         self._fn, self._autograph = fn, autograph
 
-        @functools.wraps(fn)
         def traced(*args: Any, **kwargs: Any) -> Any:
             return seams.call_traced(fn, args, kwargs, autograph)
 
-        self._traced = traced
+        self._traced = functools.update_wrapper(traced, fn, updated=())
         self.name = getattr(fn, "__qualname__", "a function")
         self.inputs = InputSignature.of(fn, input_signature)
         self._specs = input_signature

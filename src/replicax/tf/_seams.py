@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -37,7 +38,8 @@ def _with_its_call_converted(original: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(original)
     def call_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
         own, attributes = self.call, vars(self)
-        if "call" in attributes or own.__module__.startswith("keras."):
+        is_method = isinstance(own, types.MethodType) and "call" not in attributes
+        if not is_method or own.__module__.startswith("keras."):
             return original(self, *args, **kwargs)
         attributes["call"] = functools.wraps(own)(lambda *a, **k: seams.call_traced(own, a, k))
         build = attributes.get("build")

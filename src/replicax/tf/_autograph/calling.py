@@ -19,19 +19,8 @@ from jax.core import Tracer
 from replicax._core import seams
 from replicax._core.tracing import is_traced
 
-_LIBRARIES = {"absl", "einops", "flax", "grain", "jax", "jaxlib", "keras", "malt", "matplotlib"}
-_LIBRARIES |= {
-    "ml_dtypes",
-    "numpy",
-    "optax",
-    "optree",
-    "pandas",
-    "PIL",
-    "pytest",
-    "ray",
-    "replicax",
-}
-_LIBRARIES |= {"rich", "scipy", "sklearn", "tensorflow", "torch"}
+_LIBRARIES = {"absl", "flax", "grain", "jax", "jaxlib", "keras", "malt", "matplotlib", "numpy"}
+_LIBRARIES |= {"optax", "pandas", "ray", "replicax", "scipy", "sklearn", "tensorflow", "torch"}
 
 
 class Mode(threading.local):
@@ -83,12 +72,15 @@ def is_users(module: str) -> bool:
 def needs_converting(thing: Any, seen: set[int] | None = None) -> bool:
     """Whether a function of the user's decides or loops, or may call one that does."""
     seen = set() if seen is None else seen
-    if id(thing) in seen or hasattr(thing, "autograph_info__"):
+    if len(seen) > _MANY:
+        return True
+    if id(thing) in seen:
         return False
     seen.add(id(thing))
     reached: list[Any] = []
     if isinstance(thing, types.FunctionType):
-        if is_users(thing.__globals__.get("__name__", "")):
+        is_converted = hasattr(thing, "autograph_info__")
+        if not is_converted and is_users(thing.__globals__.get("__name__", "")):
             codes = _codes_in(thing.__code__)
             if any(map(_decides, codes)):
                 return True
@@ -126,13 +118,19 @@ def _codes_in(code: types.CodeType) -> list[types.CodeType]:
     return [code, *(found for one in inner for found in _codes_in(one))]
 
 
+# Builtins that are replaced; a program of so many objects is not looked through to its end.
+_ASKING, _MANY = ("float", "int", "max", "min", "range"), 5000
+
+
 @functools.lru_cache(maxsize=1024)
 def _decides(code: types.CodeType) -> bool:
-    """Whether a function has a statement or an operator that decides."""
+    """Whether a function has a statement, an operator or a builtin that asks for a value."""
     before = ["", ""]
     for instruction in dis.get_instructions(code):
         name = instruction.opname
         decides = name.startswith(("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT"))
+        if name == "LOAD_GLOBAL" and instruction.argval in _ASKING:
+            return True
         if decides and "WITH_EXCEPT_START" not in before:  # the end of a `with`
             return True
         before = [before[1], name]
@@ -155,30 +153,30 @@ def converted_call(f: Any, args: Any, kwargs: Any, scope: Any = None) -> Any:
         return _BUILTINS.get(f, f)(*args, **kwargs)
     if isinstance(f, functools.partial):
         return converted_call(f.func, (*f.args, *args), {**f.keywords, **kwargs}, scope)
+    if (getattr(f, "__module__", None) or "").startswith(("jax.", "replicax.")):  # `tf.map_fn`
+        args = [_as_converted(arg) if isinstance(arg, _FUNCTIONS) else arg for arg in args]
     return _as_converted(f)(*args, **kwargs)
+
+
+_FUNCTIONS = types.FunctionType | types.MethodType
 
 
 def _as_converted(f: Any) -> Callable[..., Any]:
     """The function, rewritten if it is the user's and can be."""
-    if hasattr(f, "autograph_info__"):
-        return f
     if isinstance(f, types.MethodType):
         new = _as_converted(f.__func__)
         return f if new is f.__func__ else types.MethodType(new, f.__self__)
     if not isinstance(f, types.FunctionType):
         own = inspect.getattr_static(type(f), "__call__", None)
-        if isinstance(own, types.FunctionType):
-            new = _as_converted(own)
-            return f if new is own else types.MethodType(new, f)
+        return types.MethodType(_as_converted(own), f) if isinstance(own, _FUNCTIONS) else f
+    is_converted = hasattr(f, "autograph_info__") or f.__code__ in seams.unconverted
+    if is_converted or not is_users(f.__globals__.get("__name__", "")):
         return f
-    if not is_users(f.__globals__.get("__name__", "")) or f.__code__ in seams.unconverted:
-        return f
-    if f.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
-        seams.unconverted[f.__code__] = "generators are not converted"
-        return f
-    from replicax.tf._autograph.converting import converted
-
     try:
+        if f.__code__.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
+            raise TypeError("generators are not converted")
+        from replicax.tf._autograph.converting import converted
+
         return converted(f)
     except Exception as error:  # whatever malt cannot do: the function runs as it is
         seams.unconverted[f.__code__] = str(error).partition("\n")[0] or type(error).__name__

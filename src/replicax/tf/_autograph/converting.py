@@ -15,6 +15,7 @@ from malt.impl import api
 from malt.pyct import anno, transpiler
 
 from replicax.tf._autograph import operators
+from replicax.tf._autograph.staged import FLAGS
 
 
 @final
@@ -28,7 +29,7 @@ class _Source(api.PyToPy):
         for inner in ast.walk(node):
             if isinstance(inner, ast.FunctionDef):
                 _return_at_the_end(inner)
-        return super().transform_ast(_Asserts().visit(node), ctx)
+        return _guarded(super().transform_ast(_Asserts().visit(node), ctx))
 
 
 @final
@@ -43,6 +44,18 @@ class _Asserts(ast.NodeTransformer):
             if not anno.hasanno(new, anno.Basic.ORIGIN):
                 anno.copyanno(node, new, anno.Basic.ORIGIN)
         return call
+
+
+def _guarded(tree: Any) -> Any:
+    """Mark the `if` that malt makes of a `return`, `break` or `continue`: it skips what follows."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="if_stmt") as called,
+                args=[ast.Call(func=ast.Attribute(attr="not_"), args=[ast.Name(id=flag)]), *_],
+            ) if flag.startswith(FLAGS):
+                called.attr = "guard_stmt"
+    return tree
 
 
 def _return_at_the_end(node: ast.FunctionDef) -> None:

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from malt.core.converter import STANDARD_OPTIONS as STD
 from malt.impl.api import autograph_artifact
 from malt.operators.function_wrappers import FunctionScope, with_function_scope
-from malt.operators.variables import UndefinedReturnValue, ldu
+from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import call_on_host
@@ -28,7 +28,6 @@ __all__ = [
     "UndefinedReturnValue",
     "autograph_artifact",
     "converted_call",
-    "ldu",
     "with_function_scope",
 ]
 
@@ -42,16 +41,33 @@ def ld(value: Any) -> Any:
     return value.read() if isinstance(value, Undefined) else value
 
 
+def ldu(load: Callable[[], Any], name: str) -> Any:
+    """An attribute or an item that may not be there."""
+    try:
+        return load()
+    except (KeyError, AttributeError, NameError):
+        return Undefined(name)
+
+
 def if_stmt(
     cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Any, nouts: int
 ) -> None:
     """`if`."""
+    _if(cond, (body, orelse), get_state, set_state, names, nouts)
+
+
+def guard_stmt(
+    cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Any, nouts: int
+) -> None:
+    """What a `return`, `break` or `continue` skips: nobody reads what is not assigned there."""
+    _if(cond, (body, orelse), get_state, set_state, names, nouts, fills=True)
+
+
+def _if(cond: Any, branches: Any, *state: Any, fills: bool = False) -> None:
     if undecided(cond):
-        branch(cond, (body, orelse), get_state, set_state, names, nouts)
-    elif cond:
-        body()
+        branch(cond, branches, *state, fills=fills)
     else:
-        orelse()
+        branches[0 if cond else 1]()
 
 
 def if_exp(cond: Any, if_true: Any, if_false: Any, text: str) -> Any:

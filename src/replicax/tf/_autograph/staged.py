@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from malt.operators.variables import Undefined as _Undefined
 from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
@@ -25,12 +24,15 @@ from replicax._core.tracing import Reader, current_reader, read_by
 from replicax._keras import _compat
 from replicax._keras.blaming import current_line
 from replicax.tf._flow.ranges import Range
+from replicax.tf._flow.tensor_array import TensorArray
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
 _PLAIN = (bool, int, float, complex, str, bytes)
 _NUMBERS = _PLAIN[:4]
 _ARRAYS = (*_NUMBERS, Tracer, jax.Array, np.ndarray, np.generic, _compat.KerasVariable)
 _TYPED = (*_ARRAYS, jax.ShapeDtypeStruct)
+# How malt names what says that a function has returned, or the rest of a loop's body is skipped.
+FLAGS = "do_return", "break_", "continue_"
 
 
 class Options(threading.local):
@@ -52,21 +54,22 @@ def undecided(value: Any) -> bool:
 
 
 @final
-class Undefined(_Undefined):
+class Undefined:
     """A variable without a value: never assigned, or in one branch only."""
 
-    __slots__ = ("where",)
+    def __init__(self, name: str, where: str | None = None) -> None:
+        self.name, self.where = name, where
 
-    def __init__(self, symbol_name: str, where: str | None = None) -> None:
-        super().__init__(symbol_name)
-        self.where = where
+    def __getattr__(self, attribute: str) -> NoReturn:
+        self.read()
 
     def read(self) -> NoReturn:
+        """Refuse to be read."""
         if self.where is None:
-            super().read()
+            raise UnboundLocalError(f"'{self.name}' is used before assignment")
         raise UsageError(
-            f"A variable of compiled code has a value on every path. Received: '{self.symbol_name}'"
-            f" {current_line()}; the `if` {self.where} assigns it in one branch only. Which one is "
+            f"A variable of compiled code has a value on every path. Received: '{self.name}' "
+            f"{current_line()}; the `if` {self.where} assigns it in one branch only. Which one is "
             "taken is not known before it runs. Assign it before the `if`, or in both branches."
         )
 
@@ -85,7 +88,8 @@ class _Plan(NamedTuple):
 
 
 def _is_absent(value: Any) -> bool:
-    return isinstance(value, _Undefined | UndefinedReturnValue)
+    unwritten = isinstance(value, TensorArray) and value.element_shape is None
+    return unwritten or isinstance(value, Undefined | UndefinedReturnValue)
 
 
 def _flat(value: Any) -> tuple[list[Any], Any]:
@@ -111,10 +115,12 @@ def _as_array(value: Any) -> _Plan:
     return _Plan(tree, typed)
 
 
-def _joined(name: str, one: Any, other: Any) -> _Plan:
+def _joined(fills: bool, name: str, one: Any, other: Any) -> _Plan:
     """What a variable becomes that is the one in one branch, and the other in the other."""
     if _is_absent(one) or _is_absent(other):
-        if name.startswith("retval_"):  # malt asks whether there is one before it uses it
+        # malt asks whether a function has returned before it uses what is returned.
+        fills = fills or name.startswith("retval_")
+        if fills or isinstance(one, TensorArray) or isinstance(other, TensorArray):
             return _as_array(other if _is_absent(one) else one)
         if one is not other:
             told = [value.where for value in (one, other) if isinstance(value, Undefined)]
@@ -203,7 +209,14 @@ def _rebuilt(arrays: Sequence[Any], plans: Sequence[_Plan]) -> tuple[Any, ...]:
 
 
 def branch(
-    cond: Any, branches: Any, get_state: Any, set_state: Any, names: Sequence[str], count: int
+    cond: Any,
+    branches: Any,
+    get_state: Any,
+    set_state: Any,
+    names: Sequence[str],
+    count: int,
+    *,
+    fills: bool = False,
 ) -> None:
     """`if` on an array: the first of two branches if it is true.
 
@@ -214,6 +227,7 @@ def branch(
         set_state: Assigns these.
         names: Their names.
         count: How many of them, from the first, are read afterwards.
+        fills: Whether a variable is zero where a branch leaves it without a value.
     """
     start = get_state()
 
@@ -231,7 +245,13 @@ def branch(
 
         for fn in branches:
             touched.by(functools.partial(look, fn))
-        plans = list(map(_joined, names[:count], *found))
+        # What a branch that returned has not assigned, nobody reads afterwards.
+        flags = [number for number in range(count) if names[number].startswith(FLAGS)]
+        gone = [any(state[number] is True for number in flags) for state in found]
+        plans = []
+        for name, one, other in zip(names[:count], *found, strict=True):
+            unread = gone[0] and _is_absent(one) or gone[1] and _is_absent(other)
+            plans.append(_joined(fills or unread, name, one, other))
 
         def pure(fn: Callable[[], Any]) -> Callable[[Any, Any], Any]:
             return lambda values, others: touched.enter(

@@ -57,7 +57,7 @@ class TensorArray:
                 "Received: a size that is computed in it. Memory is laid out before the program "
                 "runs. Give it the largest size, or the length of an axis, `x.shape[0]`."
             )
-        self._dtype = dtype
+        self._dtype = jnp.dtype(getattr(dtype, "as_numpy_dtype", dtype))
         self._size = 0 if size is None else int(size)
         self._grows = bool(dynamic_size)
         shape = None if element_shape is None else tuple(element_shape)
