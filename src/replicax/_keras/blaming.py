@@ -68,7 +68,7 @@ def of_the_layer(error: Exception) -> Exception:
     takes more than a text, what it raises is about that, and lacks the user's words and line.
     """
     root: Any = root_of(error)
-    if str(root) in str(error):
+    if root is error or str(root) in str(error):  # its text may hold arrays of an ended trace
         return error
     try:
         type(root)("")
