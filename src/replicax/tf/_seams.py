@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Generator
 from typing import Any
 
-import jax
+import jax.core
 import keras
 
 from replicax._core import seams
