@@ -117,6 +117,20 @@ def to_host(value: Any) -> np.ndarray:
     return np.asarray(value.addressable_data(0) if is_spread(value) else value)
 
 
+def movable(value: Any) -> Any:
+    """The array of a device, without a copy, such that JAX computes with it beside those of others.
+
+    JAX refuses to add arrays that were put on different devices; one that was not put anywhere by
+    intention, which it calls uncommitted, it moves.
+    """
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
+        return value
+    if not value.committed or len(value.sharding.device_set) > 1:
+        return value
+    make: Any = type(value)
+    return make(value.aval, value.sharding, [value.addressable_data(0)], committed=False)
+
+
 def place_all(values: Any, layouts: Any) -> Any:
     """`place` for each array of a nest; `layouts` is one for all, or a nest of them."""
     if all(layout.is_fully_addressable for layout in jax.tree.leaves(layouts)):

@@ -20,6 +20,8 @@ class VariableMethods:
     it gives the new value: in `run` the one that the replicas agree on by `aggregation`.
     """
 
+    __array_priority__ = 100  # so that JAX computes `numpy_array * variable`, which has a gradient
+
     def assign(
         self,
         value: Any,

@@ -151,6 +151,9 @@ class DeviceStore:
         self.is_resident = home is None or home.device_set == set(topology.devices)
         self.home = None if self.is_resident else home
 
+    def __deepcopy__(self, memo: Any) -> DeviceStore:
+        return self  # where a variable lives, which its copy shares
+
     def layout(self, spec: VariableSpec) -> Sharding | None:
         return self._placement(spec)
 

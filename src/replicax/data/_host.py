@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax.data._shape import TensorShape
+from replicax.data._shape import ArrayShape, TensorShape, array_shape
 
 
 @final
@@ -37,6 +37,19 @@ class HostTensor(np.ndarray):
         if plain.dtype == object:
             plain = _ENCODED(plain)
         return plain[()] if isinstance(plain, np.ndarray) and not plain.ndim else plain
+
+    @property
+    def shape(self) -> ArrayShape:
+        """The sizes of the axes."""
+        return array_shape(np.ndarray.shape.__get__(self))
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        np.ndarray.shape.__set__(self, shape)
+
+    def set_shape(self, shape: Any) -> None:
+        """Check that the shape may be this one, in which None stands for any size."""
+        TensorShape(shape).assert_is_compatible_with(self.shape)
 
     def get_shape(self) -> TensorShape:
         """The shape, as a `TensorShape`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any, final
@@ -140,3 +141,40 @@ class TensorShape(tuple[Any, ...]):
 
 def _size(size: Any) -> Any:
     return int(size) if hasattr(size, "__index__") else size
+
+
+@final
+class ArrayShape(tuple[int, ...]):
+    """The shape of an array: a tuple like any other, with the methods of `TensorShape`.
+
+    It is false where there are no axes, as code that is not TensorFlow's expects of a tuple.
+
+    Example:
+        >>> from replicax.data._shape import ArrayShape
+        >>> shape = ArrayShape((2, 3))
+        >>> shape == (2, 3), shape.rank, shape[1:].as_list(), shape + [1]
+        (True, 2, [3], (2, 3, 1))
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(TensorShape(self), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        return ArrayShape(found) if isinstance(key, slice) else found
+
+    def __add__(self, other: Any) -> Any:
+        return ArrayShape((*self, *other))
+
+    # No `__radd__`: `sizes += shape` asks it before the list `sizes`, which would become a tuple.
+
+    def __reduce__(self) -> Any:
+        return tuple, (tuple(self),)
+
+
+@functools.lru_cache(maxsize=4096)
+def array_shape(sizes: tuple[Any, ...]) -> ArrayShape:
+    """The shape with these sizes; the same object for the same sizes."""
+    return ArrayShape(sizes)

@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from replicax._core.context import Frame, current_frame, entered
 from replicax._core.errors import MixedStrategies, NotInCrossReplicaContext, UsageError
 from replicax._core.events import Step, tell
 from replicax._core.options import InputOptions, RunOptions
+from replicax._core.placement import movable
 from replicax._core.reduce import ReduceOp
 from replicax._fit.hooks import install_hooks
 from replicax._input.context import InputContext, ValueContext
@@ -188,9 +191,10 @@ class Strategy:
             value: A nest of values that `run` returned.
 
         Returns:
-            One nest per replica; `(value,)` if nothing in it is distributed.
+            One nest per replica; `(value,)` if nothing in it is distributed. Arrays stay on the
+            devices that have them, and may be computed with together.
         """
-        return self._runtime.local_values(value)
+        return jax.tree.map(movable, self._runtime.local_values(value))
 
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -48,12 +49,22 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
             return found
         # As JAX does, NumPy shall say nothing of 0/0.
         with np.errstate(all="ignore"):
-            if is_compiling() and not _has_open_shapes((args, kwargs)):
-                return hosted(_folded(function, args, kwargs))
-            return hosted(function(*args, **kwargs))
+            try:
+                if is_compiling() and not _has_open_shapes((args, kwargs)):
+                    return hosted(_folded(function, args, kwargs))
+                return hosted(function(*args, **kwargs))
+            except TypeError as error:
+                if _is_of_jax(error):  # it refuses shapes or types, which programs catch
+                    raise UsageError(str(error)) from error
+                raise
 
     _FUNCTIONS[function.__name__] = call
     return call
+
+
+def _is_of_jax(error: Exception) -> bool:
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("jax.")
 
 
 def published(function: Callable[..., Any], name: str, text: str) -> Any:

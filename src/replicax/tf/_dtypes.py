@@ -197,3 +197,20 @@ def as_dtype(type_value: Any) -> DType:
             'holds such elements. Use one of them, such as tf.float32, or its name, "float32".'
         )
     return found
+
+
+@final
+class _Spelled(str):
+    """A type as Keras spells it, "float32", with the properties of `DType`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(as_dtype(str(self)), name)
+
+
+def give_kind(owner: type) -> None:
+    """Let the `dtype` of a class of Keras, a text, have the properties of `DType`."""
+    plain: Any = owner.dtype  # pyright: ignore[reportAttributeAccessIssue]
+    spelled = functools.cache(_Spelled)
+    owner.dtype = property(lambda self: spelled(plain.fget(self)), plain.fset)

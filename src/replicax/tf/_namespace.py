@@ -76,10 +76,17 @@ def _find(namespace: str, name: str) -> Any:
             if not hasattr(module, name) or (name[0] == "_" and name != "__version__"):
                 continue
             found = getattr(module, name)
-        if "jax" in sys.modules:
-            importlib.import_module("replicax.tf._tensors")  # gives arrays `.numpy()`
+        _give_methods()
         return found
     raise missing_name(namespace, name)
+
+
+def _give_methods() -> None:
+    """Give arrays and variables TensorFlow's methods, once their libraries are loaded."""
+    if "jax" in sys.modules:
+        importlib.import_module("replicax.tf._tensors")
+    if hasattr(sys.modules.get("keras"), "KerasTensor"):
+        importlib.import_module("replicax.tf._keras2.values")
 
 
 def _names(namespace: str) -> list[str]:

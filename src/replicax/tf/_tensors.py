@@ -1,6 +1,7 @@
 """Tensors: `constant`, `convert_to_tensor`, `Tensor`, `TensorSpec`, `TensorShape`.
 
-A tensor is a `jax.Array`. On import, arrays get the method `numpy()`, and `get_shape()`.
+A tensor is a `jax.Array`. On import, arrays get `numpy()`, `get_shape()` and `set_shape()`, and
+their shapes the methods of `TensorShape`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from replicax.data import ArraySpec
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.data._shape import TensorShape as TensorShape
+from replicax.data._shape import array_shape
 from replicax.tf._calls import (
     MOST_FOLDED,
     array,
@@ -200,10 +202,26 @@ def _no_numpy(self: Any) -> NoReturn:
     )
 
 
+def give_shape(kind: type) -> None:
+    """Let the `shape` of a class have the methods of `TensorShape`, beside those of a tuple."""
+    plain: Any = kind.shape  # pyright: ignore[reportAttributeAccessIssue]
+    kind.shape = property(lambda self: array_shape(plain.fget(self)), plain.fset)
+    setattr(kind, "get_shape", _get_shape)  # noqa: B010
+    setattr(kind, "set_shape", _set_shape)  # noqa: B010
+
+
+def _set_shape(self: Any, shape: Any) -> None:
+    """Check that the shape may be this one, in which None stands for any size."""
+    ensure_shape(self, shape)
+
+
 def _give_methods() -> None:
+    # The class of arrays itself, of which `jax.Array` is the base; an array would start a backend.
+    (arrays,) = (kind for kind in jax.Array.__subclasses__() if kind.__module__ == "jaxlib._jax")
+    for kind in (arrays, Tracer):
+        give_shape(kind)
     for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
         setattr(kind, "numpy", method)  # noqa: B010
-        setattr(kind, "get_shape", _get_shape)  # noqa: B010
 
 
 _give_methods()

@@ -12,7 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax._core import host_calls
-from replicax.tf._services import print as tf_print
+from replicax._core.printing import print as tf_print
 
 from helpers import run_python
 
