@@ -664,6 +664,10 @@ def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
     return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
 
 
+METRIC_FUNCTION = "_fn"
+"""The attribute of a `MeanMetricWrapper` that holds the function it averages."""
+
+
 def unbuilt(owner: Any) -> list[Any]:
     """What of a model, layer or optimizer is not built, and will make variables when it is."""
     if isinstance(owner, BaseOptimizer):

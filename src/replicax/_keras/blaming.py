@@ -33,7 +33,7 @@ def why_not_converted(error: BaseException) -> str:
         if not _is_library(frame):
             break
     if seams.speaks_tensorflow:
-        return "Python wanted one here, where nothing is converted"
+        return "nothing was converted here: a library calls it, or it declined (`autograph=False`)"
     return "Python's `if` and `while` are converted for programs that import `replicax.tf` only"
 
 

@@ -22,8 +22,15 @@ from replicax.tf._keras2 import around, uncalled
 def install() -> None:
     """Put them in; it is called once."""
     uncalled.install()
-    for name in ("__call__", "stateless_call"):  # both call `call`
-        around(keras.layers.Layer, name, _with_its_call_converted)
+    for owner, method, name in (
+        (keras.layers.Layer, "__call__", "call"),
+        (keras.layers.Layer, "stateless_call", "call"),
+        (keras.losses.Loss, "__call__", "call"),
+        (keras.losses.Loss, "__call__", "fn"),
+        (keras.metrics.MeanMetricWrapper, "update_state", _compat.METRIC_FUNCTION),
+    ):
+        around(owner, method, functools.partial(_converting, name))
+    around(keras.layers.Layer, "__call__", _building_at_once)
     for kind in ("train", "test", "predict"):
         around(
             _compat.JAXTrainer,
@@ -32,31 +39,51 @@ def install() -> None:
         )
 
 
-def _with_its_call_converted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer, whose own `call` is a function that is traced, where it is."""
+def _converting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Keras that calls a function of the user's, an attribute of this name."""
 
     @functools.wraps(original)
-    def call_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own, attributes = self.call, vars(self)
-        is_method = isinstance(own, types.MethodType) and "call" not in attributes
-        if not is_method or own.__module__.startswith("keras."):
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own, attributes = getattr(self, name, None), vars(self)
+        is_users = isinstance(own, types.FunctionType | types.MethodType)
+        if not is_users or hasattr(own, "traced") or own.__module__.startswith("keras."):
             return original(self, *args, **kwargs)
-        attributes["call"] = functools.wraps(own)(lambda *a, **k: seams.call_traced(own, a, k))
-        build = attributes.get("build")
-        if build is not None and not self.built:
-            attributes["build"] = functools.wraps(build)(functools.partial(_built_at_once, build))
+
+        @functools.wraps(own)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            return seams.call_traced(own, args, kwargs)
+
+        vars(traced)["traced"], before = True, attributes.get(name)
+        attributes[name] = traced
         try:
             return original(self, *args, **kwargs)
         finally:
-            del attributes["call"]
-            if build is not None:
-                attributes["build"] = build
+            attributes.pop(name)
+            if before is not None:
+                attributes[name] = before
+
+    return method
+
+
+def _building_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer that is built outside the code that is compiled, so that its values are known."""
+
+    @functools.wraps(original)
+    def call_layer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        attributes = vars(self)
+        build = attributes.get("build")  # Keras wraps the one of the class
+        if build is None or self.built:
+            return original(self, *args, **kwargs)
+        attributes["build"] = functools.wraps(build)(functools.partial(_built_at_once, build))
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            attributes["build"] = build
 
     return call_layer
 
 
 def _built_at_once(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Build a layer outside the code that is compiled, so that its values are known."""
     with _compat.outside_scopes(), jax.core.eval_context():
         return build(*args, **kwargs)
 

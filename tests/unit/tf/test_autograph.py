@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import traceback
@@ -346,6 +347,74 @@ def test_control_flow_elsewhere(way, fn, x, expected):
     assert float(np.asarray(way(fn, x))) == expected
 
 
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        if tf.reduce_sum(x) > 0:
+            return x * 2.0
+        return x
+
+
+def huber(y, predicted):
+    error = tf.abs(y - predicted)
+    if tf.reduce_mean(error) < 1.0:
+        return 0.5 * error**2
+    return error - 0.5
+
+
+@pytest.mark.parametrize("devices", [0, 2])
+def test_layers_losses_and_metrics_of_the_user(devices):
+    strategy = rx.MirroredStrategy([f"CPU:{i}" for i in range(devices)]) if devices else None
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        inputs = keras.Input((1,))
+        model = keras.Model(inputs, Doubled()(inputs))
+        model.compile("sgd", huber, metrics=[huber])
+    rows = np.ones((4, 1), "float32")
+    assert model.predict(rows, verbose=0).tolist() == [[2.0]] * 4
+    assert model.evaluate(rows, rows * 5.0, verbose=0) == [2.5, 2.5]
+    assert model.fit(rows, rows * 1.5, verbose=0).history["loss"] == [0.125]
+    assert model.loss is huber
+    assert "call" not in vars(model.layers[-1])
+
+
+def test_depth_costs_a_trace_for_each_level():
+    traced = []
+
+    def deep(x):
+        if x < 1:
+            x = x * 0.0
+        elif x < 2:
+            x = x * 1.0
+        elif x < 3:
+            x = x * 2.0
+        elif x < 4:
+            x = x * 3.0
+        elif x < 5:
+            x = x * 4.0
+        elif x < 6:
+            x = x * 5.0
+        else:
+            traced.append(x)
+            x = x * 6.0
+        return x
+
+    assert float(in_function(deep, 7.0)) == 42.0
+    assert len(traced) <= 7  # twice at each depth would be 64
+
+
+def test_what_jax_keeps_was_traced_for_good():
+    layer = Doubled()
+    compiled = jax.jit(lambda x: layer(x))
+
+    def step(x):
+        if x > 0:
+            if x > 1:
+                return compiled(x)
+            return compiled(x) + 1.0
+        return compiled(x) - 1.0
+
+    assert [float(in_function(step, x)) for x in (2.0, 0.5, -3.0)] == [4.0, 2.0, -4.0]
+
+
 def test_variables_are_written_by_the_branch_that_is_taken():
     v = keras.Variable(1.0)
 
@@ -395,18 +464,27 @@ def test_gradients_flow_through_branches_and_bounded_loops():
     assert float(step(jnp.int32(2))) == 27.0  # of v ** 3
 
     @tf.function
-    def open_ended(n, bounded):
+    def bounded(n):
         with tf.GradientTape() as tape:
             y, i = v * 1.0, 0
             while i < n:
-                if bounded:
-                    tf.autograph.experimental.set_loop_options(maximum_iterations=5)
+                tf.autograph.experimental.set_loop_options(maximum_iterations=5)
                 y, i = y * v, i + 1
+        return tape.gradient(y, v), i
+
+    assert [float(each) for each in bounded(jnp.int32(2))] == [27.0, 2.0]
+    assert int(bounded(jnp.int32(9))[1]) == 5
+
+    @tf.function
+    def unbounded(n):
+        with tf.GradientTape() as tape:
+            y = v * 1.0
+            for _ in tf.range(n):
+                y = y * v
         return tape.gradient(y, v)
 
-    assert float(open_ended(jnp.int32(2), True)) == 27.0
     with pytest.raises(rx.errors.UsageError, match="set_loop_options"):
-        open_ended(jnp.int32(2), False)
+        unbounded(jnp.int32(2))
 
 
 def test_python_decides_what_python_can():
@@ -569,7 +647,7 @@ def test_what_cannot_be_converted_runs_as_it_is():
 
 
 def test_conversion_can_be_declined():
-    message = "nothing is converted"
+    message = "nothing was converted"
     with pytest.raises(rx.errors.LeakedTracer, match=message):
         tf.function(clip, autograph=False)(jnp.float32(1.0))
     kept = tf.autograph.experimental.do_not_convert(clip)

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from malt.core import converter
 from malt.impl import api
+from malt.lang.directives import set_loop_options as set_loop_options
 from malt.pyct import anno, transpiler
 
 from replicax.tf._autograph import operators

@@ -92,18 +92,27 @@ def while_stmt(test: Any, body: Any, get_state: Any, set_state: Any, names: Any,
         if not more:
             return
         body()
-    loop(lambda number: test(), lambda number: body(), None, get_state, set_state, names)
+    loop(
+        lambda number: test(),
+        lambda number: body(),
+        None,
+        get_state,
+        set_state,
+        names,
+        *_most(opts),
+    )
 
 
 def for_stmt(
     iterated: Any, more: Any, body: Any, get_state: Any, set_state: Any, names: Any, opts: Any
 ) -> None:
     """`for`: Python's, but for long loops over numbers and rows of arrays."""
-    elements = _elements_of(iterated)
+    elements = _elements_of(iterated, 0 if _most(opts) else MAX_UNROLLED)
     if elements is not None:
         rounds, element = elements
         test = None if more is None else lambda number: more()
-        loop(test, lambda n: body(element(n)), rounds, get_state, set_state, names)
+        each = get_state, set_state, names
+        loop(test, lambda number: body(element(number)), rounds, *each, *_most(opts))
         return
     guarded, go_on = 0, True if more is None else more()
     if not undecided(go_on) and not go_on:
@@ -120,7 +129,12 @@ def for_stmt(
             return
 
 
-def _elements_of(iterated: Any) -> tuple[Any, Callable[[Any], Any]] | None:
+def _most(opts: Any) -> list[int]:
+    """What `set_loop_options` says, if it is in the loop."""
+    return [int(opts["maximum_iterations"])] if "maximum_iterations" in opts else []
+
+
+def _elements_of(iterated: Any, written_out: int) -> tuple[Any, Callable[[Any], Any]] | None:
     """How many elements there are, and one by its number; None for what Python goes through."""
     if isinstance(iterated, TracedRange):
         ends = iterated.start, iterated.limit, iterated.delta
@@ -129,7 +143,7 @@ def _elements_of(iterated: Any) -> tuple[Any, Callable[[Any], Any]] | None:
         rounds = jnp.maximum(jnp.ceil((limit - start) / delta), 0).astype(jnp.int32)
         return rounds, lambda number: start + number.astype(dtype) * delta
     is_rows = isinstance(iterated, Range) or (isinstance(iterated, Tracer) and iterated.ndim > 0)
-    if not is_rows or len(iterated) <= MAX_UNROLLED:
+    if not is_rows or len(iterated) <= written_out:
         return None
     rows = jnp.asarray(iterated)
     return len(rows), lambda number: lax.dynamic_index_in_dim(rows, number, keepdims=False)

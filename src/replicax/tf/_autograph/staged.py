@@ -20,7 +20,7 @@ from jax.core import Tracer
 from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import Reader, current_reader, read_by
+from replicax._core.tracing import Reader, current_reader, current_trace, read_by
 from replicax._keras import _compat
 from replicax._keras.blaming import current_line
 from replicax.tf._flow.ranges import Range
@@ -33,15 +33,6 @@ _ARRAYS = (*_NUMBERS, Tracer, jax.Array, np.ndarray, np.generic, _compat.KerasVa
 _TYPED = (*_ARRAYS, jax.ShapeDtypeStruct)
 # How malt names what says that a function has returned, or the rest of a loop's body is skipped.
 FLAGS = "do_return", "break_", "continue_"
-
-
-class Options(threading.local):
-    """What `set_loop_options` has said in the loop that is looked at now."""
-
-    loop: dict[str, int] | None = None
-
-
-options = Options()
 
 
 def undecided(value: Any) -> bool:
@@ -132,6 +123,18 @@ def _joined(fills: bool, name: str, one: Any, other: Any) -> _Plan:
     return _Plan(tree, [_joined_leaf(name, *pair) for pair in zip(ones, others, strict=True)])
 
 
+def _of_branches(names: Sequence[str], ones: Any, others: Any, *, fills: bool) -> list[_Plan]:
+    """What variables become after one of two branches."""
+    # What a branch that returned has not assigned, nobody reads afterwards.
+    flags = [number for number, name in enumerate(names) if name.startswith(FLAGS)]
+    gone = [any(state[number] is True for number in flags) for state in (ones, others)]
+    plans = []
+    for name, one, other in zip(names, ones, others, strict=True):
+        unread = gone[0] and _is_absent(one) or gone[1] and _is_absent(other)
+        plans.append(_joined(fills or unread, name, one, other))
+    return plans
+
+
 def _joined_leaf(name: str, one: Any, other: Any, where: Sequence[str] = ()) -> Any:
     if one is other or (isinstance(one, _PLAIN) and type(one) is type(other) and one == other):
         return _Same(one)
@@ -208,6 +211,41 @@ def _rebuilt(arrays: Sequence[Any], plans: Sequence[_Plan]) -> tuple[Any, ...]:
     return tuple(plan.tree.unflatten(each) for plan, each in zip(plans, leaves, strict=True))
 
 
+class _Looking(threading.local):
+    trace: Any = None
+
+
+_looking = _Looking()
+
+
+def _look(touched: Touched, fn: Callable[..., Any], *args: Any) -> None:
+    """Trace a branch or a body to see what becomes of variables: no program comes of it.
+
+    What is in it is then only looked at, too: else it would be traced twice at each depth.
+    """
+
+    def look(*args: Any) -> Any:
+        around, _looking.trace = _looking.trace, current_trace()
+        try:
+            return fn(*args)
+        finally:
+            _looking.trace = around
+
+    touched.by(look, *args)
+
+
+def _is_looked_at() -> bool:
+    # In a trace of its own, of `jax.jit` for one, code is traced for good: JAX may keep that.
+    return _looking.trace is not None and _looking.trace is current_trace()
+
+
+def _guessed(touched: Touched, plans: Sequence[_Plan]) -> tuple[Any, ...]:
+    """Any values of the right types."""
+    touched.assign(touched.values()[0])
+    typed = [leaf for plan in plans for leaf in plan.leaves if not isinstance(leaf, _Same)]
+    return _rebuilt([jnp.zeros(leaf.shape, leaf.dtype) for leaf in typed], plans)
+
+
 def branch(
     cond: Any,
     branches: Any,
@@ -244,20 +282,16 @@ def branch(
             return _arrays_in(found[-1])
 
         for fn in branches:
-            touched.by(functools.partial(look, fn))
-        # What a branch that returned has not assigned, nobody reads afterwards.
-        flags = [number for number in range(count) if names[number].startswith(FLAGS)]
-        gone = [any(state[number] is True for number in flags) for state in found]
-        plans = []
-        for name, one, other in zip(names[:count], *found, strict=True):
-            unread = gone[0] and _is_absent(one) or gone[1] and _is_absent(other)
-            plans.append(_joined(fills or unread, name, one, other))
+            _look(touched, functools.partial(look, fn))
+        plans = _of_branches(names[:count], *found, fills=fills)
 
         def pure(fn: Callable[[], Any]) -> Callable[[Any, Any], Any]:
             return lambda values, others: touched.enter(
                 values, others, lambda: _taken(outcome(fn), plans)
             )
 
+        if _is_looked_at():
+            return _guessed(touched, plans)
         pred = jnp.asarray(value_of(cond), bool).reshape(())
         results, news = lax.cond(pred, *map(pure, branches), *touched.values())
         touched.assign(news)
@@ -277,16 +311,18 @@ def loop(
     get_state: Any,
     set_state: Any,
     names: Sequence[str],
+    most: int | None = None,
 ) -> None:
     """A loop of the program, on variables as those of `branch`.
 
     Args:
         test: Whether there is a next round, by its number; None if only `rounds` says so.
         body: A round, by its number.
-        rounds: How many there are at most; an array, or None for any number.
+        rounds: How many there are; an array, or None for any number.
         get_state: Gives the variables.
         set_state: Assigns them.
         names: Their names.
+        most: How many rounds there are at most, whatever `rounds` and `test` say.
     """
     start, first = get_state(), 0
     if isinstance(rounds, int) and rounds == 0:
@@ -295,14 +331,10 @@ def loop(
         # Carried out ahead of the loop, a round tells what a variable is that has no value yet.
         body(jnp.int32(0))
         start, first = get_state(), 1
-    around, options.loop = options.loop, {}
-    ended = start
+    ended, made = start, _Loop(test, body, rounds, most, get_state, set_state)
     try:
-        ended = in_scope(
-            lambda: _Loop(test, body, rounds, get_state, set_state).build(names, first, start)
-        )
+        ended = in_scope(lambda: made.build(names, first, start))
     finally:
-        options.loop = around
         set_state(ended)
 
 
@@ -310,8 +342,10 @@ def loop(
 class _Loop:
     """A loop: see `loop` for the arguments."""
 
-    def __init__(self, test: Any, body: Any, rounds: Any, get_state: Any, set_state: Any) -> None:
-        self._test, self._body, self._rounds = test, body, rounds
+    def __init__(
+        self, test: Any, body: Any, rounds: Any, most: Any, get_state: Any, set_state: Any
+    ) -> None:
+        self._test, self._body, self._rounds, self._most = test, body, rounds, most
         self._get_state, self._set_state = get_state, set_state
 
     def build(self, names: Sequence[str], first: int, start: Sequence[Any]) -> tuple[Any, ...]:
@@ -322,6 +356,8 @@ class _Loop:
             before, plans = plans, list(map(_carried, names, start, plans, after))
             if plans == before:
                 break
+        if _is_looked_at():
+            return _guessed(touched, plans)
         values, others = touched.values()
 
         def one_round(number: Any, carry: Any) -> Any:
@@ -358,12 +394,13 @@ class _Loop:
 
         reader = current_reader()
         with read_by(None if reader is None else _Inside(reader)):
-            touched.by(look, _taken(start, plans), jnp.int32(0))
+            _look(touched, look, _taken(start, plans), jnp.int32(0))
         return found
 
     def _lowered(self, one_round: Any, more: Any, first: int, carry: Any) -> Any:
         known = isinstance(self._rounds, int)
-        most = self._rounds if known else (options.loop or {}).get("maximum_iterations")
+        limits = [limit for limit in (self._rounds, self._most) if isinstance(limit, int)]
+        most = min(limits, default=None)
         if most is None:
             state = jnp.int32(first), carry
             return lax.while_loop(

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from replicax._core.errors import UsageError
+from replicax.tf._missing import missing_name
 
-__all__ = ["do_not_convert", "set_loop_options"]
+__all__ = ["do_not_convert"]
 
 
 def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
@@ -30,31 +30,9 @@ def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
     return as_written
 
 
-def set_loop_options(
-    parallel_iterations: Any = None,
-    swap_memory: Any = None,
-    maximum_iterations: Any = None,
-    shape_invariants: Any = None,
-) -> None:
-    """Say about the loop around, as its first statement, how many rounds it has at most.
+def __getattr__(name: str) -> Any:
+    if name == "set_loop_options":  # malt knows it by its identity
+        from replicax.tf._autograph.converting import set_loop_options
 
-    Gradients flow through a loop on arrays if that is known.
-
-    Args:
-        parallel_iterations: Ignored.
-        swap_memory: Ignored.
-        maximum_iterations: The most rounds, a number of Python.
-        shape_invariants: Shapes stay the same in all rounds.
-
-    Raises:
-        UsageError: If there are `shape_invariants`.
-    """
-    if shape_invariants:
-        raise UsageError(
-            "The shapes of a loop's variables stay the same. Received: shape_invariants. XLA lays "
-            "memory out before the program runs. Pad to the full shape, or use a `tf.TensorArray`."
-        )
-    from replicax.tf._autograph.staged import options
-
-    if options.loop is not None and maximum_iterations is not None:
-        options.loop["maximum_iterations"] = int(maximum_iterations)
+        return set_loop_options
+    raise missing_name(__name__, name)
