@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import Tracer
 from malt.core.converter import STANDARD_OPTIONS as STD
 from malt.impl.api import autograph_artifact
 from malt.operators.function_wrappers import FunctionScope, with_function_scope
@@ -18,7 +18,7 @@ from replicax._core.host_calls import call_on_host
 from replicax._keras.blaming import current_line
 from replicax._keras.feeding import MAX_UNROLLED
 from replicax.tf._autograph.calling import converted_call
-from replicax.tf._autograph.staged import Undefined, branch, loop, undecided
+from replicax.tf._autograph.staged import State, Undefined, branch, loop, undecided
 from replicax.tf._flow.ranges import Range, TracedRange
 
 __all__ = [
@@ -49,41 +49,37 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
         return Undefined(name)
 
 
-def if_stmt(
-    cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Any, nouts: int
-) -> None:
+def if_stmt(cond: Any, body: Any, orelse: Any, get: Any, put: Any, names: Any, count: int) -> None:
     """`if`."""
-    _if(cond, (body, orelse), get_state, set_state, names, nouts)
+    _if(cond, (body, orelse), State(get, put, names), count)
 
 
 def guard_stmt(
-    cond: Any, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Any, nouts: int
+    cond: Any, body: Any, orelse: Any, get: Any, put: Any, names: Any, count: int
 ) -> None:
     """What a `return`, `break` or `continue` skips: nobody reads what is not assigned there."""
-    _if(cond, (body, orelse), get_state, set_state, names, nouts, fills=True)
+    _if(cond, (body, orelse), State(get, put, names), count, fills=True)
 
 
-def _if(cond: Any, branches: Any, *state: Any, fills: bool = False) -> None:
+def _if(cond: Any, branches: Any, state: State, count: int, *, fills: bool = False) -> None:
     if undecided(cond):
-        branch(cond, branches, *state, fills=fills)
+        branch(cond, branches, state, count, fills=fills)
     else:
         branches[0 if cond else 1]()
 
 
 def if_exp(cond: Any, if_true: Any, if_false: Any, text: str) -> Any:
     """`a if cond else b`."""
-    if not undecided(cond):
-        return if_true() if cond else if_false()
     found: list[Any] = [(Undefined(text),)]
 
     def of(value: Callable[[], Any]) -> Callable[[], None]:
         return lambda: found.append((value(),))
 
-    branch(cond, (of(if_true), of(if_false)), lambda: found[-1], found.append, (text,), 1)
+    _if(cond, (of(if_true), of(if_false)), State(lambda: found[-1], found.append, (text,)), 1)
     return found[-1][0]
 
 
-def while_stmt(test: Any, body: Any, get_state: Any, set_state: Any, names: Any, opts: Any) -> None:
+def while_stmt(test: Any, body: Any, get: Any, put: Any, names: Any, opts: Any) -> None:
     """`while`: Python's as long as it can decide."""
     while True:
         more = test()
@@ -92,27 +88,20 @@ def while_stmt(test: Any, body: Any, get_state: Any, set_state: Any, names: Any,
         if not more:
             return
         body()
-    loop(
-        lambda number: test(),
-        lambda number: body(),
-        None,
-        get_state,
-        set_state,
-        names,
-        *_most(opts),
-    )
+    most = opts.get("maximum_iterations")
+    loop(lambda number: test(), lambda number: body(), State(get, put, names), most=most)
 
 
 def for_stmt(
-    iterated: Any, more: Any, body: Any, get_state: Any, set_state: Any, names: Any, opts: Any
+    iterated: Any, more: Any, body: Any, get: Any, put: Any, names: Any, opts: Any
 ) -> None:
     """`for`: Python's, but for long loops over numbers and rows of arrays."""
-    elements = _elements_of(iterated, 0 if _most(opts) else MAX_UNROLLED)
+    state, most = State(get, put, names), opts.get("maximum_iterations")
+    elements = _elements_of(iterated, MAX_UNROLLED if most is None else 0)
     if elements is not None:
         rounds, element = elements
         test = None if more is None else lambda number: more()
-        each = get_state, set_state, names
-        loop(test, lambda number: body(element(number)), rounds, *each, *_most(opts))
+        loop(test, lambda number: body(element(number)), state, rounds, most)
         return
     guarded, go_on = 0, True if more is None else more()
     if not undecided(go_on) and not go_on:
@@ -121,17 +110,12 @@ def for_stmt(
         if undecided(go_on):
             guarded = _one_more(guarded)
             run, skip = (lambda target=target: body(target)), lambda: None
-            branch(go_on, (run, skip), get_state, set_state, names, len(names))
+            branch(go_on, (run, skip), state, len(names))
         else:
             body(target)
         go_on = True if more is None else more()
         if not undecided(go_on) and not go_on:
             return
-
-
-def _most(opts: Any) -> list[int]:
-    """What `set_loop_options` says, if it is in the loop."""
-    return [int(opts["maximum_iterations"])] if "maximum_iterations" in opts else []
 
 
 def _elements_of(iterated: Any, written_out: int) -> tuple[Any, Callable[[Any], Any]] | None:
@@ -142,7 +126,7 @@ def _elements_of(iterated: Any, written_out: int) -> tuple[Any, Callable[[Any], 
         start, limit, delta = (jnp.asarray(end, dtype) for end in ends)
         rounds = jnp.maximum(jnp.ceil((limit - start) / delta), 0).astype(jnp.int32)
         return rounds, lambda number: start + number.astype(dtype) * delta
-    is_rows = isinstance(iterated, Range) or (isinstance(iterated, Tracer) and iterated.ndim > 0)
+    is_rows = isinstance(iterated, Range | jax.Array) and iterated.ndim > 0
     if not is_rows or len(iterated) <= written_out:
         return None
     rows = jnp.asarray(iterated)

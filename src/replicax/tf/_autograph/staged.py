@@ -212,6 +212,8 @@ def _rebuilt(arrays: Sequence[Any], plans: Sequence[_Plan]) -> tuple[Any, ...]:
 
 
 class _Looking(threading.local):
+    """The trace in which a branch or a body is looked at."""
+
     trace: Any = None
 
 
@@ -246,33 +248,30 @@ def _guessed(touched: Touched, plans: Sequence[_Plan]) -> tuple[Any, ...]:
     return _rebuilt([jnp.zeros(leaf.shape, leaf.dtype) for leaf in typed], plans)
 
 
-def branch(
-    cond: Any,
-    branches: Any,
-    get_state: Any,
-    set_state: Any,
-    names: Sequence[str],
-    count: int,
-    *,
-    fills: bool = False,
-) -> None:
+class State(NamedTuple):
+    """The variables that a statement assigns: how all of them are got and set, and their names."""
+
+    get: Callable[[], Sequence[Any]]
+    set: Callable[[Any], Any]
+    names: Sequence[str]
+
+
+def branch(cond: Any, branches: Any, state: State, count: int, *, fills: bool = False) -> None:
     """`if` on an array: the first of two branches if it is true.
 
     Args:
         cond: The array.
         branches: Functions without arguments.
-        get_state: Gives the variables that they assign.
-        set_state: Assigns these.
-        names: Their names.
-        count: How many of them, from the first, are read afterwards.
+        state: What they assign.
+        count: How many variables, from the first, are read afterwards.
         fills: Whether a variable is zero where a branch leaves it without a value.
     """
-    start = get_state()
+    start = state.get()
 
     def outcome(fn: Callable[[], Any]) -> Any:
-        set_state(start)
+        state.set(start)
         fn()
-        return get_state()[:count]
+        return state.get()[:count]
 
     def build() -> Any:
         touched, found = Touched(), []
@@ -283,15 +282,15 @@ def branch(
 
         for fn in branches:
             _look(touched, functools.partial(look, fn))
-        plans = _of_branches(names[:count], *found, fills=fills)
+        plans = _of_branches(state.names[:count], *found, fills=fills)
+        if _is_looked_at():
+            return _guessed(touched, plans)
 
         def pure(fn: Callable[[], Any]) -> Callable[[Any, Any], Any]:
             return lambda values, others: touched.enter(
                 values, others, lambda: _taken(outcome(fn), plans)
             )
 
-        if _is_looked_at():
-            return _guessed(touched, plans)
         pred = jnp.asarray(value_of(cond), bool).reshape(())
         results, news = lax.cond(pred, *map(pure, branches), *touched.values())
         touched.assign(news)
@@ -301,59 +300,53 @@ def branch(
     try:
         ended = (*in_scope(build), *start[count:])
     finally:
-        set_state(ended)
+        state.set(ended)
 
 
 def loop(
     test: Callable[[Any], Any] | None,
     body: Callable[[Any], Any],
-    rounds: Any,
-    get_state: Any,
-    set_state: Any,
-    names: Sequence[str],
+    state: State,
+    rounds: Any = None,
     most: int | None = None,
 ) -> None:
-    """A loop of the program, on variables as those of `branch`.
+    """A loop of the program.
 
     Args:
         test: Whether there is a next round, by its number; None if only `rounds` says so.
         body: A round, by its number.
+        state: What they assign.
         rounds: How many there are; an array, or None for any number.
-        get_state: Gives the variables.
-        set_state: Assigns them.
-        names: Their names.
-        most: How many rounds there are at most, whatever `rounds` and `test` say.
+        most: How many there are at most, whatever `rounds` and `test` say.
     """
-    start, first = get_state(), 0
+    start, first = state.get(), 0
     if isinstance(rounds, int) and rounds == 0:
         return
     if isinstance(rounds, int) and test is None and any(v is None or _is_absent(v) for v in start):
         # Carried out ahead of the loop, a round tells what a variable is that has no value yet.
         body(jnp.int32(0))
-        start, first = get_state(), 1
-    ended, made = start, _Loop(test, body, rounds, most, get_state, set_state)
+        start, first = state.get(), 1
+    ended = start
     try:
-        ended = in_scope(lambda: made.build(names, first, start))
+        ended = in_scope(lambda: _Loop(test, body, state, rounds, most).build(start, first))
     finally:
-        set_state(ended)
+        state.set(ended)
 
 
 @final
 class _Loop:
     """A loop: see `loop` for the arguments."""
 
-    def __init__(
-        self, test: Any, body: Any, rounds: Any, most: Any, get_state: Any, set_state: Any
-    ) -> None:
-        self._test, self._body, self._rounds, self._most = test, body, rounds, most
-        self._get_state, self._set_state = get_state, set_state
+    def __init__(self, test: Any, body: Any, state: State, rounds: Any, most: Any) -> None:
+        self._test, self._body, self._state = test, body, state
+        self._rounds, self._most = rounds, most
 
-    def build(self, names: Sequence[str], first: int, start: Sequence[Any]) -> tuple[Any, ...]:
-        """Carry it out in the program; the variables at its end."""
+    def build(self, start: Sequence[Any], first: int) -> tuple[Any, ...]:
+        """Carry it out in the program, from this round on; the variables at its end."""
         touched, plans = Touched(), list(map(_as_array, start))
         for _ in range(4):  # a Python number gets the type of what is added to it
             after = self._after_a_round(touched, start, plans)
-            before, plans = plans, list(map(_carried, names, start, plans, after))
+            before, plans = plans, list(map(_carried, self._state.names, start, plans, after))
             if plans == before:
                 break
         if _is_looked_at():
@@ -362,21 +355,20 @@ class _Loop:
 
         def one_round(number: Any, carry: Any) -> Any:
             def run() -> Any:
-                self._set_state(_rebuilt(carry[0], plans))
+                self._state.set(_rebuilt(carry[0], plans))
                 self._body(number)
-                return _taken(self._get_state(), plans)
+                return _taken(self._state.get(), plans)
 
             return touched.enter(carry[1], others, run)
 
         def more(number: Any, carry: Any) -> Any:
             def run() -> Any:
-                self._set_state(_rebuilt(carry[0], plans))
+                self._state.set(_rebuilt(carry[0], plans))
                 return jnp.asarray(value_of(self._test(number)), bool).reshape(())
 
             within = self._rounds is None or number < self._rounds
-            return (
-                within if self._test is None else within & touched.enter(carry[1], others, run)[0]
-            )
+            tested = self._test is None or touched.enter(carry[1], others, run)[0]
+            return jnp.logical_and(within, tested)
 
         result, news = self._lowered(one_round, more, first, (_taken(start, plans), values))
         touched.assign(news)
@@ -386,10 +378,10 @@ class _Loop:
         found: list[Any] = []
 
         def look(arrays: Any, number: Any) -> Any:
-            self._set_state(_rebuilt(arrays, plans))
+            self._state.set(_rebuilt(arrays, plans))
             tested = [] if self._test is None else [value_of(self._test(number))]
             self._body(number)
-            found[:] = self._get_state()
+            found[:] = self._state.get()
             return tested + _arrays_in(found)
 
         reader = current_reader()
@@ -398,21 +390,20 @@ class _Loop:
         return found
 
     def _lowered(self, one_round: Any, more: Any, first: int, carry: Any) -> Any:
-        known = isinstance(self._rounds, int)
         limits = [limit for limit in (self._rounds, self._most) if isinstance(limit, int)]
-        most = min(limits, default=None)
-        if most is None:
+        if not limits:
             state = jnp.int32(first), carry
             return lax.while_loop(
                 lambda state: more(*state), lambda s: (s[0] + 1, one_round(*s)), state
             )[1]
+        always = self._test is None and isinstance(self._rounds, int)
 
         def step(number: Any, carry: Any) -> Any:
-            if known and self._test is None:
+            if always:
                 return one_round(number, carry)
             return lax.cond(more(number, carry), one_round, lambda _, c: c, number, carry)
 
-        return lax.fori_loop(first, int(most), step, carry)
+        return lax.fori_loop(first, min(limits), step, carry)
 
 
 @final
