@@ -578,6 +578,21 @@ def grows(x):
     return row
 
 
+def lengthens(x):
+    rows, i = [], 0
+    while i < x:
+        rows = [*rows, i]
+        i += 1
+    return rows
+
+
+def renames(x):
+    name = "a"
+    if x > 0:
+        name = "b"
+    return name
+
+
 def one_branch(x):
     if x > 0:
         row = x
@@ -595,6 +610,8 @@ def no_return(x):  # noqa: RET503
         (shapes_differ, r"'row' at test_autograph.py:\d+, `if x > 0:.*\[2\].*\[3\]"),
         (types_differ, r"'row' at test_autograph.py:\d+, `if x > 0:.*float32.*int32"),
         (grows, r"'row' at test_autograph.py:\d+, `while row.sum\(\) < x:`.*\[1\].*\[2\]"),
+        (lengthens, r"'rows' at test_autograph.py:\d+, `while i < x:`, \[\] before .*\['int32"),
+        (renames, r"'name' at test_autograph.py:\d+, `if x > 0:`, 'b' in one branch and 'a' in"),
         (one_branch, r"'row' at test_autograph.py:\d+, `return row`.*`if x > 0:`"),
         (no_return, r"returned at test_autograph.py:\d+, `if x > 0:`.*None"),
     ],

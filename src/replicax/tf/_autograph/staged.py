@@ -183,7 +183,7 @@ def _said(value: Any) -> str:
         return "nothing"
     leaves, tree = _flat(value)
     shown = [_named(leaf) if isinstance(leaf, _TYPED) else repr(leaf) for leaf in leaves]
-    return shown[0] if jax.tree_util.treedef_is_leaf(tree) else str(tree.unflatten(shown))
+    return shown[0] if tree == jax.tree.structure(0) else str(tree.unflatten(shown))
 
 
 def _named(leaf: Any) -> str:
