@@ -97,6 +97,12 @@ def structures(x):
     return pair[0] + pair[1] + table["a"][0] + table["a"][1]
 
 
+def in_its_own_frame(x):
+    y = x * 2.0
+    z = y if x > 0 else x
+    return z + eval("y") + locals()["x"] + globals()["OFFSET"]
+
+
 def helper_alone(x):
     return OFFSET + clip(x)  # nothing is decided here, but in what it calls
 
@@ -265,6 +271,7 @@ CASES = [
     (made_in_a_loop, 4.0, 9),
     (structures, 3.0, 3 + 24.0 + 6.0 + 8.0),
     (helper_alone, 3.0, 11.0),
+    (in_its_own_frame, 1.0, 2.0 + 2.0 + 1.0 + 10.0),
     (by_a_nested_function, 2.0, 3.0 + 4.0),
     (defaulted, -1.0, 0.0),
     (defaulted, 5.0, 3.0),

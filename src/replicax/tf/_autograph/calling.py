@@ -19,8 +19,8 @@ from jax.core import Tracer
 from replicax._core import seams
 from replicax._core.tracing import is_traced
 
-_LIBRARIES = {"absl", "flax", "grain", "jax", "jaxlib", "keras", "malt", "matplotlib", "numpy"}
-_LIBRARIES |= {"optax", "pandas", "ray", "replicax", "scipy", "sklearn", "tensorflow", "torch"}
+_LIBRARIES = {"absl", "einops", "flax", "grain", "jax", "jaxlib", "keras", "malt", "matplotlib"}
+_LIBRARIES |= {"numpy", "optax", "pandas", "ray", "replicax", "scipy", "sklearn", "tensorflow"}
 
 
 class Mode(threading.local):
@@ -142,15 +142,11 @@ def converted_call(f: Any, args: Any, kwargs: Any, scope: Any = None) -> Any:
     from malt.operators import py_builtins
 
     kwargs = kwargs or {}
-    if f is super and scope is not None:
-        return py_builtins.super_in_original_context(f, args, scope)
-    if f is eval and scope is not None:
-        return py_builtins.eval_in_original_context(f, args, scope)
-    if f in (locals, globals) and scope is not None:
-        frame = getattr(py_builtins, f"{f.__name__}_in_original_context")
-        return frame(scope)
     if isinstance(f, types.BuiltinFunctionType | type):
-        return _BUILTINS.get(f, f)(*args, **kwargs)
+        if f not in (eval, globals, locals, super) or scope is None:
+            return _BUILTINS.get(f, f)(*args, **kwargs)
+        in_its_frame = getattr(py_builtins, f"{f.__name__}_in_original_context")
+        return in_its_frame(scope) if f in (globals, locals) else in_its_frame(f, args, scope)
     if isinstance(f, functools.partial):
         return converted_call(f.func, (*f.args, *args), {**f.keywords, **kwargs}, scope)
     if (getattr(f, "__module__", None) or "").startswith(("jax.", "replicax.")):  # `tf.map_fn`
