@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
+import linecache
 import sys
 import traceback
 
@@ -697,6 +699,19 @@ def test_the_converted_code():
     assert "ag__.if_stmt" in text
     graph = tf.autograph.to_graph(clip)
     assert [float(graph(x)) for x in (3.0, 0.5)] == [1.0, 0.5]
+
+
+def test_other_peoples_syntax_trees_stay_as_they_are():
+    text = "a = b and not c or d + 1 < e"
+    before = ast.dump(ast.parse(text))
+    code = (
+        "def fn(x):\n    while not x > 1 and x + 1 < 9 or x == 0:\n        x += 1\n    return x\n"
+    )
+    linecache.cache["<trees>"] = (len(code), None, code.splitlines(keepends=True), "<trees>")
+    scope = {}
+    exec(compile(code, "<trees>", "exec"), scope)
+    assert float(in_function(scope["fn"], 0.0)) == 2.0
+    assert ast.dump(ast.parse(text)) == before
 
 
 def test_a_function_is_converted_once_and_nothing_is_loaded_for_plain_ones():

@@ -88,7 +88,11 @@ def tree_of(fn: Any) -> tuple[Any, str]:
     if hasattr(fn, "__wrapped__"):  # `inspect` would look at what a decorator was given
         fn = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, None, fn.__closure__)
     options = converter.ProgramContext(options=converter.STANDARD_OPTIONS)
-    node, context = _Source().transform(fn, options)
+    try:
+        node, context = _Source().transform(fn, options)
+    finally:
+        for shared in filter(_is_shared, ast.walk(ast.parse(_ALL_SHARED))):
+            vars(shared).clear()  # malt's notes, which `ast.dump` would show for all trees
     name = context.info.name
     if isinstance(node, ast.Lambda):
         target = ast.Name(name, ctx=ast.Store())
@@ -132,8 +136,17 @@ def _factory(fn: Any) -> types.CodeType:
     return scope["outer"]().__code__
 
 
-# Python has one node of each of these for all trees.
-_SHARED = ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop
+def _is_shared(node: ast.AST) -> bool:
+    """Whether Python has one node of this kind for all trees."""
+    kinds = ast.expr_context | ast.operator | ast.boolop | ast.unaryop | ast.cmpop
+    return isinstance(node, kinds)
+
+
+_ALL_SHARED = """
+del a
+a = not a and a or +a - ~a + -a * a / a // a % a ** a @ a << a >> a & a | a ^ a
+a < a <= a > a >= a == a != a is a is not a in a not in a
+"""
 
 
 def _relocate(node: ast.AST, line: int) -> None:
@@ -144,7 +157,7 @@ def _relocate(node: ast.AST, line: int) -> None:
     place.lineno = place.end_lineno = line
     place.col_offset = place.end_col_offset = 0
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, _SHARED):
+        if not _is_shared(child):
             _relocate(child, line)
 
 
