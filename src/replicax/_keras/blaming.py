@@ -11,7 +11,7 @@ from typing import Any
 
 from replicax._core import seams
 
-_LIBRARIES = {"jax", "jaxlib", "keras", "numpy", "replicax"}
+_LIBRARIES = {"jax", "jaxlib", "keras", "malt", "numpy", "replicax"}
 
 
 def user_line(error: BaseException) -> str:
@@ -33,7 +33,7 @@ def why_not_converted(error: BaseException) -> str:
         if not _is_library(frame):
             break
     if seams.speaks_tensorflow:
-        return "nothing was converted here: a library calls it, or it declined (`autograph=False`)"
+        return "what asks was not converted: NumPy, code that a library calls, `autograph=False`"
     return "Python's `if` and `while` are converted for programs that import `replicax.tf` only"
 
 
