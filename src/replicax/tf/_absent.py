@@ -129,8 +129,6 @@ ABSENT = {
     "tf.keras.layers.ThresholdedReLU": "Use `ReLU(threshold=theta)`.",
     "tf.keras.layers.experimental.RandomFourierFeatures": "Write `cos(x @ w + b)` as a layer, with "
     "weights that are not trained.",
-    "tf.keras.layers.experimental.SyncBatchNormalization": "In `fit` statistics are of the whole "
-    "batch anyway: use `BatchNormalization`; in `strategy.run` they are of a replica.",
     "tf.keras.mixed_precision.experimental.LossScale": "Use `tf.keras.mixed_precision."
     "LossScaleOptimizer`.",
     "tf.keras.models.model_from_yaml": "Use `model_from_json`, or `load_model`.",

@@ -405,7 +405,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "layers; those for text, which Keras has for TensorFlow only, are Replicax'",
         *_LAYERS,
     ),
-    "tf.keras.layers.experimental": ("layers that have become ordinary ones since", *_LAYERS),
+    "tf.keras.layers.experimental": (
+        "layers that have become ordinary ones since, and one for `strategy.run`",
+        _of("._keras2.sync_batch_normalization", "SyncBatchNormalization"),
+        *_LAYERS,
+    ),
     "tf.keras.layers.experimental.preprocessing": (
         "the older place of preprocessing layers",
         *_LAYERS,

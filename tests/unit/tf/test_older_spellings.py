@@ -183,9 +183,10 @@ def test_checkpoints_need_no_ending(tmp_path):
     assert written == ["ckpt_1.weights.h5", "ckpt_2.weights.h5", "whole.keras"]
 
 
-def test_a_period_of_epochs_is_refused():
-    with pytest.raises(UsageError, match="`ModelCheckpoint` saves after every epoch"):
-        keras.callbacks.ModelCheckpoint("x", period=5)
+def test_a_checkpoint_is_saved_every_period(tmp_path):
+    callback = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras", period=2)
+    small_model().fit(X, X[:, :1], epochs=5, verbose=0, callbacks=[callback])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
 
 
 def test_a_scaled_loss_has_its_older_name():
@@ -229,3 +230,213 @@ def test_classes_stay_flat():
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     found = model.evaluate(np.ones((2, 1)), np.array([0, 1]), verbose=0)
     assert found == pytest.approx(np.log(2))
+
+
+# Layers.
+
+
+class Scaled(keras.layers.Layer):
+    """A layer with one weight, which is made with these arguments."""
+
+    def __init__(self, *args, **options):
+        super().__init__()
+        self.arguments = args, options
+
+    def build(self, shape):
+        args, options = self.arguments
+        self.scale = self.add_weight(*args, **options)
+
+    def call(self, x, mask=None, training=None):
+        return x * self.scale if training else x
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Scaled("scale", (2,), "float32", "ones", None, False),
+        Scaled("scale", [2], initializer="ones", trainable=False, use_resource=True),
+        Scaled("scale", 2, initializer="ones", trainable=False, partitioner=None),
+        Scaled((2,), "ones", trainable=False, name="scale", experimental_autocast=False),
+        Scaled(
+            "scale",
+            shape=(2,),
+            initializer="ones",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        ),
+    ],
+)
+def test_add_weight_takes_its_name_first(layer):
+    layer(X)
+    assert (layer.scale.name, layer.scale.shape, layer.scale.trainable) == ("scale", (2,), False)
+    assert layer.non_trainable_variables == [layer.scale]
+    assert layer.scale.numpy().tolist() == [1.0, 1.0]
+
+
+def test_a_weight_of_each_replica_is_summed_when_it_is_read(mirrored):
+    with mirrored.scope():
+        layer = Scaled(
+            "scale",
+            initializer="zeros",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.SUM,
+        )
+        layer.build(())
+    mirrored.run(lambda: layer.scale.assign_add(1.0))
+    assert float(layer.scale.value) == 2.0
+
+
+def test_a_metric_adds_weights_by_name():
+    metric = keras.metrics.Mean()
+    assert metric.add_weight("seen", (2,), initializer="ones").numpy().tolist() == [1.0, 1.0]
+
+
+def test_training_goes_by_its_place():
+    layer = Scaled("scale", initializer="zeros")
+    assert not np.asarray(layer(X, None, True)).any()
+    assert np.asarray(layer(X, None, False)).any()
+    dropout = keras.layers.Dropout(0.999)
+    assert (np.asarray(dropout(np.ones((99, 99)), True)) == 0.0).mean() > 0.9
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dropout(0.999)(inputs))
+    assert (np.asarray(model(np.ones((99, 2)), True)) == 0.0).mean() > 0.9
+
+
+def test_layers_take_older_arguments():
+    layers = keras.layers
+    assert layers.AveragePooling2D()(np.ones((1, 4, 4, 1))).shape == (1, 2, 2, 1)
+    assert layers.AveragePooling1D(strides=1)(np.ones((1, 4, 1))).shape == (1, 3, 1)
+    layers.BatchNormalization(fused=True, virtual_batch_size=None)
+    with pytest.raises(ValueError, match="virtual_batch_size"):
+        layers.BatchNormalization(virtual_batch_size=2)
+    dense = layers.Dense(1, weights=[np.full((2, 1), 2.0), np.ones(1)])
+    np.testing.assert_allclose(dense(X[:1]), [[3.0]])
+    recurrent = layers.LSTM(1, stateful=True, batch_input_shape=(4, 3, 2))
+    assert keras.Sequential([recurrent]).input_shape == (4, 3, 2)
+
+
+def test_weights_that_are_given_are_those_of_a_model_in_a_scope(mirrored):
+    with mirrored.scope():
+        model = keras.Sequential([keras.layers.Dense(1, weights=[np.ones((2, 1)), np.zeros(1)])])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(X, X[:, :1], verbose=0)  # where `fit` builds it, in a trace
+    np.testing.assert_array_equal(model.get_weights()[0], [[1.0], [1.0]])
+
+
+def test_names_have_slashes(tmp_path):
+    inputs = keras.Input((2,), name="in/x")
+    outputs = keras.layers.Dense(1, name="block/dense", weights=[np.ones((2, 1)), np.ones(1)])
+    model = keras.Model(inputs, outputs(inputs), name="net/one")
+    assert model.name == "net/one"
+    assert model.get_layer("block/dense").kernel.path == "block/dense/kernel"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [layer.name for layer in loaded.layers] == ["in/x", "block/dense"]
+    np.testing.assert_array_equal(loaded(X), model(X))
+    optimizer = keras.optimizers.SGD(momentum=0.5, name="sgd/one")
+    model.compile(optimizer, "mse")
+    model.fit(X, X[:, :1], verbose=0)
+    assert optimizer.name == "sgd/one"
+
+
+def test_numbers_of_steps_may_be_fractions():
+    model = small_model()
+    options = {"batch_size": 2, "verbose": 0}
+    history = model.fit(
+        X,
+        X,
+        **options,
+        epochs=2.0,
+        steps_per_epoch=1.5,
+        validation_data=(X, X),
+        validation_steps=1.5,
+    )
+    assert history.epoch == [0, 1]
+    assert int(model.optimizer.iterations) == 4
+    model.evaluate(X, X, **options, steps=1.5)
+    assert len(model.predict(X, **options, steps=1.5)) == 4
+
+
+# Optimizers.
+
+
+@pytest.mark.parametrize("apply", ["apply", "apply_gradients"])
+def test_gradients_of_a_scaled_loss_are_clipped_before_they_are_applied(apply):
+    optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1.0), 8.0)
+    variable = keras.Variable(0.0)
+
+    @tf.function
+    def step():
+        (gradient,) = optimizer.get_unscaled_gradients([keras.ops.array(24.0)])
+        clipped = [keras.ops.minimum(gradient, 1.0)]
+        if apply == "apply":
+            optimizer.apply(clipped, [variable])
+        else:
+            optimizer.apply_gradients(zip(clipped, [variable], strict=True))
+        return gradient
+
+    assert [float(step()) for _ in range(2)] == [3.0, 3.0]
+    assert float(variable.value) == -2.0
+
+
+def test_gradients_of_a_scaled_loss_in_run(mirrored):
+    with mirrored.scope():
+        optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1.0), 8.0)
+        variable = keras.Variable(0.0)
+
+    def step():
+        gradients = optimizer.get_unscaled_gradients([keras.ops.array(8.0)])
+        optimizer.apply_gradients(zip(gradients, [variable], strict=True))
+
+    for _ in range(2):
+        mirrored.run(step)
+    assert float(variable.value) == -4.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"experimental_aggregate_gradients": False}, {"skip_gradients_aggregation": True}]
+)
+def test_gradients_that_replicas_have_summed_are_not_summed_again(mirrored, options):
+    with mirrored.scope():
+        optimizer = keras.optimizers.SGD(1.0)
+        variable = keras.Variable(0.0)
+
+    def step():
+        total = tf.distribute.get_replica_context().all_reduce("SUM", keras.ops.ones(()))
+        optimizer.apply_gradients([(total, variable)], name="step", **options)
+
+    mirrored.run(step)
+    assert float(variable.value) == -2.0
+
+
+# Batch normalization.
+
+
+def test_sync_batch_normalization_has_the_statistics_of_all_replicas(mirrored):
+    rng = np.random.default_rng(0)
+    x, target = rng.normal(size=(8, 3)), rng.normal(size=(8, 3))
+
+    def model():
+        made = keras.Sequential(
+            [keras.Input((3,)), tf.keras.layers.experimental.SyncBatchNormalization()]
+        )
+        made.compile(keras.optimizers.SGD(0.5), "mse")
+        return made
+
+    one = model()
+    one.fit(x, target, batch_size=8, shuffle=False, verbose=0)
+    with mirrored.scope():
+        several = model()
+
+    def step(batch):
+        x, target = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((several(x, training=True) - target) ** 2) / 24
+        weights = several.trainable_variables
+        several.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    data = tf.data.Dataset.from_tensor_slices((x, target)).batch(8)
+    for batch in mirrored.experimental_distribute_dataset(data):
+        mirrored.run(step, args=(batch,))
+    for mine, theirs in zip(several.get_weights(), one.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)

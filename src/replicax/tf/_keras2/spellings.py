@@ -1,12 +1,16 @@
 """Keras 2's spellings of what Keras 3 still does, put into Keras' classes by `replicax.tf.keras`.
 
 Each adds a name, an argument or a kind of path that Keras 3 refuses; what Keras 3 accepts means
-what it meant. Nobody who does not use `replicax.tf.keras` sees them.
+what it meant. Nobody who does not use `replicax.tf.keras` sees them. Arguments are a table:
+`arguments.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -14,10 +18,12 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax.tf._keras2 import around
+from replicax.tf._keras2 import around, layers
+from replicax.tf._keras2.arguments import ARGUMENTS, Change, Given, LeftOut, Renamed, Rounded
 from replicax.tf._keras2.saving import (
     is_older_weights_file,
     save_older_weights,
@@ -26,8 +32,6 @@ from replicax.tf._keras2.saving import (
 )
 from replicax.tf._keras2.shards import whole, whole_property, with_shards
 
-# Arguments of `fit` and its sisters that say how data are read, which Keras decides by the data.
-_OF_READING = ("workers", "use_multiprocessing", "max_queue_size")
 # Losses that compare number with number, so that a row of outputs needs a row of targets.
 _ELEMENTWISE = (
     keras.losses.mean_squared_error,
@@ -56,6 +60,8 @@ def install() -> None:
     _add(optimizer, "set_weights", _set_weights)
     _add(optimizer, "weights", property(lambda self: self.variables))
     _add(_compat.LossScaleOptimizer, "get_scaled_loss", _scaled_loss)
+    _add(_compat.LossScaleOptimizer, "get_unscaled_gradients", _unscaled_gradients)
+    around(optimizer, "apply_gradients", _summed_already)
     around(optimizer, "__init__", _older_optimizer)
     around(_compat.Trainer, "compute_loss", _flat_targets)
     around(keras.Layer, "weights", with_shards)
@@ -63,14 +69,28 @@ def install() -> None:
         around(keras.Layer, name, whole_property)
     for method in ("get_weights", "set_weights", "count_params"):
         around(keras.Layer, method, whole)
-    for method in ("fit", "evaluate", "predict"):
-        around(_compat.JAXTrainer, method, _without_reading)
-    around(_compat.Trainer, "compile", _older_compile)
     _add(keras.Model, "save_spec", save_spec)
     around(keras.Model, "save", saved_also_to_folders)
     around(keras.Model, "save_weights", _weights_by_prefix)
     around(keras.Model, "load_weights", _loaded_by_prefix)
     around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
+    layers.install()
+    for place, table in ARGUMENTS.items():
+        kind, _, method = place.partition(".")
+        wrapper = functools.partial(_with_older_arguments, table=table)
+        around(_owner(kind, method), method or "__init__", wrapper)
+
+
+def _owner(kind: str, method: str) -> Any:
+    """The class of Keras that has a method of the table."""
+    if kind == "Optimizer":
+        return _compat.BaseOptimizer
+    if method in ("fit", "evaluate", "predict"):
+        return _compat.JAXTrainer
+    if method == "compile":
+        return _compat.Trainer
+    places = (keras, keras.layers, keras.callbacks)
+    return next(getattr(place, kind) for place in places if hasattr(place, kind))
 
 
 def _add(owner: Any, name: str, what: Any) -> None:
@@ -140,21 +160,55 @@ def _scaled_loss(self: Any, loss: Any) -> Any:
     return self.scale_loss(loss)
 
 
-def _older_optimizer(method: Callable[..., None]) -> Callable[..., None]:
-    """The `__init__` of optimizers, with `lr` for `learning_rate`, and with `decay`.
+def _unscaled_gradients(self: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Gradients of a scaled loss, scaled back; until they are applied they may be clipped.
 
-    `decay` divides the learning rate by 1 + decay · updates.
+    Keras 3 scales back what is applied. So it is scaled again there: by a power of two, without
+    rounding.
     """
+
+    def apply(grads: Any, trainable_variables: Any = None) -> Any:
+        del vars(self)["apply"]
+        scaled = [None if gradient is None else gradient * _scale_of(self) for gradient in grads]
+        return self.apply(scaled, trainable_variables)
+
+    vars(self)["apply"] = apply  # on the object: outside what strategies put into the class
+    return [None if gradient is None else gradient / _scale_of(self) for gradient in gradients]
+
+
+def _scale_of(optimizer: Any) -> Any:
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
+def _older_optimizer(method: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of optimizers, with `decay`: the rate is divided by 1 + decay · updates."""
 
     @functools.wraps(method)
     def init(self: Any, learning_rate: Any, *args: Any, **options: Any) -> None:
-        rate = options.pop("lr", learning_rate)
         decay = options.pop("decay", None)
         if decay:
-            rate = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
-        method(self, rate, *args, **options)
+            learning_rate = keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
+        method(self, learning_rate, *args, **options)
 
     return init
+
+
+def _summed_already(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `apply_gradients` of optimizers, also with gradients that replicas have summed."""
+
+    @functools.wraps(method)
+    def apply_gradients(
+        self: Any,
+        grads_and_vars: Any,
+        name: Any = None,
+        experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        summed = skip_gradients_aggregation or not experimental_aggregate_gradients
+        with gradients_reduced() if summed else contextlib.nullcontext():
+            return method(self, grads_and_vars)
+
+    return apply_gradients
 
 
 def _flat_targets(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,33 +238,28 @@ def _is_elementwise(loss: Any) -> bool:
     return getattr(found, "fn", found) in _ELEMENTWISE
 
 
-def _without_reading(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for name in _OF_READING:
-            kwargs.pop(name, None)
-        return original(self, *args, **kwargs)
+def _with_older_arguments(method: Callable[..., Any], table: dict[str, Change]) -> Any:
+    """A method that takes these arguments of Keras 2, too."""
+    given = {name: change.value for name, change in table.items() if isinstance(change, Given)}
 
-    return method
+    @functools.wraps(method)
+    def taking(self: Any, *args: Any, **options: Any) -> Any:
+        for name in table.keys() & options.keys():
+            change, value = table[name], options.pop(name)
+            if isinstance(change, Renamed):
+                options[change.name] = value
+            elif isinstance(change, Rounded):
+                options[name] = math.ceil(value) if isinstance(value, float) else value
+            elif not isinstance(change, LeftOut) or (change.values and value not in change.values):
+                options[name] = value
+        return method(self, *args, **(given | options if given and not args else options))
 
-
-def _older_compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps = kwargs.pop("experimental_steps_per_execution", None)
-        if steps is not None:
-            kwargs["steps_per_execution"] = steps
-        kwargs.pop("experimental_run_tf_function", None)
-        return original(self, *args, **kwargs)
-
-    return compile
+    return taking
 
 
 def _weights_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def save_weights(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        for name in ("save_format", "options"):
-            kwargs.pop(name, None)
         path = os.fspath(filepath)
         if is_older_weights_file(path):
             return save_older_weights(self, path, *args, **kwargs)
@@ -231,7 +280,6 @@ def _loaded_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
                 "`latest_checkpoint` gives None for a folder without checkpoints. Check the "
                 "folder, and that something was saved there."
             )
-        kwargs.pop("options", None)
         path = os.fspath(filepath)
         if os.path.exists(path + ".weights.h5"):
             path += ".weights.h5"
@@ -264,14 +312,7 @@ def _checkpoint_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        kwargs.pop("options", None)
-        period = kwargs.pop("period", None)
-        if period not in (None, 1):
-            raise UsageError(
-                "`ModelCheckpoint` saves after every epoch, or after a number of batches. "
-                f"Received: period={period}. Keras counts batches, not epochs. Use "
-                "`save_freq=period * steps_per_epoch`."
-            )
+        period = kwargs.pop("period", None) or 1
         path = os.fspath(filepath)
         if not path.endswith((".keras", ".h5", ".hdf5")):
             path += ".weights.h5" if save_weights_only else ".keras"
@@ -280,5 +321,18 @@ def _checkpoint_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
             path += ".weights.h5"  # Keras takes no other ending
         original(self, path, monitor, verbose, save_best_only, save_weights_only, *args, **kwargs)
         self.filepath = named
+        if period > 1:
+            self.on_epoch_end = _every(period, self.on_epoch_end)
 
     return init
+
+
+def _every(period: int, save: Callable[..., None]) -> Callable[..., None]:
+    """The `on_epoch_end` of a callback that saves after some epochs; Keras 3 counts batches."""
+    epochs = itertools.count(1)
+
+    def on_epoch_end(epoch: int, logs: Any = None) -> None:
+        if next(epochs) % period == 0:
+            save(epoch, logs)
+
+    return on_epoch_end

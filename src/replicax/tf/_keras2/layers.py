@@ -1,0 +1,140 @@
+"""Layers as Keras 2 has them: their names, their first weights, and how they are called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from replicax._keras import _compat
+from replicax._keras.variable import Variable
+from replicax._keras.variable_kinds import VariableSynchronization
+from replicax.tf._keras2 import around
+from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
+
+
+def install() -> None:
+    """Put them into Keras; it is called once."""
+    for owner in (keras.Operation, keras.name_scope):
+        around(owner, "__init__", _with_any_name)
+    around(keras.Layer, "__init__", _with_first_weights)
+    around(keras.Layer, "__call__", _flags_by_name)
+    around(keras.Sequential, "add", _with_batch_shape)
+    for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
+        around(owner, "add_weight", functools.partial(_name_first, order=order))
+
+
+def _with_any_name(method: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` that takes a name with slashes, which Keras 3 keeps for paths."""
+
+    @functools.wraps(method)
+    def init(self: Any, name: Any = None, *args: Any, **options: Any) -> None:
+        has_slashes = isinstance(name, str) and "/" in name
+        method(self, name.replace("/", "_") if has_slashes else name, *args, **options)
+        if has_slashes:
+            self.name = name
+
+    return init
+
+
+def _with_first_weights(method: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of layers, with `weights` and `batch_input_shape`."""
+
+    @functools.wraps(method)
+    def init(self: Any, **options: Any) -> None:
+        weights = options.pop("weights", None)
+        batch_shape = options.pop("batch_input_shape", None)
+        method(self, **options)
+        if batch_shape is not None:
+            self._batch_input_shape = tuple(batch_shape)
+        if weights is not None:
+            _compat.after_build(self, lambda: _set_first(self, weights))
+
+    return init
+
+
+def _set_first(layer: Any, weights: Any) -> None:
+    with _compat.outside_scopes():
+        for variable, value in zip(layer.weights, weights, strict=True):
+            if _compat.awaits_value(variable) and np.shape(value) == tuple(variable.shape):
+                _compat.start_from(variable, value)
+            else:
+                variable.assign(value)
+
+
+def _with_batch_shape(method: Callable[..., None]) -> Callable[..., None]:
+    """The `add` of sequential models, which begin with an `Input` of what the first layer says."""
+
+    @functools.wraps(method)
+    def add(self: Any, layer: Any, *args: Any, **options: Any) -> None:
+        shape = getattr(layer, "_batch_input_shape", None)
+        if shape is not None and not self.layers:
+            method(self, keras.Input(batch_shape=shape), *args, **options)
+        method(self, layer, *args, **options)
+
+    return add
+
+
+def _flags_by_name(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `__call__` of layers: `layer(x, True)` and `layer(x, None, True)` by names."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        if any(isinstance(each, bool) for each in args[1:]):
+            first = next(
+                i for i in range(1, len(args)) if args[i] is None or isinstance(args[i], bool)
+            )
+            named = dict(zip(self.call_signature_parameters[first:], args[first:], strict=False))
+            if len(named) == len(args) - first:
+                return method(self, *args[:first], **named, **options)
+        return method(self, *args, **options)
+
+    return call
+
+
+def _name_first(method: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:
+    """An `add_weight` whose positional arguments are Keras 2's if they begin with a name."""
+
+    @functools.wraps(method)
+    def add_weight(self: Any, *args: Any, **options: Any) -> Any:
+        if args and isinstance(args[0], str):
+            options |= dict(zip(order, args, strict=False))
+            args = ()
+        if isinstance(options.get("shape"), int):
+            options["shape"] = (options["shape"],)
+        if isinstance(options.get("name"), str):
+            options["name"] = options["name"].replace("/", "_")
+        synchronization = options.pop("synchronization", None)
+        if isinstance(self, keras.metrics.Metric):
+            options.pop("aggregation", None)  # a metric's are sums over replicas always
+        elif synchronization == VariableSynchronization.ON_READ:
+            return _of_each_replica(self, *args, **options)
+        return method(self, *args, **options)
+
+    return add_weight
+
+
+def _of_each_replica(
+    layer: Any,
+    shape: Any = (),
+    initializer: Any = None,
+    dtype: Any = None,
+    *,
+    aggregation: str = "none",
+    name: str | None = None,
+    **options: Any,
+) -> Variable:
+    del options  # of weights that are trained
+    with keras.name_scope(layer.name, caller=layer):
+        return Variable(
+            keras.initializers.get(initializer or "zeros"),
+            trainable=False,
+            name=name,
+            dtype=dtype or layer.variable_dtype,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=aggregation,
+            shape=shape,
+        )

@@ -1,0 +1,46 @@
+"""`tf.keras.layers.experimental.SyncBatchNormalization`, for loops with `strategy.run`."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import keras
+
+from replicax._core.context import current_frame
+
+
+@final
+@keras.saving.register_keras_serializable("replicax")
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """`BatchNormalization` by the whole batch's statistics, also in `strategy.run`.
+
+    `fit` computes with the whole batch in any case.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> layer = tf.keras.layers.experimental.SyncBatchNormalization()
+        >>> layer([[1.0], [3.0]], training=True).shape
+        (2, 1)
+    """
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        frame = current_frame()
+        replica = frame.replica if frame else None
+        if not (training and self.trainable and replica and replica.num_replicas_in_sync > 1):
+            return super().call(inputs, training=training, mask=mask)
+        ops: Any = keras.ops
+        x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+        axes = [axis for axis in range(x.ndim) if axis != self.axis % x.ndim]
+        one = ops.ones_like(x)
+        weights = one if mask is None else one * ops.cast(ops.expand_dims(mask, -1), x.dtype)
+        local = [ops.sum(each, axes) for each in (weights, weights * x, weights * x * x)]
+        count, total, squares = replica.all_reduce("SUM", local)
+        mean = total / count
+        variance = ops.maximum(squares / count - mean * mean, 0.0)
+        kept: Any = (self.moving_mean, self.moving_variance)
+        for moving, new in zip(kept, (mean, variance), strict=True):
+            moving.assign(moving * self.momentum + new * (1.0 - self.momentum))
+        result = ops.batch_normalization(
+            x, mean, variance, self.axis, self.beta, self.gamma, self.epsilon
+        )
+        return ops.cast(result, self.compute_dtype)
