@@ -36,7 +36,7 @@ class EventFile:
     """
 
     def __init__(self, logdir: str | Path, queue: int, seconds: float, suffix: str) -> None:
-        self._own = _part("summary.writer.event_file_writer").EventFileWriter(
+        self._own = part("summary.writer.event_file_writer").EventFileWriter(
             str(logdir), queue, seconds, suffix
         )
         self._end = weakref.finalize(self, _end, self._own)
@@ -48,23 +48,28 @@ class EventFile:
         self, tag: str, kind: str, tensor: np.ndarray, step: int, description: str = ""
     ) -> None:
         """Add a summary: of the kind `scalars`, `histograms`, `images` or `text`."""
-        event, summary = _part("compat.proto.event_pb2"), _part("compat.proto.summary_pb2")
+        event, summary = part("compat.proto.event_pb2"), part("compat.proto.summary_pb2")
         metadata = summary.SummaryMetadata(
             plugin_data=summary.SummaryMetadata.PluginData(plugin_name=kind),
             summary_description=description,
-            data_class=_part("compat.proto.summary_pb2").DATA_CLASS_BLOB_SEQUENCE
+            data_class=part("compat.proto.summary_pb2").DATA_CLASS_BLOB_SEQUENCE
             if kind == "images"
             else summary.DATA_CLASS_SCALAR
             if kind == "scalars"
             else summary.DATA_CLASS_TENSOR,
         )
-        proto = _part("util.tensor_util").make_tensor_proto(tensor)
+        proto = part("util.tensor_util").make_tensor_proto(tensor)
         value = summary.Summary.Value(tag=tag, tensor=proto, metadata=metadata)
         self._own.add_event(
             event.Event(
                 wall_time=time.time(), step=int(step), summary=summary.Summary(value=[value])
             )
         )
+
+    def add_graph(self, graph: Any) -> None:
+        """Add a `GraphDef`, which the graph plugin shows."""
+        event = part("compat.proto.event_pb2").Event
+        self._own.add_event(event(wall_time=time.time(), graph_def=graph.SerializeToString()))
 
     def flush(self) -> None:
         """Write all, also what compiled code has under way."""
@@ -127,7 +132,12 @@ def png(image: np.ndarray) -> bytes:
     )
 
 
-def _part(name: str) -> Any:
+def part(name: str) -> Any:
+    """A module of the `tensorboard` package.
+
+    Raises:
+        UsageError: If the package is missing.
+    """
     try:
         return importlib.import_module(f"tensorboard.{name}")
     except ImportError as error:

@@ -1,90 +1,267 @@
-"""Training curves for TensorBoard, without TensorFlow.
+"""What `fit` shows in TensorBoard, without TensorFlow.
 
 Keras' own `TensorBoard` callback imports TensorFlow to write its files; this one writes the same
-scalars with the `tensorboard` package. Profiles, histograms and images are not its concern.
+with the `tensorboard` package.
 """
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import keras
+import numpy as np
 
+from replicax._core import event_files
 from replicax._core.errors import UsageError
+from replicax._core.placement import to_host
 from replicax._keras import _compat, workers
+from replicax.callbacks._layer_graph import graph_of
 
 
 class TensorBoard(keras.callbacks.Callback):
-    """Write losses, metrics and the learning rate where `tensorboard --logdir` finds them.
+    """Write losses, metrics, weights and profiles where `tensorboard --logdir` finds them.
 
-    Files and names are those of Keras' callback: `train/` and `validation/` below `log_dir`,
-    `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch.
+    Arguments, files and names are those of Keras' callback: `train/` and `validation/` below
+    `log_dir`, `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch. The chief of
+    several workers writes.
 
     Args:
         log_dir: The folder to write to; a new run wants a new folder.
+        histogram_freq: After how many epochs the weights are written as histograms; 0 for never.
+        write_graph: Whether to write the layers as a graph, of a sequential or functional model.
+        write_images: Whether to write the weights as images, too, from the lowest to the highest.
+        write_steps_per_second: Whether to write how many steps are done in a second.
         update_freq: `"epoch"`, or a number of batches after which batch scalars are written
-            too. Writing a batch's scalars waits for its step.
+            too, or `"batch"` for 1. Writing a batch's scalars waits for its step.
+        profile_batch: The batch to profile, counted from 1, or the first and the last one, as a
+            pair or as `"10,20"`; 0 for none. TensorBoard shows it with the package `xprof`.
+        embeddings_freq: After how many epochs tables of `Embedding` layers are written for the
+            projector; 0 for never.
+        embeddings_metadata: The file that says what the rows of a table are; a dict for several
+            layers, by their names.
 
     Raises:
-        UsageError: If the `tensorboard` package is missing, or `update_freq` is neither.
+        UsageError: If the `tensorboard` package is missing, or an argument has no meaning.
 
     Example:
         >>> import replicax as rx
-        >>> callback = rx.callbacks.TensorBoard("logs/run-1")
+        >>> callback = rx.callbacks.TensorBoard("logs/1", histogram_freq=1, profile_batch=(5, 8))
     """
 
     writes_below = "log_dir"
 
-    def __init__(self, log_dir: str | Path = "logs", update_freq: str | int = "epoch") -> None:
+    def __init__(
+        self,
+        log_dir: str | Path = "logs",
+        histogram_freq: int = 0,
+        write_graph: bool = True,
+        write_images: bool = False,
+        write_steps_per_second: bool = False,
+        update_freq: str | int = "epoch",
+        profile_batch: int | str | tuple[int, int] = 0,
+        embeddings_freq: int = 0,
+        embeddings_metadata: str | dict[str, str] | None = None,
+    ) -> None:
         super().__init__()
+        if update_freq == "batch":
+            update_freq = 1
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
             raise UsageError(
                 "Scalars are written per epoch or after a number of batches. Received: "
                 f"update_freq={update_freq!r}. That is neither. Use 'epoch' or a positive integer."
             )
+        event_files.part("summary.writer.event_file_writer")  # before training, not in it
         self.log_dir = Path(log_dir)
+        self.histogram_freq = histogram_freq
+        self.write_graph = write_graph
+        self.write_images = write_images
+        self.write_steps_per_second = write_steps_per_second
         self.update_freq = update_freq
-        self._make_writer = _writer_class()
-        self._writers: dict[str, Any] = {}
+        self.embeddings_freq = embeddings_freq
+        self.embeddings_metadata = embeddings_metadata
+        self._first_profiled, self._last_profiled = _profiled(profile_batch)
+        self._profile, self._step = contextlib.ExitStack(), contextlib.ExitStack()
+        self._files: dict[str, event_files.EventFile] = {}
         self._seen_batches = 0
+        self._epoch_began = self._written = (0.0, 0)  # when, and after how many steps
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._seen_batches = 0
+        self._written = time.perf_counter(), 0
+        model = _compat.model_of(self)
+        if not self._writes:
+            return
+        _compat.at_end_of_fit(model, self._profile.close)  # also of one that fails
+        graph = graph_of(model) if self.write_graph else None
+        if graph is not None:
+            self._file("train").add_graph(graph)
+        if self.embeddings_freq:
+            self._configure_projector()
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        number = self._seen_batches + 1
+        if number == self._first_profiled and self._writes:
+            self._profile.enter_context(jax.profiler.trace(str(self.log_dir / "train")))
+        if self._first_profiled <= number <= self._last_profiled:
+            self._step.enter_context(jax.profiler.StepTraceAnnotation("train", step_num=number))
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._seen_batches += 1
-        if isinstance(self.update_freq, int) and self._seen_batches % self.update_freq == 0:
-            self._write("train", "batch_", logs or {}, self._seen_batches)
+        step = self._seen_batches
+        self._step.close()
+        if step == self._last_profiled:
+            for value in (logs or {}).values():
+                float(value)  # what the devices do is part of the profile
+            self._profile.close()
+        if isinstance(self.update_freq, int) and step % self.update_freq == 0 and self._writes:
+            values = {name: float(value) for name, value in (logs or {}).items()}
+            if self.write_steps_per_second:
+                # Several steps are under way at once: what counts is the time between two writes.
+                values["steps_per_second"] = _pace(self._written, step)
+            self._written = time.perf_counter(), step
+            self._write("train", "batch_", values, step)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self.write_steps_per_second:
+            self._epoch_began = time.perf_counter(), self._iterations()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._writes:
+            return
         logs = dict(logs or {})
         validation = {name[4:]: logs.pop(name) for name in list(logs) if name.startswith("val_")}
         model: Any = self.model
-        rate = getattr(model.optimizer, "learning_rate", None)
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        rate = getattr(optimizer, "learning_rate", None)
         if rate is not None:
             logs["learning_rate"] = rate
+        if self.write_steps_per_second:
+            logs["steps_per_second"] = _pace(self._epoch_began, self._iterations())
         self._write("train", "epoch_", logs, epoch)
         self._write("validation", "epoch_", validation, epoch)
+        if self.histogram_freq and epoch % self.histogram_freq == 0:
+            self._write_weights(epoch)
+        if self.embeddings_freq and epoch % self.embeddings_freq == 0:
+            for layer in self._tables():
+                path = self.log_dir / _table_file(layer)
+                np.savetxt(path, _value(layer.embeddings), fmt="%.7g", delimiter="\t")
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        if self._writes:
+            values = {f"{name}_vs_iterations": value for name, value in (logs or {}).items()}
+            self._write("validation", "evaluation_", values, self._iterations())
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        self._profile.close()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    @property
+    def _writes(self) -> bool:
+        return workers.channel_of(_compat.model_of(self)).is_chief
+
+    def _file(self, run: str) -> event_files.EventFile:
+        if run not in self._files:
+            self._files[run] = event_files.EventFile(self.log_dir / run, 10, 120, ".v2")
+        return self._files[run]
 
     def _write(self, run: str, prefix: str, values: dict[str, Any], step: int) -> None:
-        if not values or not workers.channel_of(_compat.model_of(self)).is_chief:
-            return
-        if run not in self._writers:
-            self._writers[run] = self._make_writer(str(self.log_dir / run))
-        for name, value in values.items():
-            self._writers[run].add_scalar(f"{prefix}{name}", float(value), step=step)
-        self._writers[run].flush()
+        if values:
+            for name, value in values.items():
+                number = np.asarray(float(value), np.float32)
+                self._file(run).add(f"{prefix}{name}", "scalars", number, step)
+            self._file(run).flush()
+
+    def _iterations(self) -> int:
+        optimizer: Any = getattr(self.model, "optimizer", None)
+        return 0 if optimizer is None else int(_compat.iterations(optimizer))
+
+    def _write_weights(self, epoch: int) -> None:
+        model: Any = self.model
+        file = self._file("train")
+        for variable in model.weights:
+            name, value = variable.path.replace(":", "_"), _value(variable)
+            counted = event_files.histogram(value, event_files.BUCKETS, np)
+            file.add(f"{name}/histogram", "histograms", counted.astype(np.float64), epoch)
+            images = _images(value) if self.write_images else None
+            if images is not None:
+                batch = event_files.images_of(event_files.pixels(images, 3, np))
+                file.add(f"{name}/image", "images", batch, epoch)
+        file.flush()
+
+    def _tables(self) -> list[Any]:
+        model = _compat.model_of(self)
+        return [one for one in _compat.layers_in(model) if isinstance(one, keras.layers.Embedding)]
+
+    def _configure_projector(self) -> None:
+        """Say where the projector finds the tables, and what their rows are."""
+        config = event_files.part("plugins.projector").ProjectorConfig()
+        given = self.embeddings_metadata or {}
+        names = {layer.name for layer in self._tables()}
+        if isinstance(given, dict) and not given.keys() <= names:
+            raise UsageError(
+                "Metadata of embeddings go by the names of `Embedding` layers. Received: "
+                f"embeddings_metadata of {sorted(given.keys() - names)}; the model has "
+                f"{sorted(names)}. Nothing would show them. Correct the names."
+            )
+        for layer in self._tables():
+            path = given if isinstance(given, str) else given.get(layer.name, "")
+            config.embeddings.add(
+                tensor_name=layer.name, tensor_path=_table_file(layer), metadata_path=path
+            )
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        (self.log_dir / "projector_config.pbtxt").write_text(str(config), encoding="utf-8")
 
 
-def _writer_class() -> Any:
+def _profiled(given: Any) -> tuple[int, int]:
+    """The first and the last batch of a profile."""
+    parts = given.split(",") if isinstance(given, str) else given
     try:
-        return importlib.import_module("tensorboard.summary").Writer
-    except ImportError as error:
+        first, last = map(int, parts if isinstance(parts, list | tuple) else (parts, parts))
+    except (TypeError, ValueError):
+        first, last = -1, -1
+    if not 0 <= first <= last or (first == 0 and last > 0):
         raise UsageError(
-            "The callback writes with the `tensorboard` package. Received: an environment "
-            "without it. It is an optional dependency. Run `pip install 'replicax[tensorboard]'`."
-        ) from error
+            "A profile is of one batch, or of all from one to another. Received: "
+            f"profile_batch={given!r}. Batches are counted from 1, and 0 is for no profile. "
+            "Write `profile_batch=5` or `profile_batch=(5, 8)`."
+        )
+    return first, last
+
+
+def _pace(since: tuple[float, int], steps: int) -> float:
+    when, before = since
+    return (steps - before) / max(time.perf_counter() - when, 1e-9)
+
+
+def _value(variable: Any) -> np.ndarray:
+    return to_host(_compat.read(variable)).astype(np.float32)
+
+
+def _table_file(layer: Any) -> str:
+    return f"keras_embedding.{layer.name.replace('/', '_')}.tsv"
+
+
+def _images(weight: np.ndarray) -> np.ndarray | None:
+    """A weight as images from black to white: rows of a matrix, filters of a convolution."""
+    squeezed = weight.squeeze()
+    if squeezed.ndim not in (1, 2, 3, 4) or not squeezed.size:
+        return None
+    if squeezed.ndim == 1:
+        images = squeezed.reshape(1, -1, 1, 1)
+    elif squeezed.ndim == 2:
+        images = (squeezed.T if squeezed.shape[0] > squeezed.shape[1] else squeezed)[
+            None, :, :, None
+        ]
+    elif squeezed.ndim == 3:
+        images = np.moveaxis(squeezed, -1, 0)[..., None]
+    else:
+        images = squeezed
+    low, high = images.min(), images.max()
+    shaded = (images - low) / (high - low) if high > low else np.zeros_like(images)
+    return shaded if shaded.shape[-1] in (1, 3, 4) else None

@@ -53,7 +53,14 @@ def test_the_chief_saves_models_and_logs(tmp_path):
         return [
             keras.callbacks.ModelCheckpoint(str(folder / "model.keras")),
             keras.callbacks.CSVLogger(str(folder / "log.csv")),
-            rx.callbacks.TensorBoard(folder / "board"),
+            rx.callbacks.TensorBoard(
+                folder / "board",
+                histogram_freq=1,
+                write_images=True,
+                update_freq="batch",
+                profile_batch=1,
+                embeddings_freq=1,
+            ),
         ]
 
     fit_by(2, callbacks)
