@@ -103,6 +103,7 @@ LAYERS = {
         "_core.errors",
         "_core.env",
         "tf._absent",
+        "tf._keras2.arguments",
         PUBLIC,
     },
     "testing": {PUBLIC, "_core.events", "_core.env", "_core.starting"},

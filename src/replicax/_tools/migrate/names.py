@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, final
 
 from replicax.tf._absent import CHANGES, instead
+from replicax.tf._keras2.arguments import ARGUMENTS, LeftOut
 
 # The packages whose names are listed, and what their names begin with.
 PACKAGES = {
@@ -204,8 +205,6 @@ _METHODS = {
     "experimental_run_v2": "`strategy.experimental_run_v2` is called `strategy.run`.",
     "fit_generator": "`fit_generator` is gone: `fit` takes generators.",
     "get_shape": "`get_shape()`: write `x.shape`.",
-    "minimize": "`optimizer.minimize`: Keras 3 has no such method; take the gradients, then "
-    "`optimizer.apply`.",
     "predict_generator": "`predict_generator` is gone: `predict` takes generators.",
     "set_shape": "`set_shape`: shapes are known; use `tf.ensure_shape`, or leave it out.",
     "with_values": "Ragged tensors are not there: fill rows up.",
@@ -223,8 +222,8 @@ _KEYWORDS = {
     ("jit_compile", "False"): "`jit_compile=False`: compiled code is compiled by XLA always.",
     ("run_eagerly", "True"): "`run_eagerly=True`: a step is compiled under a strategy all the "
     "same; print with `tf.print`.",
-    ("save_format", "'tf'"): "`save_format='tf'`: Keras 3 writes `.keras` files; for serving "
-    "`model.export(path)`.",
+    ("save_format", "'tf'"): "`save_format='tf'`: a folder that `tf.keras` reads, and TensorFlow "
+    "does not; for serving `model.export(path)`.",
 }
 
 
@@ -236,6 +235,9 @@ def checks(tree: ast.Module, names: Names) -> list[Check]:
         names: What its local names stand for.
     """
     found = [check for node in ast.walk(tree) for check in _of_node(node, names)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found += _of_arguments(node, names)
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and _is_compiled(function, names):
             found += _of_compiled(function)
@@ -258,6 +260,25 @@ def _of_node(node: ast.AST, names: Names) -> Iterator[Check]:
         case ast.Call(func=called, args=[ast.Constant(value="tensorflow"), *_]):
             if ast.unparse(called) in ("importlib.import_module", "import_module", "__import__"):
                 yield Check(node.lineno, "TensorFlow is imported by its name as a text.")
+
+
+def _of_arguments(call: ast.Call, names: Names) -> Iterator[Check]:
+    """Arguments of Keras 2 with values that mean something, where Keras 3 has none for them."""
+    for place, table in ARGUMENTS.items():
+        for keyword in call.keywords if _is_call_of(place, call.func, names) else ():
+            match table.get(keyword.arg or ""), keyword.value:
+                case LeftOut(values=allowed), ast.Constant(value=value):
+                    if allowed and value not in allowed:
+                        text = f"`{keyword.arg}={value!r}`: Keras 3 has no such argument."
+                        yield Check(keyword.value.lineno, text)
+
+
+def _is_call_of(place: str, called: ast.expr, names: Names) -> bool:
+    kind, _, method = place.partition(".")
+    if method:
+        return isinstance(called, ast.Attribute) and called.attr == method
+    name = names.name_of(called) or ""
+    return name.startswith("tf.keras.layers.") if kind == "Layer" else name.endswith(f".{kind}")
 
 
 def _is_compiled(function: ast.FunctionDef, names: Names) -> bool:
