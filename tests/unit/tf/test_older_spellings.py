@@ -36,6 +36,18 @@ def test_metrics_are_reset_by_their_older_name():
     assert float(metric.result()) == 0.0
 
 
+@pytest.mark.parametrize("wrap", [lambda layer: layer, keras.layers.Bidirectional])
+def test_recurrent_layers_are_reset_by_their_older_name(wrap):
+    layer = wrap(keras.layers.LSTM(1, stateful=True))
+    model = keras.Sequential([keras.Input(batch_shape=(4, 3, 2)), layer])
+    rows = np.ones((4, 3, 2))
+    first = np.asarray(model(rows))
+    for owner in (layer, model):
+        assert not np.allclose(model(rows), first)
+        owner.reset_states()
+        np.testing.assert_allclose(model(rows), first)
+
+
 def test_the_learning_rate_has_its_older_name():
     optimizer = keras.optimizers.SGD(0.5)
     assert float(optimizer.lr) == 0.5
@@ -284,6 +296,12 @@ def test_a_weight_of_each_replica_is_summed_when_it_is_read(mirrored):
         layer.build(())
     mirrored.run(lambda: layer.scale.assign_add(1.0))
     assert float(layer.scale.value) == 2.0
+
+
+def test_variables_are_weights():
+    layer = keras.layers.Layer()
+    assert layer.add_variable("kernel", (2,)).name == "kernel"
+    assert layer.add_variable((3,), "zeros", name="bias").shape == (3,)
 
 
 def test_a_metric_adds_weights_by_name():

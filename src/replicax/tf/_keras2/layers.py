@@ -22,6 +22,7 @@ def install() -> None:
         around(owner, "__init__", _with_any_name)
     around(keras.Layer, "__init__", _with_first_weights)
     around(keras.Layer, "__call__", _flags_by_name)
+    around(keras.Layer, "add_variable", _as_a_weight)
     around(keras.Sequential, "add", _with_batch_shape)
     for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
         around(owner, "add_weight", functools.partial(_name_first, order=order))
@@ -93,6 +94,11 @@ def _flags_by_name(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(self, *args, **options)
 
     return call
+
+
+def _as_a_weight(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The older name of `add_weight`."""
+    return functools.wraps(method)(lambda self, *args, **options: self.add_weight(*args, **options))
 
 
 def _name_first(method: Callable[..., Any], order: tuple[str, ...]) -> Callable[..., Any]:

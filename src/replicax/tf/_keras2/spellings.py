@@ -53,7 +53,9 @@ def install() -> None:
         return
     _is_installed = True
     optimizer: Any = _compat.BaseOptimizer
-    _add(keras.metrics.Metric, "reset_states", _reset_states)
+    for kind in (keras.metrics.Metric, keras.layers.RNN, keras.layers.Bidirectional):
+        _add(kind, "reset_states", _reset_states)
+    _add(keras.Model, "reset_states", _reset_layers)
     _add(optimizer, "lr", _OlderLearningRate())
     _add(optimizer, "minimize", _minimize)
     _add(optimizer, "get_weights", _get_weights)
@@ -102,6 +104,13 @@ def _add(owner: Any, name: str, what: Any) -> None:
 def _reset_states(self: Any) -> None:
     """The older name of `reset_state`."""
     self.reset_state()
+
+
+def _reset_layers(self: Any) -> None:
+    """Forget what recurrent layers keep from batch to batch."""
+    for layer in _compat.layers_in(self):
+        if getattr(layer, "stateful", False) and hasattr(layer, "reset_state"):
+            layer.reset_state()
 
 
 @final
