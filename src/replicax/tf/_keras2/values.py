@@ -11,4 +11,5 @@ from replicax.tf._tensors import give_shape
 for _owner in (_compat.KerasVariable, keras.KerasTensor):
     give_shape(_owner)
     give_kind(_owner)
-_compat.KerasVariable.__array_priority__ = 100  # so that JAX computes `numpy_array * variable`
+# So that JAX computes `numpy_array * variable`, which then has a gradient.
+setattr(_compat.KerasVariable, "__array_priority__", 100)  # noqa: B010
