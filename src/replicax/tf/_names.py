@@ -20,8 +20,6 @@ def _of(module: str, *names: str) -> dict[str, str]:
 
 # Names side by side, as a table has them.
 # fmt: off
-# The namespaces that are still files.
-_WITH_FILES = ("autograph",)
 _DTYPES = _of(
     "._dtypes",
     "DType", "as_dtype", "bfloat16", "bool", "complex128", "complex64", "double", "float16",
@@ -126,7 +124,16 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
         _of("._flow.ranges", "range"),
         _of("._flow.tensor_array", "TensorArray"),
-        {"__version__": "._services:VERSION", **{name: f".{name}:" for name in _WITH_FILES}},
+        {"__version__": "._services:VERSION"},
+    ),
+    "tf.autograph": (
+        "Python's control flow, converted for compiled code",
+        _of("._autograph.functions", "set_verbosity", "to_code", "to_graph", "trace"),
+    ),
+    "tf.autograph.experimental": (
+        "marks of functions and loops",
+        _of("._autograph.functions", "do_not_convert"),
+        _of("._autograph.converting", "set_loop_options"),
     ),
     "tf.compat": (
         "texts and bytes, `tf` itself as `v2`, and the little of `v1` that programs keep",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
@@ -12,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax.tf._missing import missing_name
+from replicax.tf._absent import instead
 from replicax.tf._names import NAMESPACES, SUBMODULES_OF_KERAS
 
 
@@ -26,8 +25,7 @@ class Namespace(ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(f"replicax.{name}", f"`{name}`: {NAMESPACES[name][0]}.")
         self.__package__ = self.__name__
-        folders = sys.modules["replicax.tf"].__path__  # a package: `import` finds what is below it
-        self.__path__ = [os.path.join(folder, *name.split(".")[1:]) for folder in folders]
+        self.__path__: list[str] = []  # a package: `import` finds what is below it
         self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
         self._find, self._names = lookup(name)
 
@@ -78,7 +76,9 @@ def _find(namespace: str, name: str) -> Any:
             found = getattr(module, name)
         _give_methods()
         return found
-    raise missing_name(namespace, name)
+    path = f"{namespace}.{name}"
+    hint = instead(path) or "keras.ops or jax.numpy may have it."
+    raise AttributeError(f"replicax.tf has no `{path}`. {hint} docs/tf.md lists all names.")
 
 
 def _give_methods() -> None:
