@@ -287,7 +287,7 @@ class GradientTape:
             if shown:
                 return shown[-1]
             self._variables.watch(target)
-            return self._variables.show(target, _compat.read(target))
+            return self._variables.stand_in(target, _compat.read(target))
         target = checked(target, "differentiate")
         if not is_differentiable(target):
             logger.warning("A tape differentiates real and complex numbers, not %s.", target.dtype)

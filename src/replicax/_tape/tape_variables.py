@@ -60,7 +60,7 @@ class TapeVariables:
             return self._trace.fresh(value) if value in self._log else value
         return self.show(variable, value)
 
-    def show(self, variable: Any, value: Any) -> Any:
+    def stand_in(self, variable: Any, value: Any) -> Any:
         """The value that stands for a variable with this value."""
         shown_for = self._shown.setdefault(id(variable), [])
         shown = next((shown for known, shown in shown_for if known is value), None)
@@ -68,6 +68,11 @@ class TapeVariables:
             shown = self._trace.fresh(value)
             self._log.watch(shown)
             shown_for.append((value, shown))
+        return shown
+
+    def show(self, variable: Any, value: Any) -> Any:
+        """The value that stands for a variable that is read in the block."""
+        shown = self.stand_in(variable, value)
         if self._trace.is_eager and not self._trace.sees(shown):
             raise TapeMisuse(
                 "A tape outside compiled code sees what is computed at once. Received: variable "

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._core.host_calls import array_of
 from replicax.data._resize import METHODS, taps
 from replicax.tf._calls import hosted, numpy_or_jax
 from replicax.tf._random import stateless_uniform, uniform
@@ -205,7 +206,7 @@ def rot90(image: Any, k: int = 1, name: str | None = None) -> Any:
 
 def _images(image: Any) -> tuple[Any, Any]:
     """An array of one or more images, and what computes with it."""
-    found = image if hasattr(image, "ndim") else np.asarray(image)
+    found = array_of(image)
     if found.ndim not in (3, 4):
         raise UsageError(
             "Images have the shape (height, width, channels), and a batch of them an axis more. "

@@ -614,3 +614,11 @@ def test_a_tape_hears_of_reads_when_that_of_another_thread_has_ended():
     thread.join(30)
     close(found, [6.0])
     assert reads_are_those_of_keras()
+
+
+def test_a_target_that_is_a_variable_itself():
+    first, second = rx.Variable(2.0), rx.Variable(3.0)
+    with rx.GradientTape() as tape:
+        result = first
+    gradients = tape.gradient(result, [first, second])
+    assert float(gradients[0]) == 1.0 and gradients[1] is None
