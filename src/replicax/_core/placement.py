@@ -125,7 +125,8 @@ def movable(value: Any) -> Any:
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return value
-    if not value.committed or len(value.sharding.device_set) > 1:
+    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+    if is_key or not value.committed or len(value.sharding.device_set) > 1:
         return value
     make: Any = type(value)
     return make(value.aval, value.sharding, [value.addressable_data(0)], committed=False)

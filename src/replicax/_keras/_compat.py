@@ -503,6 +503,20 @@ def pending_variables() -> int:
     return len(global_state.get_global_attribute("uninitialized_variables") or [])
 
 
+def go_on_with(variable: KerasVariable, value: Any) -> None:
+    """Give a variable this value; one that awaits its first value gets it as that."""
+    if awaits_value(variable):
+        start_from(variable, value)
+    else:
+        variable.assign(value)
+
+
+def forget_pending(initializers: Sequence[Any]) -> None:
+    """Leave the variables with these initializers as they are when the stateless scope ends."""
+    pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
+    pending[:] = [v for v in pending if v._initializer not in initializers]
+
+
 def strategy_of(model: Any) -> Any:
     """The strategy in whose scope the model was made, or None."""
     return getattr(model, "_replicax_strategy", None)

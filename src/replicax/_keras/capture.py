@@ -21,6 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
+from replicax._keras.beginnings import Beginning, begin, seeds_in
 from replicax._keras.blaming import of_the_layer, root_of, user_line, why_not_converted
 
 MAX_TRACES = 6
@@ -30,6 +31,11 @@ _NEEDS_A_NUMBER = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
+)
+_MADE_OF_ARGUMENTS = (
+    "A variable that a compiled function makes begins with a value that does not depend on the "
+    "function's arguments. Received: one that is computed from them. Pass a function, "
+    "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
 )
 # What JAX says of the gradient of a loop without a known end.
 _NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
@@ -58,6 +64,8 @@ class CaptureScope(keras.StatelessScope):
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
+        # Of variables that the traced function makes of values that it computes.
+        self.beginnings: list[Beginning] = []
         # What replicas have assigned together, with what this one wrote: agreed_value.py.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
@@ -165,6 +173,9 @@ def capture(
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env, as_replica)
             except Exception as caught:
                 error = caught
+                _compat.forget_pending(scope.beginnings)
+                for beginning in scope.beginnings:
+                    beginning.end()
             created = _compat.pending_variables() - before
         found = {**scope.reads, **scope.writes}
         complete = created <= 0 and found.keys() <= variables.keys()
@@ -173,7 +184,9 @@ def capture(
         # pass; also while it reads some that are no inputs yet: Keras' regularizers expect them.
         if isinstance(error, TraceAgain):
             raise error
-        if error is not None and created <= 0 and found.keys() <= variables.keys():
+        # The first value of a variable is lost with a trace that fails.
+        is_users = created <= 0 and found.keys() <= variables.keys()
+        if error is not None and (is_users or scope.beginnings):
             raise_explained(error)
         if complete and result is not None:
             return result
@@ -196,7 +209,7 @@ def _trace(
 ) -> Captured:
     noted: dict[str, Any] = {}
 
-    def pure(values: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def pure(values: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], ...]:
         scope.lend(zip(variables, values, strict=True))
         flat, noted["tree"] = jax.tree.flatten(fn(leaves))
         noted["outputs"] = tuple(None if is_array(leaf) else Static(leaf) for leaf in flat)
@@ -204,7 +217,10 @@ def _trace(
         positions = [i for i, variable in enumerate(variables) if id(variable) in updates]
         noted["written"] = tuple(positions)
         news = [updates[id(variables[i])] for i in positions]
-        return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news
+        begun = [beginning.traced for beginning in scope.beginnings]
+        noted["seeds"] = seeds_in([*scope.writes.values()]) if begun else []
+        begun += [scope.state_mapping[id(seed)] for seed in noted["seeds"]]
+        return [jnp.asarray(leaf) for leaf in flat if is_array(leaf)], news, begun
 
     # Shapes and types alone: an array's layout on a mesh would get into the jaxpr.
     shape_of = getattr(scope.recorder, "shape_of", _shape_of)
@@ -214,6 +230,9 @@ def _trace(
     leaves = [abstract(leaf) for leaf in leaves]
     # A fresh function object per trace: JAX caches traces by identity.
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
+    begun = scope.beginnings
+    if begun and not begin(begun, noted["seeds"], jaxpr, variables, axis_env or ()):
+        raise UsageError(_MADE_OF_ARGUMENTS)
     return Captured(jaxpr, variables, noted["written"], noted["outputs"], noted["tree"])
 
 

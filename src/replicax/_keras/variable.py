@@ -15,6 +15,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
+from replicax._keras.beginnings import Beginning
 from replicax._keras.capture import CaptureScope
 from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
 from replicax._keras.variable_methods import VariableMethods
@@ -130,6 +131,15 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
             made = jax.eval_shape(lambda: jnp.asarray(make()))
         kind = _stored(wanted or made.dtype)
         return (lambda shape, dtype: jnp.asarray(make(), dtype)), made.shape, kind
+    scope = _compat.get_stateless_scope()
+    if isinstance(value, Tracer) and isinstance(scope, CaptureScope) and scope.finds:
+        reader = current_reader()
+        if reader is not None:
+            reader.begin("makes a variable of what it computes")
+        kind = _stored(wanted or value.dtype)
+        whole = value if shape is None or value.shape == shape else jnp.broadcast_to(value, shape)
+        scope.beginnings.append(Beginning(whole))
+        return scope.beginnings[-1], tuple(whole.shape), kind
     host = _on_host(value)
     kind = _stored(wanted or host.dtype)
     _check_fits(host, kind)
@@ -144,9 +154,6 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
 def _on_host(value: Any) -> np.ndarray:
     value = _compat.read(value) if isinstance(value, _compat.KerasVariable) else value
     if isinstance(value, Tracer):
-        reader = current_reader()
-        if reader is not None:
-            reader.begin("makes a variable of what it computes")
         raise UsageError(
             "A variable that a compiled function makes begins with a value that is known when it "
             "is traced. Received: one that the function computes. The variable is made before the "

@@ -13,6 +13,7 @@ from replicax.data._nodes.filter import Filter, Scan
 from replicax.data._nodes.flat import Interleave
 from replicax.data._nodes.map import Map, call
 from replicax.data._options import AUTOTUNE
+from replicax.data._yielded import yielded
 
 if TYPE_CHECKING:
     from replicax.data._dataset import Dataset
@@ -178,7 +179,7 @@ class Mapping:
         state = as_element(initial_state)
         for number, element in enumerate(cast("Dataset", self)):
             state = as_element(call(reduce_func, (state, element), number))
-        return state
+        return yielded(state)
 
     def prefetch(self, buffer_size: int) -> Dataset:
         """Read ahead in a background thread.

@@ -140,9 +140,9 @@ def timestamp(name: str | None = None) -> Any:
 
 
 def numpy_function(
-    func: Callable[..., Any],
-    inp: Sequence[Any],
-    Tout: Any,
+    func: Callable[..., Any] | None = None,
+    inp: Sequence[Any] | None = None,
+    Tout: Any = None,
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
@@ -152,7 +152,7 @@ def numpy_function(
     the first argument; in pipelines and eager code any. `jax.pure_callback` takes other shapes.
 
     Args:
-        func: The function, of NumPy arrays.
+        func: The function, of NumPy arrays; None for a decorator of one.
         inp: Its arguments.
         Tout: The type of its result, or the types of its results.
         stateful: False if equal arguments give equal results.
@@ -161,6 +161,8 @@ def numpy_function(
     Raises:
         UsageError: If a result does not fit into 32 bits, or in compiled code has another shape.
     """
+    if func is None or inp is None:
+        return _decorating(numpy_function, func, Tout)
     if not is_compiling(*inp):
         return _typed(func(*map(np.asarray, inp)), Tout)
     arrays = [jax.numpy.asarray(value) for value in inp]
@@ -179,16 +181,28 @@ def numpy_function(
 
 
 def py_function(
-    func: Callable[..., Any], inp: Sequence[Any], Tout: Any, name: str | None = None
+    func: Callable[..., Any] | None = None,
+    inp: Sequence[Any] | None = None,
+    Tout: Any = None,
+    name: str | None = None,
 ) -> Any:
-    """Call a function of Python; see `numpy_function`.
+    """Call a function of Python, see `numpy_function`; without one, a decorator for it.
 
     **Differs from TF:** no gradient flows through it.
     """
+    if func is None or inp is None:
+        return _decorating(py_function, func, Tout)
     wrapped = func
     if not is_inside():
         wrapped = functools.wraps(func)(lambda *values: func(*map(HostTensor.of, values)))
     return numpy_function(wrapped, inp, Tout, name=name)
+
+
+def _decorating(caller: Callable[..., Any], func: Any, Tout: Any) -> Any:
+    """A function that is called by `caller`, or a decorator that makes one."""
+    if func is None:
+        return lambda func: _decorating(caller, func, Tout)
+    return functools.wraps(func)(lambda *inp: caller(func, inp, Tout))
 
 
 def _promised(result: Any, kind: Any, shape: tuple[int, ...]) -> np.ndarray:

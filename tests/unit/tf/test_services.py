@@ -141,3 +141,20 @@ def test_functions_of_python_elsewhere():
     data = rx.data.Dataset.range(2).map(lambda x: tf.py_function(lambda x: x + 1, [x], "int64"))
     assert [int(x) for x in data] == [1, 2]
     assert tf.py_function(lambda: "text", [], "object").item() == "text"
+
+
+def test_a_function_of_python_by_a_decorator():
+    @tf.py_function(Tout=tf.float32)
+    def doubled(x):
+        return 2 * x.numpy()
+
+    @tf.numpy_function(Tout=tf.float32)
+    def halved(x):
+        return x / 2
+
+    assert doubled(tf.constant(3.0)).numpy() == 6.0
+    assert float(tf.function(lambda x: halved(x))(tf.constant(3.0))) == 1.5
+
+
+def test_what_a_data_set_is_reduced_to_has_numpy():
+    assert tf.data.Dataset.range(4).reduce(0, lambda state, x: state + x).numpy() == 6

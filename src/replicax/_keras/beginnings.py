@@ -1,0 +1,117 @@
+"""Variables that a compiled function makes of what it computes, when it is first called.
+
+`if self.v is None: self.v = tf.Variable(tf.ones([2]) * 3.0)`: while the function is traced, the
+value is not known. The trace that makes the variable is not the program. It is sliced for the
+value, which is computed with what the variables hold now; then the function is traced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import jax.core
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+
+
+@final
+class Beginning:
+    """The initializer of a variable whose first value is computed after the trace.
+
+    Args:
+        traced: The value, in the trace that makes the variable.
+    """
+
+    def __init__(self, traced: Any) -> None:
+        self.traced = traced
+        self._value: Any = None
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        value = self.traced if self._value is None else self._value
+        if value is None:
+            raise UsageError(
+                "A variable that a compiled function makes has a value once the function was "
+                "traced. Received: a variable of a call that failed. Make another one."
+            )
+        return jnp.asarray(value, dtype)
+
+    def end(self, value: Any = None) -> None:
+        """The trace is over: take the value that was computed, None if it failed."""
+        self.traced, self._value = None, None if value is None else np.array(value)
+
+
+def seeds_in(writes: Sequence[Any]) -> list[Any]:
+    """The states of random generators among the variables that a trace writes.
+
+    They go on with the first values, so that the next variable begins with other numbers.
+    """
+    return [v for v in writes if _compat.counts_draws(v) and not _compat.has_rows_of_replicas(v)]
+
+
+def begin(
+    beginnings: Sequence[Beginning],
+    seeds: Sequence[Any],
+    jaxpr: Any,
+    variables: Sequence[Any],
+    axis_env: Sequence[tuple[str, int]],
+) -> bool:
+    """Compute the first values and the seeds after them: the last outputs of a trace.
+
+    Args:
+        beginnings: What gets the values.
+        seeds: States of random generators.
+        jaxpr: The trace, from the variables' values and the function's arguments.
+        variables: The variables.
+        axis_env: Names and sizes of the axes that the trace may ask for; replica 0 counts.
+
+    Returns:
+        Whether they could be: none of them is made of an argument.
+    """
+    whole = jaxpr.jaxpr
+    outputs = whole.outvars[-len(beginnings) - len(seeds) :]
+    needed, kept = {id(var) for var in outputs}, []
+    for equation in reversed(whole.eqns):
+        if any(id(var) in needed for var in equation.outvars):
+            kept.append(equation)
+            needed.update(map(id, equation.invars))
+    inputs = whole.invars[: len(variables)]
+    if any(id(var) in needed for var in whole.invars[len(variables) :]):
+        return False
+    used = [id(var) in needed for var in inputs]
+    values = [
+        _compat.stored(v) if is_used else None for v, is_used in zip(variables, used, strict=True)
+    ]
+    if any(value is None for value, is_used in zip(values, used, strict=True) if is_used):
+        return False
+    sliced = whole.replace(
+        eqns=kept[::-1],
+        outvars=outputs,
+        invars=[var for var, _ in used],
+        debug_info=whole.debug_info._replace(arg_names=None, result_paths=None),
+    )
+    compute: Any = jax.extend.core.jaxpr_as_fun(jaxpr.replace(jaxpr=sliced))
+    given = [value for _, value in used]
+    with _compat.outside_scopes(), jax.core.eval_context():
+        for name, size in reversed(axis_env):
+            compute = _of_first(compute, name, size)
+        values = compute(*given)
+        for beginning, value in zip(beginnings, values, strict=False):
+            beginning.end(value)
+        for seed, value in zip(seeds, values[len(beginnings) :], strict=True):
+            _compat.go_on_with(seed, value)
+    return True
+
+
+def _of_first(compute: Any, name: str, size: int) -> Any:
+    """What the first along an axis computes."""
+
+    def first(*given: Any) -> Any:
+        each = jax.vmap(lambda _: compute(*given), axis_name=name)(jnp.arange(size))
+        return [value[0] for value in each]
+
+    return first
