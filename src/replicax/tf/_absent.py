@@ -188,7 +188,6 @@ ABSENT = {
     "tf.saved_model.Asset": "Keep the file beside the model, and open it by its path.",
     "tf.set_random_seed": "It is `tf.random.set_seed`.",
     "tf.sets": "Use `jax.numpy.intersect1d` and its sisters with `size=`, or Python's sets.",
-    "tf.signal": "Use `keras.ops.stft`, `keras.ops.fft` and their sisters, or `jax.numpy.fft`.",
     "tf.space_to_batch": "Use `tf.reshape` and `tf.transpose`.",
     "tf.space_to_batch_nd": "Use `tf.reshape` and `tf.transpose`.",
     "tf.sparse": "Arrays are dense: use `jax.experimental.sparse`, or ids with -1 for none.",

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # Where functions are looked for that a saved model names.
-_HOMES = ("tf", "tf.math", "tf.linalg", "tf.nn", "tf.image")
+_HOMES = ("tf", "tf.math", "tf.linalg", "tf.nn", "tf.image", "tf.signal", "tf.bitwise")
 # Elements of a constant that compiled code may hold: as a literal, a long one slows compilation.
 MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))

@@ -594,6 +594,17 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "DEFAULT_SERVING_SIGNATURE_DEF_KEY": "replicax._function.exporting:SERVING",
         },
     ),
+    "tf.signal": (
+        "transforms, windows and features of signals and of sound",
+        _of(
+            "._signal",
+            "dct", "fft", "fft2d", "fft3d", "fftshift", "frame", "hamming_window", "hann_window",
+            "idct", "ifft", "ifft2d", "ifft3d", "ifftshift", "inverse_stft",
+            "inverse_stft_window_fn", "irfft", "irfft2d", "kaiser_window",
+            "linear_to_mel_weight_matrix", "mfccs_from_log_mel_spectrograms", "overlap_and_add",
+            "rfft", "rfft2d", "stft",
+        ),
+    ),
     "tf.strings": (
         "texts of pipelines; on the host, of Python's texts and NumPy arrays of them",
         _of(
