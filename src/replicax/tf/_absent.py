@@ -95,8 +95,6 @@ ABSENT = {
     "tf.hessians": "Use `jax.hessian`, or two `tf.GradientTape`s.",
     "tf.histogram_fixed_width": "Use `jax.numpy.histogram`.",
     "tf.histogram_fixed_width_bins": "Use `jax.numpy.digitize`.",
-    "tf.image.draw_bounding_boxes": "Use keras.visualization or Pillow.",
-    "tf.image.non_max_suppression": "Use the layers of keras_hub, or jax.lax.while_loop.",
     "tf.io.RaggedFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",

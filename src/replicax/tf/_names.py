@@ -351,6 +351,19 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "._files",
             "decode_bmp", "decode_image", "decode_jpeg", "decode_png", "encode_jpeg", "encode_png",
         ),
+        _of(
+            "._boxes",
+            "combined_non_max_suppression", "crop_and_resize", "draw_bounding_boxes",
+            "non_max_suppression", "non_max_suppression_padded", "non_max_suppression_with_scores",
+            "sample_distorted_bounding_box", "stateless_sample_distorted_bounding_box",
+        ),
+        _of(
+            "._image_measures",
+            "adjust_jpeg_quality", "extract_patches", "image_gradients", "psnr",
+            "random_jpeg_quality", "rgb_to_yiq", "rgb_to_yuv", "sobel_edges", "ssim",
+            "ssim_multiscale", "stateless_random_jpeg_quality", "total_variation", "yiq_to_rgb",
+            "yuv_to_rgb",
+        ),
     ),
     "tf.initializers": (
         "how weights begin; the same as `tf.keras.initializers`",
