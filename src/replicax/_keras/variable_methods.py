@@ -122,6 +122,49 @@ class VariableMethods:
         """Subtract from rows: those of an object with `indices` and `values`."""
         return _add_at(self, jnp.asarray(sparse_delta.indices), sparse_delta.values, -1)
 
+    def scatter_max(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        """Replace elements of rows that are smaller than those of `values`."""
+        return _change_rows(self, sparse_delta, "max")
+
+    def scatter_min(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        """Replace elements of rows that are larger than those of `values`."""
+        return _change_rows(self, sparse_delta, "min")
+
+    def scatter_mul(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        """Multiply rows by those of an object with `indices` and `values`."""
+        return _change_rows(self, sparse_delta, "multiply")
+
+    def scatter_div(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        """Divide rows by those of an object with `indices` and `values`."""
+        return _change_rows(self, sparse_delta, "divide")
+
+    def scatter_nd_max(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+        """Replace what is smaller at several indices."""
+        value = self.read_value()
+        return assign_parts(self, value.at[_places(indices)].max(jnp.asarray(updates, value.dtype)))
+
+    def scatter_nd_min(self, indices: Any, updates: Any, name: str | None = None) -> Any:
+        """Replace what is larger at several indices."""
+        value = self.read_value()
+        return assign_parts(self, value.at[_places(indices)].min(jnp.asarray(updates, value.dtype)))
+
+    def batch_scatter_update(
+        self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
+    ) -> Any:
+        """Replace parts of each row: `indices` are of the axis behind the batch."""
+        value, rows = self.read_value(), jnp.asarray(sparse_delta.indices)
+        outer = jnp.meshgrid(*map(jnp.arange, rows.shape), indexing="ij")[:-1]
+        updates = jnp.asarray(sparse_delta.values, value.dtype)
+        return assign_parts(self, value.at[(*outer, rows)].set(updates))
+
     def __getitem__(self, index: Any) -> Any:
         return VariableSlice(self, index, super().__getitem__(index))  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -168,6 +211,12 @@ def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
     if not read_value:
         return None
     return variable if _compat.get_stateless_scope() is None else value
+
+
+def _change_rows(variable: Any, sparse_delta: Any, how: str) -> Any:
+    value, rows = variable.read_value(), jnp.asarray(sparse_delta.indices)
+    change = getattr(value.at[rows], how)
+    return assign_parts(variable, change(jnp.asarray(sparse_delta.values, value.dtype)))
 
 
 def _add_at(variable: Any, places: Any, updates: Any, sign: int) -> Any:

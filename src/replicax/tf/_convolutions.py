@@ -172,38 +172,57 @@ def separable_conv2d(
     return _convolved(2, each, pointwise_filter, 1, "VALID", data_format, None)
 
 
-@array_function
-def conv2d_transpose(
-    input: Any,
-    filters: Any,
-    output_shape: Any,
-    strides: Any,
-    padding: str = "SAME",
-    data_format: str = "NHWC",
-    dilations: Any = None,
-    name: str | None = None,
-) -> Any:
-    """What the gradient of `conv2d` is for its input: images become larger.
+def _transposed(name: str, space: int | None, layout: str | None) -> Callable[..., Any]:
+    """What the gradient of a convolution is for its input."""
+
+    def function(
+        input: Any,
+        filters: Any,
+        output_shape: Any,
+        strides: Any,
+        padding: str = "SAME",
+        data_format: str | None = layout,
+        dilations: Any = None,
+        name: str | None = None,
+    ) -> Any:
+        x, kernel = jnp.asarray(input), jnp.asarray(filters)
+        shape = jnp.zeros(static_shape(output_shape), x.dtype)
+
+        def forward(images: Any) -> Any:
+            axes = space or x.ndim - 2
+            return _convolved(axes, images, kernel, strides, padding, data_format, dilations)
+
+        # It is linear: its transpose needs no point to be taken at.
+        (found,) = jax.linear_transpose(forward, shape)(x)
+        return found
+
+    text = """The gradient of a convolution for its input: images become larger.
 
     Args:
-        input: The images.
+        input: The images, sequences or volumes.
         filters: Of shape (height, width, channels of the result, channels of the input).
         output_shape: The shape of the result.
         strides: Steps.
         padding: "SAME" or "VALID".
-        data_format: "NHWC" or "NCHW".
+        data_format: Where the channels stand, such as "NHWC" or "NCHW".
         dilations: Distances of what a filter sees.
         name: Of no consequence.
     """
-    x, kernel = jnp.asarray(input), jnp.asarray(filters)
-    shape = jnp.zeros(static_shape(output_shape), x.dtype)
+    return array_function(published(function, name, text))
 
-    def forward(images: Any) -> Any:
-        return _convolved(2, images, kernel, strides, padding, data_format, dilations)
 
-    # It is linear: its transpose needs no point to be taken at.
-    (found,) = jax.linear_transpose(forward, shape)(x)
-    return found
+conv_transpose = _transposed("conv_transpose", None, None)
+conv1d_transpose = _transposed("conv1d_transpose", 1, "NWC")
+conv2d_transpose = _transposed("conv2d_transpose", 2, "NHWC")
+conv3d_transpose = _transposed("conv3d_transpose", 3, "NDHWC")
+
+
+@array_function
+def atrous_conv2d(
+    value: Any, filters: Any, rate: Any, padding: Any, name: str | None = None
+) -> Any:
+    """`conv2d` whose filters see every `rate`-th pixel."""
+    return _convolved(2, value, filters, 1, padding, None, rate)
 
 
 @array_function

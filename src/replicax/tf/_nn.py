@@ -220,6 +220,81 @@ def weighted_moments(
 
 
 @array_function
+def sufficient_statistics(
+    x: Any, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+) -> tuple[Any, Any, Any, Any]:
+    """How many elements, their sum and that of their squares, less a shift, and the shift."""
+    xp, x = array(x)
+    over = axes_of(axes)
+    sizes = [x.shape[axis] for axis in (range(x.ndim) if over is None else np.atleast_1d(over))]
+    near = x if shift is None else x - shift
+    sums = (xp.sum(one, axis=over, keepdims=bool(keepdims)) for one in (near, near * near))
+    return (xp.asarray(np.prod(sizes), x.dtype), *sums, shift)
+
+
+@array_function
+def normalize_moments(
+    counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
+) -> tuple[Any, Any]:
+    """The mean and variance of what `sufficient_statistics` gives."""
+    near = jnp.asarray(mean_ss) / counts
+    mean = near if shift is None else near + shift
+    return mean, jnp.asarray(variance_ss) / counts - near * near
+
+
+@array_function
+def local_response_normalization(
+    input: Any,
+    depth_radius: Any = 5,
+    bias: Any = 1,
+    alpha: Any = 1,
+    beta: Any = 0.5,
+    name: str | None = None,
+) -> Any:
+    """The elements divided by the squares of those in channels nearby, to a power."""
+    x, radius = jnp.asarray(input), static_size(depth_radius)
+    window, pads = (1, 1, 1, 2 * radius + 1), [(0, 0)] * 3 + [(radius, radius)]
+    near = jax.lax.reduce_window(
+        x * x, np.zeros((), x.dtype)[()], jax.lax.add, window, (1,) * 4, pads
+    )
+    return x / (bias + alpha * near) ** beta
+
+
+@array_function
+def ctc_loss(
+    labels: Any,
+    logits: Any,
+    label_length: Any,
+    logit_length: Any,
+    logits_time_major: bool = True,
+    unique: Any = None,
+    blank_index: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """The loss of texts that are not aligned to the sounds, by `keras.ops.ctc_loss`.
+
+    **Differs from TF:** labels are dense.
+
+    Args:
+        labels: Of shape (examples, most labels).
+        logits: Of shape (steps, examples, classes), or the first two the other way round.
+        label_length: How many labels each has.
+        logit_length: How many steps each has.
+        logits_time_major: Whether the steps come first.
+        unique: Of no consequence.
+        blank_index: The class that stands for none; from the end, if negative; 0 by default.
+        name: Of no consequence.
+    """
+    import keras
+
+    x = jnp.asarray(logits)
+    x = jnp.swapaxes(x, 0, 1) if logits_time_major else x
+    blank = (blank_index or 0) % x.shape[-1]
+    counts = jnp.asarray(label_length), jnp.asarray(logit_length)
+    return keras.ops.ctc_loss(jnp.asarray(labels), x, *counts, mask_index=blank)
+
+
+@array_function
 def batch_normalization(
     x: Any,
     mean: Any,
@@ -282,3 +357,27 @@ def embedding_lookup_sparse(
 ) -> Any:
     """Combine the rows of several ids per example: `replicax.nn.embedding_lookup_sparse`."""
     return lookup.embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm)
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Any,
+    sparse_ids: Any,
+    sparse_weights: Any = None,
+    combiner: str = "mean",
+    default_id: int | None = None,
+    max_norm: float | None = None,
+    name: str | None = None,
+    allow_fast_lookup: bool = False,
+) -> Any:
+    """As `embedding_lookup_sparse`: ids below 0 are none, and an example without ids gives zeros.
+
+    Raises:
+        UsageError: If there is a default id.
+    """
+    if default_id is not None:
+        raise UsageError(
+            f"An example without ids gives a row of zeros. Received: default_id={default_id}. No "
+            "other row is looked up. Leave it out, or put that id into the empty examples."
+        )
+    args = (embedding_weights, sparse_ids, sparse_weights, combiner, max_norm)
+    return lookup.embedding_lookup_sparse(*args)
