@@ -144,8 +144,6 @@ ABSENT = {
     "tf.lite": "Convert a model that is saved by `model.export(path)`, with LiteRT's own tools.",
     "tf.load_op_library": "Operations of your own: `jax.ffi`, or Pallas kernels.",
     "tf.logging": "Use Python's logging.",
-    "tf.lookup": "Use `tf.keras.layers.StringLookup` or `IntegerLookup`, or a dict in "
-    "`Dataset.map`.",
     "tf.make_ndarray": "Arrays are NumPy's already.",
     "tf.make_tensor_proto": "Use `numpy.save`.",
     "tf.math.bessel_i0": "Use `jax.scipy.special.i0`.",

@@ -507,6 +507,18 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "tensor_diag_part", "tensordot", "trace", "triangular_solve",
         ),
     ),
+    "tf.lookup": (
+        "tables from texts or numbers to values",
+        _of(
+            "._lookup",
+            "KeyValueTensorInitializer", "StaticHashTable", "StaticVocabularyTable",
+            "TextFileIndex", "TextFileInitializer",
+        ),
+    ),
+    "tf.lookup.experimental": (
+        "tables that take new keys",
+        _of("._lookup", "DenseHashTable", "MutableHashTable"),
+    ),
     "tf.losses": ("losses; the same as `tf.keras.losses`", *_LOSSES),
     "tf.math": (
         "functions of numbers",

@@ -1,0 +1,332 @@
+"""`tf.lookup`: tables from texts or numbers to values; on the host, of numbers in compiled code, too.
+
+A table of texts is for pipelines. A static one of whole numbers is a sorted array in compiled code.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, ClassVar, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax.tf._calls import array, fitting, hosted, numpy_dtype
+from replicax.tf._dtypes import as_dtype
+from replicax.tf._files import GFile
+
+_ENCODED = np.frompyfunc(lambda key: key.encode() if isinstance(key, str) else key, 1, 1)
+
+
+def _plain(values: Any, dtype: Any = None) -> np.ndarray:
+    """An array on the host; of texts, of bytes."""
+    found = np.asarray(array(values)[1])
+    if found.dtype.kind in "OSU":
+        return np.asarray(_ENCODED(found.astype(object)), object)
+    return found if dtype is None else found.astype(numpy_dtype(dtype))
+
+
+class KeyValueTensorInitializer:
+    """The keys and values of a table.
+
+    Args:
+        keys: The keys.
+        values: A value for each.
+        key_dtype: The type of the keys.
+        value_dtype: The type of the values.
+        name: Of no consequence.
+    """
+
+    def __init__(
+        self,
+        keys: Any,
+        values: Any,
+        key_dtype: Any = None,
+        value_dtype: Any = None,
+        name: str | None = None,
+    ) -> None:
+        self.keys, self.values = _plain(keys, key_dtype), _plain(values, value_dtype)
+        self.key_dtype, self.value_dtype = as_dtype(self.keys.dtype), as_dtype(self.values.dtype)
+
+
+class TextFileIndex:
+    """What a line of a file gives, beside a column."""
+
+    WHOLE_LINE: ClassVar[int] = -2
+    LINE_NUMBER: ClassVar[int] = -1
+
+
+class TextFileInitializer(KeyValueTensorInitializer):
+    """The keys and values of a table, a line of a file each.
+
+    Args:
+        filename: The file.
+        key_dtype: The type of the keys.
+        key_index: The column of the keys, or one of `TextFileIndex`.
+        value_dtype: The type of the values.
+        value_index: The same for the values.
+        vocab_size: How many lines count; None for all.
+        delimiter: What is between columns.
+        name: Of no consequence.
+        value_index_offset: What is added to line numbers that are values.
+    """
+
+    def __init__(
+        self,
+        filename: Any,
+        key_dtype: Any,
+        key_index: int,
+        value_dtype: Any,
+        value_index: int,
+        vocab_size: int | None = None,
+        delimiter: str = "\t",
+        name: str | None = None,
+        value_index_offset: int = 0,
+    ) -> None:
+        with GFile(filename, "rb") as file:
+            lines = file.read().decode().splitlines()[:vocab_size]
+
+        def column(index: int, dtype: Any, offset: int = 0) -> np.ndarray:
+            if index == TextFileIndex.LINE_NUMBER:
+                return np.arange(len(lines)) + offset
+            whole = index == TextFileIndex.WHOLE_LINE
+            texts = [line if whole else line.split(delimiter)[index] for line in lines]
+            kind = numpy_dtype(dtype)
+            return np.array(texts if kind == object else [kind.type(t) for t in texts], kind)
+
+        keys, values = (
+            column(key_index, key_dtype),
+            column(value_index, value_dtype, value_index_offset),
+        )
+        super().__init__(keys, values, key_dtype, value_dtype)
+
+
+class _Table:
+    """Keys, each with a row of values, and the value of what is no key."""
+
+    _changes = False
+
+    def __init__(self, keys: np.ndarray, values: np.ndarray, default: Any) -> None:
+        self._rows = {key: row for row, key in enumerate(keys.tolist())}
+        self._values = values
+        self._default = _plain(default).astype(values.dtype)
+        self.key_dtype, self.value_dtype = as_dtype(keys.dtype), as_dtype(values.dtype)
+
+    def size(self, name: str | None = None) -> Any:
+        """How many keys there are."""
+        return hosted(np.int64(len(self._rows)))
+
+    def lookup(self, keys: Any, name: str | None = None) -> Any:
+        """The value of each key.
+
+        Raises:
+            UsageError: If compiled code asks for what may change, or is text.
+        """
+        if isinstance(keys, jax.Array):
+            return self._in_compiled_code(keys)
+        keys = _plain(keys)
+        rows = self._rows_of(keys)
+        filled = np.concatenate([self._values, np.broadcast_to(self._default, self._tail)])
+        return hosted(filled[np.where(rows < 0, len(self._values), rows)])
+
+    __getitem__ = lookup
+
+    @property
+    def _tail(self) -> tuple[int, ...]:
+        return (1, *self._values.shape[1:])
+
+    def _rows_of(self, keys: np.ndarray) -> np.ndarray:
+        found = [self._rows.get(key, -1) for key in keys.ravel().tolist()]
+        return np.array(found, np.int64).reshape(keys.shape)
+
+    def _in_compiled_code(self, keys: Any) -> Any:
+        if isinstance(keys, Tracer) and (self._changes or self._values.dtype == object):
+            raise UsageError(
+                "Compiled code looks up numbers in a table that stays as it is. Received: "
+                f"a {type(self).__name__} of {self.value_dtype.name}. The code would keep the "
+                "values of its first call, and has no texts. Look up in `dataset.map`, or use a "
+                "StaticHashTable of numbers."
+            )
+        if not isinstance(keys, Tracer):
+            found = self.lookup(np.asarray(keys))
+            return found if found.dtype == object else jnp.asarray(fitting(found))
+        known = np.array(list(self._rows), np.int64)
+        if not len(known):
+            return jnp.broadcast_to(jnp.asarray(self._default), (*keys.shape, *self._tail[1:]))
+        order = np.argsort(known)
+        ordered = jnp.asarray(fitting(known[order])).astype(keys.dtype)
+        values = jnp.asarray(fitting(self._values[list(self._rows.values())][order]))
+        places = jnp.clip(jnp.searchsorted(ordered, keys), 0, len(known) - 1)
+        there = (ordered[places] == keys).reshape(*keys.shape, *[1] * (values.ndim - 1))
+        return jnp.where(there, values[places], jnp.asarray(self._default, values.dtype))
+
+
+@final
+class StaticHashTable(_Table):
+    """A table that stays as it is.
+
+    Args:
+        initializer: A `KeyValueTensorInitializer` or `TextFileInitializer`.
+        default_value: The value of what is no key.
+        name: Of no consequence.
+        experimental_is_anonymous: Of no consequence.
+
+    Raises:
+        UsageError: If a key has two values.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> words = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2])
+        >>> tf.lookup.StaticHashTable(words, -1).lookup(["b", "c"]).numpy().tolist()
+        [2, -1]
+    """
+
+    def __init__(
+        self,
+        initializer: KeyValueTensorInitializer,
+        default_value: Any,
+        name: str | None = None,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        super().__init__(initializer.keys, initializer.values, default_value)
+        if len(self._rows) < len(initializer.keys):
+            raise UsageError(
+                "A key has one value. Received: "
+                f"{len(initializer.keys)} keys, of which {len(self._rows)} differ. Which of the "
+                "values is meant cannot be known. Leave the others out."
+            )
+
+
+@final
+class StaticVocabularyTable(_Table):
+    """A table from words to their numbers; a word that is not there has one of the last numbers.
+
+    **Differs from TF:** which of the last numbers it is.
+
+    Args:
+        initializer: The words, with the numbers 0, 1, ….
+        num_oov_buckets: How many numbers there are for other words.
+        lookup_key_dtype: Of no consequence.
+        name: Of no consequence.
+        experimental_is_anonymous: Of no consequence.
+    """
+
+    def __init__(
+        self,
+        initializer: KeyValueTensorInitializer | None,
+        num_oov_buckets: int,
+        lookup_key_dtype: Any = None,
+        name: str | None = None,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        if initializer is None:
+            initializer = KeyValueTensorInitializer(np.array([], object), np.array([], np.int64))
+        super().__init__(initializer.keys, initializer.values.astype(np.int64), -1)
+        self._buckets = num_oov_buckets
+
+    def size(self, name: str | None = None) -> Any:
+        """How many numbers there are."""
+        return hosted(np.int64(len(self._rows) + self._buckets))
+
+    def lookup(self, keys: Any, name: str | None = None) -> Any:
+        """The number of each word."""
+        found = super().lookup(keys)
+        if isinstance(keys, jax.Array):
+            return jnp.where(found < 0, len(self._rows) + keys % self._buckets, found)
+        keys = _plain(keys)
+        others = [
+            zlib.crc32(key) if isinstance(key, bytes) else int(key) for key in keys.ravel().tolist()
+        ]
+        other = np.array(others, np.int64).reshape(keys.shape) % self._buckets
+        return hosted(np.where(np.asarray(found) < 0, len(self._rows) + other, np.asarray(found)))
+
+    __getitem__ = lookup
+
+
+class MutableHashTable(_Table):
+    """A table that takes new keys and values; outside compiled code.
+
+    Args:
+        key_dtype: The type of the keys.
+        value_dtype: The type of the values.
+        default_value: The value of what is no key; its shape is that of all values.
+        name: Of no consequence.
+        checkpoint: Of no consequence.
+        experimental_is_anonymous: Of no consequence.
+    """
+
+    _changes = True
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        name: str = "MutableHashTable",
+        checkpoint: bool = True,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        default = _plain(default_value, value_dtype)
+        values = np.empty((0, *default.shape), default.dtype)
+        super().__init__(np.empty(0, numpy_dtype(key_dtype)), values, default)
+
+    def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
+        """Give each key a value."""
+        keys, values = _plain(keys), _plain(values).astype(self._values.dtype)
+        held = dict(zip(self._rows, self._values, strict=True))
+        rows = values.reshape(-1, *self._values.shape[1:])
+        held.update(zip(keys.ravel().tolist(), rows, strict=True))
+        self._keep(held)
+
+    def remove(self, keys: Any, name: str | None = None) -> None:
+        """Take keys out; those that are not there do nothing."""
+        gone = set(_plain(keys).ravel().tolist())
+        held = zip(self._rows, self._values, strict=True)
+        self._keep({key: value for key, value in held if key not in gone})
+
+    def _keep(self, held: dict[Any, Any]) -> None:
+        values = np.empty((len(held), *self._values.shape[1:]), self._values.dtype)
+        for row, value in enumerate(held.values()):
+            values[row] = value
+        self._rows, self._values = {key: row for row, key in enumerate(held)}, values
+
+    def export(self, name: str | None = None) -> tuple[Any, Any]:
+        """All keys, and their values."""
+        keys = np.array(list(self._rows), numpy_dtype(self.key_dtype))
+        return hosted(keys), hosted(self._values)
+
+
+@final
+class DenseHashTable(MutableHashTable):
+    """As `MutableHashTable`; two keys that stand for none are of no consequence.
+
+    Args:
+        key_dtype: The type of the keys.
+        value_dtype: The type of the values.
+        default_value: The value of what is no key.
+        empty_key: Of no consequence.
+        deleted_key: Of no consequence.
+        initial_num_buckets: Of no consequence.
+        name: Of no consequence.
+        checkpoint: Of no consequence.
+        experimental_is_anonymous: Of no consequence.
+    """
+
+    def __init__(
+        self,
+        key_dtype: Any,
+        value_dtype: Any,
+        default_value: Any,
+        empty_key: Any = None,
+        deleted_key: Any = None,
+        initial_num_buckets: int | None = None,
+        name: str = "MutableDenseHashTable",
+        checkpoint: bool = True,
+        experimental_is_anonymous: bool = False,
+    ) -> None:
+        super().__init__(key_dtype, value_dtype, default_value)
+
+    erase = MutableHashTable.remove
