@@ -60,6 +60,20 @@ def executing_eagerly_outside_functions() -> bool:
     return True
 
 
+def to_float(x: Any, name: str = "ToFloat") -> Any:
+    """As float32."""
+    from replicax.tf._elementwise import cast
+
+    return cast(x, "float32")
+
+
+def to_int32(x: Any, name: str = "ToInt32") -> Any:
+    """As int32."""
+    from replicax.tf._elementwise import cast
+
+    return cast(x, "int32")
+
+
 def set_random_seed(seed: int) -> None:
     """See `tf.random.set_seed`."""
     from replicax.tf import random

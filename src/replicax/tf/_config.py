@@ -84,6 +84,20 @@ def _kinds(device_type: str | None) -> Sequence[str]:
     return _KINDS if device_type is None else [device_type]
 
 
+class DeviceAttributes(NamedTuple):
+    """A device, as `device_lib.list_local_devices` of TensorFlow's own modules describes it."""
+
+    name: str
+    device_type: str
+    memory_limit: int
+    physical_device_desc: str
+
+
+def list_local_devices(session_config: Any = None) -> list[DeviceAttributes]:
+    """The devices that programs compute on; JAX is not started, and no memory is known."""
+    return [DeviceAttributes(*device, 0, "") for device in list_logical_devices()]
+
+
 def get_visible_devices(device_type: str | None = None) -> list[PhysicalDevice]:
     """The devices that this process may use."""
     return [

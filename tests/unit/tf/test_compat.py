@@ -57,3 +57,20 @@ def test_the_rest_says_what_to_do():
         _ = tf.compat.forward_compatible
     assert {"v1", "as_str"} <= set(dir(tf.compat))
     assert "ConfigProto" in dir(tf.compat.v1)
+
+
+def test_functions_that_mean_the_same_in_version_1(tmp_path):
+    v1 = tf.compat.v1
+    assert v1.log is tf.math.log and v1.reduce_mean is tf.reduce_mean
+    assert v1.to_float(3).dtype == tf.float32 and v1.to_int32(3.7).tolist() == 3
+    path = str(tmp_path / "a")
+    with v1.gfile.GFile(path, "w") as file:
+        file.write("b")
+    assert v1.gfile.Exists(path) and v1.gfile.Glob(str(tmp_path / "*")) == [path]
+
+
+def test_devices_by_the_module_that_programs_import():
+    from replicax.tf.python.client import device_lib
+
+    cpu = device_lib.list_local_devices()[0]
+    assert (cpu.device_type, cpu.name) == ("CPU", "/device:CPU:0")

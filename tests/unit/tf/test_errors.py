@@ -10,9 +10,17 @@ import replicax as rx
 import replicax.tf as tf
 
 
-@pytest.mark.parametrize("name", dir(tf.errors))
+CODES = [name for name in dir(tf.errors) if name.isupper()]
+
+
+@pytest.mark.parametrize("name", sorted({*dir(tf.errors)} - {*CODES}))
 def test_every_name_is_an_error(name):
     assert issubclass(getattr(tf.errors, name), Exception)
+
+
+def test_every_kind_has_a_number():
+    assert sorted(getattr(tf.errors, name) for name in CODES) == list(range(17))
+    assert (tf.errors.OK, tf.errors.INVALID_ARGUMENT, tf.errors.DATA_LOSS) == (0, 3, 15)
 
 
 def test_the_end_of_an_iterator():
