@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MIGRATE = """\
-List what of TensorFlow and Keras a program uses, with file and line: what replicax.tf has, what
-means something else there, and what is missing and what to use instead. Then rewrite its imports,
+Say for each program whether it runs on replicax.tf, with file and line: which of the names and
+calls of TensorFlow and Keras are there, which mean something else, and which are missing and what
+to use instead; and how many calls could be checked. Then rewrite its imports,
 `import tensorflow as tf` as `import replicax.tf as tf`, and the choice of Keras' backend; nothing
 else in the file is changed. The program is read, not run.
 
-PATH is a script, a notebook or a folder of them. A notebook's magics, outputs and
-metadata stay."""
+PATH is a script, a notebook or a folder of them. In a folder a program is a notebook, a file with
+`if __name__ == "__main__"` or the name of a script, with what it imports from the folder. A
+notebook's magics, outputs and metadata stay."""
 
 _MIGRATE_EXAMPLES = """\
 examples:
@@ -24,7 +26,7 @@ examples:
   replicax migrate notebooks/ --write --backup
   replicax migrate train.py --json names.json
 
-exit code: 0 if all that the programs use is in replicax.tf; 1 if something is missing, or if a
+exit code: 0 if nothing is missing, as far as calls are checked; 1 if something is missing, or if a
 file in a folder could not be read; 2 for a bad argument, or a file that was named and cannot be
 read."""
 

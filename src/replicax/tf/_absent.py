@@ -1,6 +1,7 @@
 """What TensorFlow has and Replicax has not, and what means something else here; as data.
 
-Errors for missing names and `replicax migrate` read both. Names are sorted, with a sentence each.
+Errors for missing names and `replicax migrate` read both. Names are sorted, with a sentence each;
+"tf.keras.Model.fit(workers)" is an argument, and "…(run_eagerly=True)" a value of one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ ABSENT = {
     "tf.SparseTensor": "Arrays are dense: use `jax.experimental.sparse.BCOO`, or ids with -1 for "
     "none.",
     "tf.SparseTensorSpec": "Arrays are dense: use `jax.experimental.sparse.BCOO`.",
+    "tf.Tensor.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
+    "tf.Tensor.set_shape": "Shapes are known; use `tf.ensure_shape`, or leave it out.",
     "tf.TypeSpec": "Use `tf.TensorSpec`.",
+    "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
+    "tf.Variable.initializer": "Variables have their values from the start; leave it out.",
+    "tf.Variable.load": "Use `assign`.",
     "tf.app": "Use argparse and Python's own `if __name__ == '__main__'`.",
     "tf.audio": "Read WAV files with Python's `wave` or soundfile in `Dataset.map`.",
     "tf.autodiff": "Use `jax.jvp` for forward mode; `tf.GradientTape` for gradients.",
@@ -50,6 +56,15 @@ ABSENT = {
     "sessions, no placeholders.",
     "tf.config.experimental.set_synchronous_execution": "Call jax.block_until_ready on results.",
     "tf.contrib": "It ended with TensorFlow 1.",
+    "tf.data.Dataset.bucket_by_sequence_length": "Sort by length, or use `padded_batch`.",
+    "tf.data.Dataset.filter_with_legacy_function": "Use `filter`.",
+    "tf.data.Dataset.get_single_element": "Use `next(iter(dataset))`.",
+    "tf.data.Dataset.make_initializable_iterator": "Use `iter(dataset)`.",
+    "tf.data.Dataset.make_one_shot_iterator": "Use `iter(dataset)`.",
+    "tf.data.Dataset.map_with_legacy_function": "Use `map`.",
+    "tf.data.Dataset.output_shapes": "Use `element_spec`.",
+    "tf.data.Dataset.output_types": "Use `element_spec`.",
+    "tf.data.Dataset.ragged_batch": "Use `padded_batch`.",
     "tf.data.FixedLengthRecordDataset": "Read the file with `numpy.fromfile`, and pass "
     "the rows to `from_tensor_slices`.",
     "tf.data.NumpyIterator": "Use `dataset.as_numpy_iterator()`.",
@@ -63,6 +78,13 @@ ABSENT = {
     "`strategy.experimental_distribute_dataset`.",
     "tf.data.experimental.snapshot": "Use `Dataset.cache(path)` or `Dataset.save(path)`.",
     "tf.debugging.experimental": "Use jax.profiler, or jax.debug.print in compiled code.",
+    "tf.distribute.Strategy.experimental_make_numpy_dataset": "Use "
+    "`tf.data.Dataset.from_tensor_slices`.",
+    "tf.distribute.Strategy.experimental_run": "Use `run` with the next batch.",
+    "tf.distribute.Strategy.experimental_run_v2": "It is `run`.",
+    "tf.distribute.Strategy.make_dataset_iterator": "Use "
+    "`iter(strategy.experimental_distribute_dataset(dataset))`.",
+    "tf.distribute.Strategy.unwrap": "It is `experimental_local_results`.",
     "tf.distribute.experimental.rpc": "Use `tf.distribute.coordinator.ClusterCoordinator`, "
     "`schedule(fn)` runs functions on workers.",
     "tf.dtensor": "Use `rx.ModelParallelStrategy`.",
@@ -99,6 +121,15 @@ ABSENT = {
     "tf.io.parse_tensor": "Use numpy.load of the bytes that numpy.save wrote.",
     "tf.io.serialize_tensor": "Use numpy.save into an io.BytesIO.",
     "tf.io.write_graph": "Programs have no graph.",
+    "tf.keras.Model.compile(sample_weight_mode)": "Leave it out: weights of any shape are taken.",
+    "tf.keras.Model.compiled_loss": "Use `self.compute_loss(y=y, y_pred=y_pred)`.",
+    "tf.keras.Model.evaluate_generator": "`evaluate` takes generators.",
+    "tf.keras.Model.fit_generator": "`fit` takes generators.",
+    "tf.keras.Model.predict_classes": "Use `predict(x).argmax(-1)`.",
+    "tf.keras.Model.predict_generator": "`predict` takes generators.",
+    "tf.keras.Model.predict_proba": "Use `predict`.",
+    "tf.keras.Model.reset_states": "Call `reset_state()` of its recurrent layers.",
+    "tf.keras.Model.to_yaml": "Use `to_json`.",
     "tf.keras.backend": "Use `keras.ops`: it has the functions of tensors.",
     "tf.keras.backend.experimental": "Random numbers are JAX's always; leave it out.",
     "tf.keras.backend.function": "Call the model, or `tf.function`.",
@@ -108,6 +139,7 @@ ABSENT = {
     "tf.keras.backend.placeholder": "Use `tf.keras.Input`.",
     "tf.keras.backend.set_learning_phase": "Pass `training=True` or `False` to the model.",
     "tf.keras.backend.set_session": "Sessions are gone since TensorFlow 2; leave it out.",
+    "tf.keras.callbacks.ModelCheckpoint(period)": "Use `save_freq=period * steps_per_epoch`.",
     "tf.keras.dtensor": "Use `rx.ModelParallelStrategy`.",
     "tf.keras.estimator": "Estimators ended with TensorFlow 2.15: use the model's own `fit`.",
     "tf.keras.experimental.LinearModel": "Use a `Dense` layer of each input, and `Add`.",
@@ -118,6 +150,9 @@ ABSENT = {
     "tf.keras.layers.CuDNNGRU": "Use `tf.keras.layers.GRU`.",
     "tf.keras.layers.CuDNNLSTM": "Use `tf.keras.layers.LSTM`.",
     "tf.keras.layers.DenseFeatures": "Use preprocessing layers, or `keras.utils.FeatureSpace`.",
+    "tf.keras.layers.Layer(batch_input_shape)": "Use `batch_shape` of an `Input`.",
+    "tf.keras.layers.Layer(weights)": "Call `set_weights` once it is built.",
+    "tf.keras.layers.Layer.add_update": "Assign in `call`: the assignment is the update.",
     "tf.keras.layers.LocallyConnected1D": "Use `keras.ops.einsum` in a layer of yours.",
     "tf.keras.layers.LocallyConnected2D": "Use `keras.ops.einsum` in a layer of yours.",
     "tf.keras.layers.RandomHeight": "Use `RandomZoom(height_factor)`.",
@@ -128,6 +163,15 @@ ABSENT = {
     "tf.keras.mixed_precision.experimental.LossScale": "Use `tf.keras.mixed_precision."
     "LossScaleOptimizer`.",
     "tf.keras.models.model_from_yaml": "Use `model_from_json`, or `load_model`.",
+    "tf.keras.optimizers.Optimizer._decayed_lr": "Use `learning_rate`.",
+    "tf.keras.optimizers.Optimizer._get_hyper": "Keep the value as an attribute.",
+    "tf.keras.optimizers.Optimizer._set_hyper": "Keep the value as an attribute.",
+    "tf.keras.optimizers.Optimizer.add_slot": "Use `add_variable_from_reference` in `build`.",
+    "tf.keras.optimizers.Optimizer.get_gradients": "Use `tf.GradientTape`.",
+    "tf.keras.optimizers.Optimizer.get_slot": "Keep the variables that `build` makes.",
+    "tf.keras.optimizers.Optimizer.get_unscaled_gradients": "Leave it out: gradients are scaled "
+    "back when they are applied.",
+    "tf.keras.optimizers.Optimizer.get_updates": "Use `apply_gradients`.",
     "tf.keras.premade": "Build it of layers: `Dense`, `Add`.",
     "tf.keras.utils.GeneratorEnqueuer": "Use `tf.data.Dataset.from_generator` and `prefetch`.",
     "tf.keras.utils.OrderedEnqueuer": "Use `tf.data.Dataset.from_generator` and `prefetch`.",
@@ -164,6 +208,9 @@ ABSENT = {
     "tf.placeholder": "Pass arrays to a `tf.function`.",
     "tf.profiler.experimental.client": "Use TensorBoard's profile plugin with "
     "tf.profiler.experimental.server.start.",
+    "tf.python": "It is TensorFlow's inside: use the public name.",
+    "tf.python.client.device_lib": "Use `tf.config.list_physical_devices`.",
+    "tf.python.keras": "Use `tf.keras`.",
     "tf.quantization": "Use Keras' `model.quantize`.",
     "tf.queue": "Use `tf.data.Dataset`, or Python's queue.",
     "tf.ragged": "Rows of one length: fill them up with `Dataset.padded_batch`, and mask.",
@@ -256,15 +303,41 @@ CHANGES = {
     "tf.float64": "Computed in 32 bits unless `jax_enable_x64` is set.",
     "tf.function": "Traced once for each shape and compiled by XLA; a loop over a data set runs as "
     "plain Python.",
+    "tf.function(jit_compile=False)": "Compiled by XLA all the same.",
     "tf.int64": "Computed in 32 bits unless `jax_enable_x64` is set; a value that does not fit is "
     "an error.",
     "tf.io.VarLenFeature": "No sparse tensors: rows are filled up.",
+    "tf.keras.Model.compile(experimental_run_tf_function)": "Says nothing.",
+    "tf.keras.Model.compile(experimental_steps_per_execution)": "It is `steps_per_execution`.",
+    "tf.keras.Model.compile(jit_compile=False)": "Compiled by XLA all the same.",
+    "tf.keras.Model.compile(run_eagerly=True)": "Under a strategy a step is compiled all the "
+    "same; print with `tf.print`.",
+    "tf.keras.Model.evaluate(max_queue_size)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.evaluate(use_multiprocessing)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.evaluate(workers)": "Says nothing: Keras reads as the data are.",
     "tf.keras.Model.export": "A folder that `tf.saved_model.load` here reads.",
+    "tf.keras.Model.fit(max_queue_size)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.fit(use_multiprocessing)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.fit(workers)": "Says nothing: Keras reads as the data are.",
     "tf.keras.Model.load_weights": "Reads Keras 3's `.weights.h5`, not TensorFlow's checkpoints.",
+    "tf.keras.Model.load_weights(by_name)": "For files of Keras 2, `.h5`.",
+    "tf.keras.Model.load_weights(options)": "Says nothing.",
+    "tf.keras.Model.predict(max_queue_size)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.predict(use_multiprocessing)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.predict(workers)": "Says nothing: Keras reads as the data are.",
+    "tf.keras.Model.save(include_optimizer)": "Always for `.keras`; of `.h5` it is heeded.",
+    "tf.keras.Model.save(options)": "Says nothing.",
+    "tf.keras.Model.save(save_format)": "The path's ending decides; a path without one becomes a "
+    "folder.",
+    "tf.keras.Model.save_weights(options)": "Says nothing.",
+    "tf.keras.Model.save_weights(save_format)": "The path's ending decides.",
+    "tf.keras.callbacks.ModelCheckpoint(options)": "Says nothing.",
     "tf.keras.layers.BatchNormalization": "Under `fit` the statistics are those of the global "
     "batch; in `strategy.run` each replica's, and moving ones are averaged.",
     "tf.keras.layers.Dropout": "Under `fit` one mask over the global batch; in `strategy.run` a "
     "mask for each replica.",
+    "tf.keras.optimizers.Optimizer(decay)": "The rate is divided by 1 + decay · updates.",
+    "tf.keras.optimizers.Optimizer(lr)": "It is `learning_rate`.",
     "tf.keras.optimizers.legacy": "Keras 3's optimizers under their old names.",
     "tf.nn.embedding_lookup": "An id that is not there gives NaN.",
     "tf.numpy_function": "In compiled code it calls back to the host; in `Dataset.map` it is the "

@@ -1,5 +1,7 @@
-"""`replicax migrate`: what of TensorFlow a program uses, and its imports rewritten.
+"""`replicax migrate`: whether a TensorFlow program runs here, and its imports rewritten.
 
-`programs` reads scripts and notebooks, `names` finds what they use and asks `replicax.tf` whether
-it is there, `imports` rewrites, and `report` prints. `__main__` is started by `replicax.launch`.
+`programs` reads scripts and notebooks. `reader` infers what the values in them are (`values`),
+`calls` judges names and calls by `names` and `kinds`, which ask `replicax.tf` and Keras themselves.
+`findings` joins that to a verdict on each program, `imports` rewrites, and `report` prints.
+`__main__` is started by `replicax.launch`.
 """

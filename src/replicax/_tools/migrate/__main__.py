@@ -26,34 +26,39 @@ def _migrate(options: dict[str, Any]) -> int:
         ) from None
     from rich.console import Console
 
-    from replicax._tools.migrate import programs, report
+    from replicax._tools.migrate import findings, programs, report
 
-    found, unread = [], []
-    for path, named in programs.find(options["paths"]):
+    found, unread, named = [], [], set()
+    for path, root in programs.find(options["paths"]):
         try:
-            program = programs.load(path)
-            found.append((program, report.look(program)))
+            found.append((findings.look(programs.load(path)), root or path.parent))
         except UsageError as error:
-            if named:
+            if root is None:
                 raise
             unread.append(str(path))
             print(f"replicax migrate: not read: {error}", file=sys.stderr)
-    findings = [one for _, one in found]
+        if root is None:
+            named.add(str(path))
+    findings.judged(found)
+    files = [one for one, _ in found]
+    judgements = findings.programs(files, named)
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
-    report.print_names(console, findings)
-    changed = [(program, one) for program, one in found if one.changed]
+    report.print_programs(console, files, judgements, {})
+    report.print_names(console, files)
+    changed = [one for one in files if one.changed]
     if options["diff"] or options["write"]:
-        for program, one in changed:
-            print(*report.differences(program, one), sep="\n")
+        for one in changed:
+            print(*report.differences(one), sep="\n")
     if options["write"]:
-        for program, one in changed:
-            programs.write(program.path, program.rebuild(one.after), backup=options["backup"])
-    console.print(report.summary(findings, unread))
+        for one in changed:
+            data = one.source.rebuild(one.after)
+            programs.write(one.source.path, data, backup=options["backup"])
+    console.print(report.summary(files, judgements, unread))
     console.print(_rewriting(len(changed), written=options["write"]))
     if options["json"]:
-        text = json.dumps(report.as_json(findings, unread), indent=1)
+        text = json.dumps(report.as_json(files, judgements, unread, {}), indent=1)
         Path(options["json"]).write_text(text + "\n", encoding="utf-8")
-    return int(bool(unread) or not all(one.runs for one in findings))
+    return int(bool(unread) or any(True for one in files for _ in one.missing()))
 
 
 def _rewriting(changed: int, *, written: bool) -> str:

@@ -83,8 +83,8 @@ class Program:
     rebuild: Callable[[list[str]], bytes]
 
 
-def find(paths: list[str]) -> Iterator[tuple[Path, bool]]:
-    """The scripts and notebooks that paths name or hold, and whether each was named.
+def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
+    """The scripts and notebooks that paths name or hold, and in which folder each was found.
 
     Raises:
         UsageError: If a path is neither.
@@ -92,11 +92,9 @@ def find(paths: list[str]) -> Iterator[tuple[Path, bool]]:
     for name in paths:
         path = Path(name)
         if path.is_dir():
-            yield from (
-                (file, False) for file in sorted(path.rglob("*")) if _is_program(file, path)
-            )
+            yield from ((file, path) for file in sorted(path.rglob("*")) if _is_program(file, path))
         elif path.is_file() and path.suffix in (".py", ".ipynb"):
-            yield path, True
+            yield path, None
         else:
             raise UsageError(
                 "What is migrated is a script, a notebook or a folder of them. Received: "

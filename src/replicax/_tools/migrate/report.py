@@ -1,168 +1,81 @@
-"""What is found in programs, and what `replicax migrate` prints and writes of it."""
+"""What `replicax migrate` prints and writes: programs, names, what to look at, the difference."""
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from libcst import ParserSyntaxError
 from rich.table import Table
 
-from replicax._core.errors import UsageError
-from replicax._tools.migrate.imports import rewritten
-from replicax._tools.migrate.names import (
-    CHANGED,
-    MISSING,
-    SAME,
-    WHOLE,
-    Names,
-    Verdict,
-    checks,
-    verdict,
-)
-from replicax._tools.migrate.programs import refused
+from replicax._tools.migrate.findings import RUNS, STOPS
+from replicax._tools.migrate.names import CHANGED, MISSING, SAME, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from replicax._tools.migrate.programs import Piece, Program
+    from replicax._tools.migrate.findings import Findings, Judgement, Missing, Place
 
 _TITLES = {
-    MISSING: "missing: what to use instead",
     CHANGED: "here, with another meaning",
     SAME: "here, and the same",
 }
 _PLACES = 3  # how many places of a name are shown; the JSON has all
 
 
-@final
-@dataclass(frozen=True)
-class Place:
-    """Where something is.
-
-    Args:
-        file: The file, as it was named.
-        line: The line, in the cell of a notebook.
-        cell: The number of the cell, from 1; None in a script.
-    """
-
-    file: str
-    line: int
-    cell: int | None = None
-
-    def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line}"
-            if self.cell is None
-            else (f"{self.file}[{self.cell}]:{self.line}")
-        )
-
-
-@final
-@dataclass(frozen=True)
-class Findings:
-    """What is found in a program.
-
-    Args:
-        file: The file, as it was named.
-        uses: Each name, and where it is used.
-        checks: What to look at, and where.
-        before: The sources of its pieces.
-        after: The same, rewritten.
-    """
-
-    file: str
-    uses: dict[str, list[Place]] = field(default_factory=dict)
-    checks: list[tuple[Place, str]] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-
-    @property
-    def changed(self) -> bool:
-        """Whether something is rewritten."""
-        return self.before != self.after
-
-    @property
-    def runs(self) -> bool:
-        """Whether nothing is missing that it uses."""
-        return all(what.kind != MISSING for _, what in self.verdicts())
-
-    def verdicts(self) -> Iterator[tuple[str, Verdict]]:
-        """Each name with what becomes of it."""
-        yield from ((name, verdict(name)) for name in self.uses)
+def print_programs(
+    console: Console,
+    findings: Sequence[Findings],
+    judgements: Sequence[Judgement],
+    ran: Mapping[str, str],
+) -> None:
+    """The verdict on each program, with what it lacks and what its run showed."""
+    folder = _folder(findings)
+    if folder:
+        console.print(f"in {folder}")
+    table = _table(f"programs ({len(judgements)})")
+    for one in judgements:
+        lines = [f"{one.verdict}; {_calls(one)}", *_missing(one.missing, folder)]
+        if one.verdict == STOPS:
+            place = next(lack.place for lack in one.missing if lack.ends)
+            lines[0] = f"stops at {_short(place, folder)}; {_calls(one)}"
+        if one.entry.file in ran:
+            lines.append(f"run: {ran[one.entry.file]}")
+        table.add_row(one.entry.file.removeprefix(folder), "\n".join(lines))
+    files = {id(file) for one in judgements for file in one.files}
+    for file in findings:
+        missing = sorted(file.missing())
+        if missing and id(file) not in files:
+            lines = ["of no program", *_missing(missing, folder)]
+            table.add_row(file.file.removeprefix(folder), "\n".join(lines))
+    if table.row_count:
+        console.print(table)
 
 
-def look(program: Program) -> Findings:
-    """Find what a program uses, and rewrite it.
-
-    Raises:
-        UsageError: If it is no Python, or nested too deeply for Python's and LibCST's parsers.
-    """
-    with refused(program.path):
-        return _found(program)
-
-
-def _found(program: Program) -> Findings:
-    findings = Findings(str(program.path))
-    shared, chosen = Names(), False
-    for piece in program.pieces:
-        names = Names() if piece.alone else shared
-        tree = _parsed(piece, findings)
-        if tree is None:
-            continue
-        for use in names.uses(tree):
-            if use.name in WHOLE:  # the import of a package is no name of it
-                continue
-            place = Place(findings.file, use.line + piece.offset, piece.cell)
-            findings.uses.setdefault(use.name, []).append(place)
-        if names.known:
-            for check in checks(tree, names):
-                place = Place(findings.file, check.line + piece.offset, piece.cell)
-                findings.checks.append((place, check.text))
-        new = _rewritten(piece, findings.file, chosen=chosen and not piece.alone)
-        chosen = chosen or "replicax" in new or "KERAS_BACKEND" in new
-        findings.before.append(piece.original)
-        findings.after.append(piece.source(new))
-    return findings
+def _missing(found: Sequence[Missing], folder: str) -> list[str]:
+    """A line for each thing that is missing, with its places; one for names with one advice."""
+    groups: dict[str, list[Missing]] = {}
+    for one in found:
+        groups.setdefault(one.instead or one.what, []).append(one)
+    lines = []
+    for group in groups.values():
+        what = ", ".join(dict.fromkeys(one.what for one in group))
+        places = _shortened([one.place for one in group], folder)
+        lines.append(f"{places}  {what}" + (f": {group[0].instead}" if group[0].instead else ""))
+    return lines
 
 
-def _parsed(piece: Piece, findings: Findings) -> ast.Module | None:
-    try:
-        return ast.parse(piece.text)
-    except SyntaxError as error:
-        place = Place(findings.file, (error.lineno or 1) + piece.offset, piece.cell)
-        if piece.cell is not None:  # the other cells can be read
-            findings.checks.append((place, "This cell is no Python 3; it is left as it is."))
-            findings.before.append(piece.original)
-            findings.after.append(piece.original)
-            return None
-        raise UsageError(
-            "A program that is migrated is Python 3. Received: "
-            f"{place}: {error.msg}. Its names cannot be found. Mend it, or run 2to3 first."
-        ) from error
-
-
-def _rewritten(piece: Piece, file: str, *, chosen: bool) -> str:
-    try:
-        return rewritten(piece.text, chosen=chosen)
-    except ParserSyntaxError as error:
-        place = Place(file, error.raw_line + piece.offset, piece.cell)
-        raise UsageError(
-            "A program is rewritten by LibCST, which has to know its syntax. Received: "
-            f"{place}: {error.message}. Nothing was changed. Change the import by hand."
-        ) from error
+def _calls(one: Judgement) -> str:
+    unknown = one.calls - one.checked
+    said = f"{one.checked} of {one.calls} calls checked ({_share(one.checked, one.calls)})"
+    return f"{said}, {unknown} not" if unknown else said
 
 
 def print_names(console: Console, findings: Sequence[Findings]) -> None:
     """A table for each kind of name, and one of what to look at."""
     uses, folder = _uses(findings), _folder(findings)
-    if folder:
-        console.print(f"in {folder}")
     for kind, title in _TITLES.items():
         names = sorted(name for name in uses if verdict(name).kind == kind)
         table = _table(f"{title} ({len(names)})")
@@ -173,8 +86,9 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
         if names:
             console.print(table)
     found: dict[str, list[Place]] = {}
-    for place, text in (check for one in findings for check in one.checks):
-        found.setdefault(text, []).append(place)
+    for place, remark in (said for one in findings for said in one.remarks):
+        if remark.kind != MISSING:  # a program lists what it lacks
+            found.setdefault(remark.text, []).append(place)
     if found:
         table = _table(f"to look at ({len(found)})")
         for text, (first, *others) in found.items():
@@ -184,9 +98,10 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
 
 
 def _folder(findings: Sequence[Findings]) -> str:
-    """Where all programs are, with a slash; nothing for one program, which says it itself."""
+    """Where all files are, with a slash."""
     files = [one.file for one in findings]
-    return os.path.join(os.path.commonpath(files), "") if len(files) > 1 else ""
+    above = os.path.commonpath(files) if len(files) > 1 else "".join(map(os.path.dirname, files))
+    return os.path.join(above, "") if above else ""
 
 
 def _short(place: Place, folder: str) -> str:
@@ -221,19 +136,28 @@ def _shortened(places: Sequence[Place], folder: str) -> str:
     return ", ".join(shown) + (f" +{more}" if more > 0 else "")
 
 
-def summary(findings: Sequence[Findings], unread: Sequence[str]) -> str:
-    """The share of names and of files that run."""
+def summary(
+    findings: Sequence[Findings], judgements: Sequence[Judgement], unread: Sequence[str]
+) -> str:
+    """The share of names, of calls and of programs that are here."""
     names = list(_uses(findings))
-    kinds = Counter(verdict(name).kind for name in names)
-    with_names = [one for one in findings if one.uses]
     if not names:
         return "No name of TensorFlow or Keras is used."
-    run = sum(one.runs for one in with_names)
+    kinds = Counter(verdict(name).kind for name in names)
     here = len(names) - kinds[MISSING]
-    kept = f"{kinds[SAME]} the same, {kinds[CHANGED]} with another meaning"
+    checked = sum(one.checked for one in findings)
+    calls = checked + sum(len(one.unchecked) for one in findings)
+    run = [one for one in judgements if one.verdict == RUNS]
+    unsure = sum(one.checked < one.calls for one in run)
     parts = [
-        f"{here} of {len(names)} names are here ({_share(here, len(names))}): {kept}.",
-        f"{run} of {len(with_names)} programs ({_share(run, len(with_names))}) miss nothing.",
+        (
+            f"{here} of {len(names)} names are here ({_share(here, len(names))}): "
+            f"{kinds[SAME]} the same, {kinds[CHANGED]} with another meaning."
+        ),
+        f"{checked} of {calls} calls are checked ({_share(checked, calls)})"
+        + ("; of the others it is not known what is called." if checked < calls else "."),
+        f"{len(run)} of {len(judgements)} programs run as they are"
+        + (f"; {unsure} of them also call what is not known." if unsure else "."),
     ]
     if unread:
         parts.append(f"{len(unread)} could not be read.")
@@ -241,14 +165,34 @@ def summary(findings: Sequence[Findings], unread: Sequence[str]) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part // whole} %"
+    return f"{100 * part // whole if whole else 100} %"
 
 
-def as_json(findings: Sequence[Findings], unread: Sequence[str]) -> dict[str, Any]:
+def as_json(
+    findings: Sequence[Findings],
+    judgements: Sequence[Judgement],
+    unread: Sequence[str],
+    ran: Mapping[str, str],
+) -> dict[str, Any]:
     """Everything, as data."""
     uses = _uses(findings)
     kinds = Counter(verdict(name).kind for name in uses)
     return {
+        "programs": [
+            {
+                "program": one.entry.file,
+                "files": [file.file for file in one.files],
+                "verdict": one.verdict,
+                "missing": [
+                    {**_place(lack.place), "what": lack.what, "instead": lack.instead}
+                    for lack in one.missing
+                ],
+                "checked": one.checked,
+                "calls": one.calls,
+                "run": ran.get(one.entry.file),
+            }
+            for one in judgements
+        ],
         "names": [
             {
                 "name": name,
@@ -259,23 +203,24 @@ def as_json(findings: Sequence[Findings], unread: Sequence[str]) -> dict[str, An
             for name in sorted(uses)
         ],
         "checks": [
-            {**_place(place), "text": text} for one in findings for place, text in one.checks
+            {**_place(place), "kind": remark.kind, "text": remark.text}
+            for one in findings
+            for place, remark in one.remarks
         ],
-        "files": [
-            {"file": one.file, "runs": one.runs, "rewritten": one.changed} for one in findings
-        ],
+        "unchecked": [_place(place) for one in findings for place in one.unchecked],
+        "files": [{"file": one.file, "rewritten": one.changed} for one in findings],
         "unread": list(unread),
         "counts": {kind: kinds[kind] for kind in (SAME, CHANGED, MISSING)},
     }
 
 
 def _place(place: Place) -> dict[str, Any]:
-    return {"file": place.file, "line": place.line, "cell": place.cell}
+    return {"file": place.file, "line": place.line, "cell": place.cell or None}
 
 
-def differences(program: Program, findings: Findings) -> Iterator[str]:
+def differences(findings: Findings) -> Iterator[str]:
     """What is rewritten, line by line; of a notebook cell by cell."""
-    pieces = zip(program.pieces, findings.before, findings.after, strict=True)
+    pieces = zip(findings.source.pieces, findings.before, findings.after, strict=True)
     for piece, before, after in pieces:
         if before == after:
             continue

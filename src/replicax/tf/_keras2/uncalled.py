@@ -20,7 +20,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax.tf._keras2 import around
 
-_RULE = "update_step(self, gradient, variable, learning_rate)"
+RULE = "update_step(self, gradient, variable, learning_rate)"
 _GRADIENTS = "apply(self, grads, trainable_variables=None)"
 _SLOTS = "build(self, variables), which calls add_variable_from_reference"
 
@@ -44,7 +44,8 @@ class Kind:
 
 
 @functools.cache
-def _kinds() -> tuple[Kind, ...]:
+def hooks() -> tuple[Kind, ...]:
+    """The hooks of optimizers and of metrics."""
     rules = (
         "_resource_apply_dense",
         "_resource_apply_sparse",
@@ -76,7 +77,7 @@ def _kinds() -> tuple[Kind, ...]:
     optimizer = Kind(
         _compat.BaseOptimizer,
         {
-            **dict.fromkeys(rules, _RULE),
+            **dict.fromkeys(rules, RULE),
             **dict.fromkeys(gradients, _GRADIENTS),
             **dict.fromkeys(("_create_slots", "_create_vars", "_create_all_weights"), _SLOTS),
             "_transform_loss": "scale_loss(self, loss)",
@@ -142,7 +143,7 @@ def refuse_uncalled(kind: type) -> None:
     Raises:
         UsageError: If it, or a class of a user that it inherits from, has one.
     """
-    for known in _kinds():
+    for known in hooks():
         if issubclass(kind, known.base):
             _refuse(kind, known.instead, known.enough, "nobody calls")
     if issubclass(kind, _compat.BaseOptimizer):
@@ -159,7 +160,7 @@ def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
         UsageError: If one has such a hook.
     """
     for one in objects:
-        for known in _kinds():
+        for known in hooks():
             if isinstance(one, known.base):
                 refuse_uncalled(type(one))
                 _refuse(type(one), known.in_fit, known.enough, "`fit` does not call")
@@ -197,5 +198,5 @@ def _check_rule(kind: type) -> None:
         raise UsageError(
             "`update_step` takes a gradient, a variable and the learning rate. Received: "
             f"{kind.__name__}.update_step{inspect.signature(rule)}. Keras 3 calls it with three "
-            f"arguments. Override `{_RULE}`. See docs/tf_keras.md."
+            f"arguments. Override `{RULE}`. See docs/tf_keras.md."
         ) from None

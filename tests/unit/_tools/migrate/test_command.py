@@ -65,7 +65,7 @@ def test_a_report_changes_nothing(script, capsys, tmp_path):
     assert "tf.distribute.OneDeviceStrategy" in said
     assert "An unknown device is an error" in said
     assert "2 of 2 names are here (100 %): 1 the same, 1 with another meaning." in said
-    assert "1 of 1 programs (100 %) miss nothing." in said
+    assert "runs as it is; 2 of 2 calls checked (100 %)" in said
     assert "1 file to rewrite" in said
     assert script.read_text() == SCRIPT
     data = json.loads((tmp_path / "names.json").read_text())
@@ -142,6 +142,44 @@ def test_a_folder(tmp_path, capsys):
     assert "no.py" not in said.out
 
 
+PROGRAMS = {
+    "train.py": "from lib import nets\nnets.build().fit(1)\n",
+    "old.py": "import tensorflow as tf\nif __name__ == '__main__':\n    tf.Session()\n",
+    "lib/__init__.py": "",
+    "lib/nets.py": "import tensorflow as tf\n\ndef build():\n    return tf.keras.Sequential()\n",
+    "lib/spare.py": "import tensorflow as tf\n\ndef f():\n    tf.raw_ops.Abs(x=1)\n",
+    "score.py": "import tensorflow as tf\ntf.keras.Sequential([1]).predict_classes(2)\n",
+    "guess.py": "from tensorflow import keras\n\ndef main(x):\n    x.fit()\n\nmain({}[1])\n",
+    "test_train.py": "import train\nimport tensorflow as tf\ntf.abs(1)\n",
+}
+
+
+def test_there_is_one_verdict_for_each_program_not_for_each_file(tmp_path, capsys):
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert migrate(tmp_path, json=str(tmp_path / "found.json")) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "lib/spare.py of no program lib/spare.py:4 `tf.raw_ops.Abs`" in said
+    found = json.loads((tmp_path / "found.json").read_text())
+    programs = {Path(one["program"]).name: one for one in found["programs"]}
+    assert {name: one["verdict"] for name, one in programs.items()} == {
+        "train.py": "runs as it is",
+        "old.py": "stops here",
+        "score.py": "needs these changes",
+        "guess.py": "runs as it is",
+    }
+    files = {Path(file).name for file in programs["train.py"]["files"]}
+    assert files == {"train.py", "nets.py", "__init__.py"}
+    assert {name: (one["checked"], one["calls"]) for name, one in programs.items()} == {
+        "train.py": (2, 2),
+        "old.py": (1, 1),
+        "score.py": (2, 2),
+        "guess.py": (0, 1),
+    }
+    assert "2 of 4 programs run as they are; 1 of them also call what is not known." in said
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -194,6 +232,14 @@ def test_the_command_starts_it(monkeypatch):
 
 
 HEAD = "import tensorflow as tf\nx = "
+
+
+def test_what_the_parsers_can_just_read_is_judged(tmp_path):
+    (tmp_path / "terms.py").write_text(HEAD + " + ".join("1" * 250) + " + tf.abs(1)")
+    (tmp_path / "calls.py").write_text(HEAD + "tf.data.Dataset.range(3)" + ".batch(2)" * 150)
+    assert migrate(tmp_path, json=str(tmp_path / "found.json")) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["unread"] == found["unchecked"] == []
 
 
 @pytest.mark.parametrize(

@@ -7,43 +7,49 @@ from textwrap import dedent
 
 import pytest
 
-from replicax._tools.migrate.names import CHANGED, MISSING, SAME, Names, checks, verdict
+from replicax._tools.migrate.calls import judge
+from replicax._tools.migrate.names import CHANGED, MISSING, SAME, checks, verdict
 from replicax.tf._absent import ABSENT, CHANGES
 
 
-def used(text):
-    return [(use.name, use.line) for use in Names().uses(ast.parse(dedent(text)))]
+def used(*cells):
+    trees = [(("a.py", number, 0), ast.parse(dedent(cell))) for number, cell in enumerate(cells)]
+    judged = judge({"a": trees})["a"]
+    return sorted((home[1], line, name) for home, line, name in judged.uses)
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("import tensorflow as tf\ntf.data.Dataset.range(3)", ["tf", "tf.data.Dataset.range"]),
-        ("import tensorflow\ntensorflow.cast(x)", ["tf", "tf.cast"]),
+        ("import tensorflow as tf\ntf.data.Dataset.range(3)", ["tf.data.Dataset.range"]),
+        ("import tensorflow\ntensorflow.cast(x)", ["tf.cast"]),
         ("import tensorflow.keras as K\nK.Model", ["tf.keras", "tf.keras.Model"]),
         ("import tensorflow.keras.layers\ntensorflow.abs", ["tf.keras.layers", "tf.abs"]),
         ("from tensorflow import keras\nkeras.Model()", ["tf.keras", "tf.keras.Model"]),
         ("from tensorflow.nn import relu as r\nr(1)", ["tf.nn.relu", "tf.nn.relu"]),
         ("import tensorflow.compat.v1 as t\nt.Session()", ["tf.compat.v1", "tf.compat.v1.Session"]),
-        ("import tensorflow.compat.v2 as tf\ntf.abs", ["tf", "tf.abs"]),
-        ("import keras\nkeras.layers.Dense(1).call", ["keras", "keras.layers.Dense"]),
+        ("import tensorflow.compat.v2 as tf\ntf.abs", ["tf.abs"]),
+        ("import keras\nkeras.layers.Dense(1).call", ["keras.layers.Dense"]),
         ("import tensorflow_hub as hub\nhub.load", ["tensorflow_hub", "tensorflow_hub.load"]),
-        ("import replicax.tf as tf\ntf.abs(1)", ["tf", "tf.abs"]),
+        ("import replicax.tf as tf\ntf.abs(1)", ["tf.abs"]),
         ("import tensorflow as tf\nl = tf.keras.layers\nl.Dense(l)",
-         ["tf", "tf.keras.layers", "tf.keras.layers.Dense"]),
+         ["tf.keras.layers", "tf.keras.layers.Dense"]),
         ("import numpy as np\nnp.abs(tf)\nfrom .tensorflow import x", []),
-        ("from tensorflow import *", ["tf"]),
+        ("from tensorflow import *", []),
     ],
 )  # fmt: skip
 def test_names(text, names):
-    assert [name for name, _ in used(text)] == names
+    assert [name for _, _, name in used(text)] == names
 
 
 def test_lines_and_names_of_pieces_above():
-    names = Names()
-    names.uses(ast.parse("import tensorflow as tf"))
-    found = names.uses(ast.parse("\n\ntf.abs(\n  tf.cast(1))"))
-    assert [(use.name, use.line) for use in found] == [("tf.abs", 3), ("tf.cast", 4)]
+    found = used("import tensorflow as tf", "\n\ntf.abs(\n  tf.cast(1))")
+    assert found == [(1, 3, "tf.abs"), (1, 4, "tf.cast")]
+
+
+def test_a_local_name_hides_an_imported_one():
+    text = "from tensorflow import abs, cast\ndef f(abs):\n    abs(1)\n    cast(1)\n"
+    assert [name for _, line, name in used(text) if line > 1] == ["tf.cast"]
 
 
 def test_verdicts():
@@ -85,12 +91,8 @@ importlib.import_module("tensorflow")  # 16
 
 
 def test_what_is_no_name():
-    tree = ast.parse(PROGRAM)
-    names = Names()
-    names.uses(tree)
-    found = checks(tree, names)
-    assert [check.line for check in found] == [3, 9, 13, 14, 15, 16]
-    texts = {check.line: check.text for check in found}
+    texts = dict(checks(ast.parse(PROGRAM)))
+    assert sorted(texts) == [3, 9, 13, 15, 16]
     assert "replicax run" in texts[3]
 
 

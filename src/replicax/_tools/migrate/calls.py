@@ -1,0 +1,213 @@
+"""Judges each call of a program: whether what is called is there, and takes what it is given."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from replicax._tools.migrate import kinds
+from replicax._tools.migrate.names import CHANGED, MISSING, WHOLE
+from replicax._tools.migrate.reader import Reader
+from replicax._tools.migrate.values import (
+    Class,
+    Home,
+    Item,
+    Known,
+    Method,
+    Plain,
+    Rest,
+    Scope,
+    Thing,
+)
+from replicax.tf._absent import ABSENT, CHANGES
+
+LOOK = "look"
+_DEEP = 50_000  # several frames for each of the terms that LibCST can read
+
+
+@final
+@dataclass(frozen=True)
+class Remark:
+    """What is said of a call, an attribute or a method.
+
+    Args:
+        kind: `MISSING`, `CHANGED` or `LOOK`.
+        text: What it is, and what to do.
+        ends: Whether it is not said what to do.
+    """
+
+    kind: str
+    text: str
+    ends: bool = False
+
+
+@final
+@dataclass
+class Judged:
+    """What is found in a module: at a line of a piece each.
+
+    Args:
+        uses: The names.
+        remarks: What is said.
+        checked: How many calls were checked.
+        unchecked: The calls of what is not known.
+        imports: The modules of the program that it imports.
+    """
+
+    uses: list[tuple[Home, int, str]] = field(default_factory=list)
+    remarks: list[tuple[Home, int, Remark]] = field(default_factory=list)
+    checked: int = 0
+    unchecked: list[tuple[Home, int]] = field(default_factory=list)
+    imports: set[str] = field(default_factory=set)
+
+
+def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str, Judged]:
+    """Judge the calls of modules that may import each other."""
+    judging = _Judge(sources)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(_DEEP)
+    try:
+        judging.reader.read()
+    finally:
+        sys.setrecursionlimit(limit)
+    for name, imports in judging.reader.imports.items():
+        judging.found[name].imports.update(imports)
+    return judging.found
+
+
+@final
+class _Judge:
+    """Told by the reader of what it reads."""
+
+    def __init__(self, sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> None:
+        self.found = {name: Judged() for name in sources}
+        self._module = {home: name for name, trees in sources.items() for home, _ in trees}
+        self.reader = Reader(sources, self)
+
+    def _of(self, scope: Scope) -> Judged:
+        return self.found[self._module[scope.home]]
+
+    def _say(self, scope: Scope, line: int, remark: Remark) -> None:
+        self._of(scope).remarks.append((scope.home, line, remark))
+
+    def use(self, name: str, line: int, scope: Scope) -> None:
+        """A name is used."""
+        if name not in WHOLE:
+            self._of(scope).uses.append((scope.home, line, name))
+
+    def attribute(self, found: Method, line: int, scope: Scope) -> None:
+        """An attribute of an instance is asked for."""
+        kind = found.owner.kind
+        if kinds.attribute(kind, found.name) is kinds.MISSING:
+            hint = kinds.note(ABSENT, kind, f".{found.name}")
+            text = f"`{kind.__name__}` has no `{found.name}`. {hint or ''}".strip()
+            self._say(scope, line, Remark(MISSING, text, hint is None))
+
+    def class_(self, found: Class, scope: Scope) -> None:
+        """A class is made."""
+        base = found.base()
+        if base is None:
+            return
+        methods = {one.name: one for one in found.node.body if isinstance(one, ast.FunctionDef)}
+        rule = methods.get("update_step")
+        given = len(rule.args.args) - len(rule.args.defaults) if rule else 4
+        too_few = rule is not None and len(rule.args.args) < 4 and not rule.args.vararg
+        for name, use in kinds.uncalled(base, set(methods), is_older=too_few or given > 4):
+            text = f"`{found.node.name}.{name}` is never called. Override `{use}`."
+            self._say(scope, methods[name].lineno, Remark(MISSING, text))
+
+    def call(
+        self,
+        called: Any,
+        node: ast.Call,
+        named: Mapping[str | None, Any],
+        scope: Scope,
+    ) -> None:
+        """Something is called."""
+        own = self._of(scope)
+        match called:
+            case Known(path=path):
+                function = kinds.find(path)
+                if function is None:  # its name is missing
+                    own.checked += 1
+                    return
+                kind = function if isinstance(function, type) else None
+                self._fit(function, kind, path, "" if kind else path, node, named, scope)
+            case Method(owner=owner, name=name):
+                if kinds.attribute(owner.kind, name) is kinds.MISSING:
+                    own.checked += 1
+                    return
+                function = inspect.getattr_static(owner.kind, name)
+                bound = isinstance(function, classmethod)
+                function = getattr(owner.kind, name)
+                label = f"{owner.kind.__name__}.{name}"
+                first = 0 if bound or inspect.ismethod(function) else 1
+                if name == "__init__":  # a class shows also what those above it take
+                    self._fit(owner.kind, owner.kind, label, "", node, named, scope)
+                    return
+                self._fit(function, owner.kind, label, f".{name}", node, named, scope, first=first)
+            case Class():
+                base = called.base()
+                if base is not None:
+                    own.checked += 1
+                    if not any("__init__" in one.names for one in called.families()):
+                        own.checked -= 1
+                        self._fit(base, base, called.node.name, "", node, named, scope)
+            case Thing(kind=kind):
+                if callable(getattr(kind, "__call__", None)):  # noqa: B004  of its instances
+                    own.checked += 1
+                else:
+                    own.unchecked.append((scope.home, node.lineno))
+            case Item(kind=kind, above=False):
+                own.checked += kind.base() is not None
+            case None | Plain.TENSOR:
+                own.unchecked.append((scope.home, node.lineno))
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+                if name in _TELLING:
+                    self._say(scope, node.lineno, Remark(LOOK, f"`{name}`: {_TELLING[name]}"))
+
+    def _fit(
+        self,
+        function: Any,
+        kind: type | None,
+        label: str,
+        path: str,
+        node: ast.Call,
+        given: Mapping[str | None, Any],
+        scope: Scope,
+        *,
+        first: int = 0,
+    ) -> None:
+        own = self._of(scope)
+        named = {one.arg: one.value for one in node.keywords}
+        names = [name for name in named if name is not None]
+        rest = given.get(None)
+        if isinstance(rest, Rest) and rest.node in self.reader.rest:
+            names += self.reader.rest[rest.node] - set(names)
+            named.pop(None)
+        is_open = None in named or any(isinstance(one, ast.Starred) for one in node.args)
+        texts = kinds.misfits(function, kind, path, len(node.args) + first, names, is_open=is_open)
+        if texts is None or (is_open and not texts):
+            own.unchecked.append((scope.home, node.lineno))
+        else:
+            own.checked += 1
+        for text in texts or ():
+            self._say(scope, node.lineno, Remark(MISSING, f"`{label}` {text}"))
+        for name in names:
+            value = ast.unparse(named[name]) if name in named else ""
+            for key in (f"{path}({name})", f"{path}({name}={value})"):
+                text = kinds.note(CHANGES, kind, key) if kind else CHANGES.get(key)
+                if text:
+                    self._say(scope, node.lineno, Remark(CHANGED, f"`{label}({name}=…)`: {text}"))
+
+
+# Methods that only one class has had, also of what is not known.
+_TELLING = {
+    name.rpartition(".")[2]: text
+    for name, text in ABSENT.items()
+    if name.endswith(("_generator", "_iterator", "_run_v2", "set_shape", "compiled_loss"))
+}

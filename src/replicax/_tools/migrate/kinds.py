@@ -1,0 +1,274 @@
+"""What classes and functions of Replicax and Keras have and take: asked of them, not listed."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from replicax.tf._absent import ABSENT, CHANGES
+
+# What an attribute is, or what is returned, if it is no class.
+METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
+HOMES = {"tf": "replicax.tf", "keras": "keras"}
+# Names of TensorFlow that methods and arguments are noted under. Keras' own stand for both.
+_NOTED = (
+    "tf.data.Dataset",
+    "tf.distribute.Strategy",
+    "tf.GradientTape",
+    "tf.keras.Model",
+    "tf.keras.callbacks.Callback",
+    "tf.keras.callbacks.ModelCheckpoint",
+    "tf.keras.callbacks.TensorBoard",
+    "tf.keras.layers.Layer",
+    "tf.keras.losses.Loss",
+    "tf.keras.metrics.Metric",
+    "tf.keras.optimizers.Optimizer",
+    "tf.Tensor",
+    "tf.Variable",
+)
+# Functions whose annotations say little, by the end of their names.
+_MODELS = ("load_model", "clone_model", "model_from_json")
+_OF_ARRAYS = (
+    "tf", "tf.math", "tf.nn", "tf.linalg", "tf.image", "tf.random", "tf.strings", "tf.io",
+    "tf.keras.ops", "tf.keras.backend", "tf.keras.activations", "tf.keras.random", "keras.ops",
+    "tf.keras.losses", "tf.keras.metrics", "keras.losses", "keras.activations", "keras.random",
+)  # fmt: skip
+_NO_ARRAYS = {
+    "custom_gradient", "function", "get_logger", "name_scope", "device", "init_scope",
+    "py_function", "numpy_function", "control_dependencies", "get", "deserialize", "no_op", "print",
+}  # fmt: skip
+_NUMBERS = ("predict", "evaluate", "get_weights", "get_config", "to_json", "train_on_batch",
+            "test_on_batch", "predict_on_batch", "as_numpy_iterator", "load_data",
+            "numpy")  # fmt: skip
+_ARRAY_METHODS = ("result", "reduce", "gather", "read_value", "assign", "assign_add", "assign_sub")
+_POPPED = re.compile(r"""kwargs\.(?:pop|get)\(\s*["'](\w+)|["'](\w+)["'] in kwargs""")
+
+
+@functools.cache
+def find(name: str) -> Any:
+    """The object of a name such as "tf.data.Dataset"; None if it is missing.
+
+    What is there, but for a package that is not installed, is `UNKNOWN`.
+    """
+    package, *parts = name.split(".")
+    if package not in HOMES:
+        return None
+    importlib.import_module("replicax.tf.keras")  # puts in what Keras 2 had
+    found: Any = importlib.import_module(HOMES[package])
+    for index, part in enumerate(parts):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            if not isinstance(found, ModuleType):
+                return None
+            try:
+                found = importlib.import_module(".".join([HOMES[package], *parts[: index + 1]]))
+            except ImportError:
+                return None
+        except ImportError:
+            return UNKNOWN
+    return found
+
+
+def tensor() -> type:
+    """The class of arrays."""
+    return find("tf.Tensor")
+
+
+@functools.cache
+def labels(kind: type) -> tuple[str, ...]:
+    """What a class and those that it inherits from are called in the lists of what differs."""
+    noted = {find(name): name for name in _NOTED}
+    return tuple(noted[one] for one in kind.__mro__ if one in noted)
+
+
+def note(notes: dict[str, str], kind: type, rest: str) -> str | None:
+    """What a list says of an attribute or argument of a class."""
+    return next((notes[key] for one in labels(kind) if (key := f"{one}{rest}") in notes), None)
+
+
+def is_noted(kind: type, name: str) -> bool:
+    """Whether an attribute is listed as missing."""
+    return note(ABSENT, kind, f".{name}") is not None
+
+
+@functools.cache
+def attribute(kind: type, name: str) -> Any:
+    """What an attribute of an instance is: `METHOD`, `MISSING`, `ARRAYS`, a class, or None."""
+    if not hasattr(kind, name):
+        is_open = hasattr(kind, "__getattr__") or name in _mentioned(kind)
+        is_open = is_open and not is_noted(kind, name)
+        return _property(kind, name, None) if is_open else MISSING
+    found = inspect.getattr_static(kind, name)
+    if isinstance(found, property):
+        return _property(kind, name, found.fget)
+    return METHOD if callable(getattr(kind, name, None)) else None
+
+
+def _property(kind: type, name: str, getter: Any) -> Any:
+    is_keras = issubclass(kind, (find("keras.Layer"), find("keras.callbacks.Callback")))
+    if is_keras and name in ("model", "_model"):
+        return find("keras.Model")
+    if is_keras and name == "optimizer":
+        return find("keras.optimizers.Optimizer")
+    return returned(getter, name, kind) if getter is not None else None
+
+
+@functools.cache
+def _mentioned(kind: type) -> set[str]:
+    """Attributes of `self` in the text of a class: instances may have them."""
+    found: set[str] = set()
+    for one in kind.__mro__[:-1]:
+        try:
+            found.update(re.findall(r"self\.(\w+)", inspect.getsource(one)))
+        except (OSError, TypeError):  # a class without Python source
+            continue
+    return found
+
+
+def holds_arrays(kind: type) -> bool:
+    """Whether iterating over an instance gives arrays."""
+    return kind.__module__.startswith(("replicax.data", "replicax._input"))
+
+
+def enters_itself(value: Any) -> bool:
+    """Whether `with value as x` gives the value."""
+    return type(value).__name__ == "Thing" and value.kind is find("tf.GradientTape")
+
+
+def returned(function: Any, name: str, owner: type | None) -> Any:
+    """What a function returns: a class, `ARRAYS`, `PYTHON` or None."""
+    last, home = name.rpartition(".")[2], name.rpartition(".")[0]
+    if last in _NUMBERS or function is None:
+        return PYTHON
+    if owner is not None and last in _ARRAY_METHODS:
+        return ARRAYS
+    if last in _MODELS or home.endswith("keras.applications"):
+        return find("keras.Model")
+    if last == "fit":
+        return find("keras.callbacks.History")
+    text = getattr(inspect.unwrap(function), "__annotations__", {}).get("return")
+    if text == "Self":
+        return owner
+    found: Any = text
+    if isinstance(text, str):
+        names = getattr(inspect.unwrap(function), "__globals__", {})
+        found = names.get(text) or {
+            "Dataset": find("tf.data.Dataset"),
+            "Strategy": find("tf.distribute.Strategy"),
+        }.get(text, getattr(builtins, text, None))
+    if isinstance(found, type):
+        module = found.__module__.partition(".")[0]
+        return found if module in ("replicax", "keras") else PYTHON
+    if last == "Input" or (owner is None and home in _OF_ARRAYS and last not in _NO_ARRAYS):
+        return ARRAYS
+    return ARRAYS if owner is not None and issubclass(owner, find("tf.GradientTape")) else None
+
+
+def misfits(
+    function: Any,
+    kind: type | None,
+    path: str,
+    count: int,
+    named: Sequence[str],
+    *,
+    is_open: bool = False,
+) -> list[str] | None:
+    """Why a call does not fit; None if that cannot be told.
+
+    Args:
+        function: What is called: a function, a class, or a method of `kind`, with its `self`.
+        kind: The class; None for a function.
+        path: What it is called in the lists behind the class's name, such as ".fit".
+        count: How many arguments are given by position, with `self`.
+        named: The arguments that are given by name.
+        is_open: Whether others are given besides, by `*` or `**`.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    taken, has_others = _by_name(function, signature)
+    texts, fitting = [], []
+    for name in named:
+        if name in taken or _is_taken(kind, f"{path}({name})"):
+            if name in signature.parameters:
+                fitting.append(name)
+            continue
+        if has_others:
+            if signature.parameters and inspect.unwrap(function).__module__.startswith("replicax"):
+                continue  # `**objects`, of any name
+            return None
+        key = f"{path}({name})"
+        instead = note(ABSENT, kind, key) if kind else ABSENT.get(key)
+        texts.append(f"takes no `{name}`" + (f". {instead}" if instead else "."))
+    try:
+        bind = signature.bind_partial if is_open else signature.bind
+        bind(*[None] * count, **dict.fromkeys(fitting))
+    except TypeError as error:
+        texts.append(f"{error}.")
+    return texts
+
+
+def _is_taken(kind: type | None, key: str) -> bool:
+    """Whether an argument is listed that a signature does not show."""
+    return (note(CHANGES, kind, key) if kind else CHANGES.get(key)) is not None
+
+
+def _by_name(function: Any, signature: inspect.Signature) -> tuple[set[str], bool]:
+    """The arguments that may be given by name, and whether there may be others."""
+    named = {
+        name
+        for name, one in signature.parameters.items()
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
+    if not _has_others(signature):
+        return named, False
+    for init in _inits(function):
+        try:
+            inner = inspect.signature(init)
+            source = inspect.getsource(inspect.unwrap(init))
+        except (OSError, TypeError, ValueError):
+            return named, True
+        named |= set(inner.parameters) - {"self", "args", "kwargs"}
+        named |= {one or other for one, other in _POPPED.findall(source)}
+        if not _has_others(inner) or re.search(r"if kwargs:\s+raise", source):
+            return named, False
+    return named, True
+
+
+def _has_others(signature: inspect.Signature) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+
+
+def _inits(function: Any) -> Iterator[Callable[..., Any]]:
+    """What is handed on to what: the `__init__` of a class and of those above it."""
+    if not isinstance(function, type):
+        yield function
+        return
+    if function is find("keras.Model"):
+        function = importlib.import_module("keras.src.models.functional").Functional
+    yield from (vars(one)["__init__"] for one in function.__mro__ if "__init__" in vars(one))
+
+
+def uncalled(base: type, names: set[str], *, is_older: bool) -> Iterator[tuple[str, str]]:
+    """The methods of a subclass that Keras 3 does not call, with what to override.
+
+    Args:
+        base: The class of Keras.
+        names: What the subclass defines.
+        is_older: Whether its `update_step` does not take three arguments.
+    """
+    module = importlib.import_module("replicax.tf._keras2.uncalled")
+    for known in module.hooks():
+        if issubclass(base, known.base) and not names & set(known.enough):
+            hooks = {**known.in_fit, **known.instead}
+            yield from ((name, hooks[name]) for name in sorted(names & set(hooks)))
+    if is_older and issubclass(base, find("keras.optimizers.Optimizer")):
+        yield "update_step", module.RULE

@@ -1,0 +1,227 @@
+"""What the values of a program are, as far as its text tells; what is not known is None."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import enum
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from replicax._tools.migrate import kinds
+
+Home = tuple[str, int | None, int]  # a file, a cell, and lines of the cell above its Python
+
+
+@final
+class Plain(enum.Enum):
+    """Values without a class of TensorFlow's or Keras'."""
+
+    FOREIGN = "of Python itself or of another package"
+    TENSOR = "an array, or a nest of arrays"
+    NONE = "None, which another assignment may replace"
+
+
+@final
+@dataclass(frozen=True)
+class Known:
+    """A name of TensorFlow or Keras, such as "tf.data.Dataset"."""
+
+    path: str
+    imported: bool = field(default=False, compare=False)
+
+
+@final
+@dataclass(frozen=True)
+class Thing:
+    """An instance of a class of Replicax or Keras."""
+
+    kind: type
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """An attribute of an instance, to be called."""
+
+    owner: Thing
+    name: str
+
+
+@final
+@dataclass(frozen=True)
+class Many:
+    """A tuple or list; if it is not exact, its items stand for any number of them."""
+
+    items: tuple[Any, ...]
+    is_exact: bool = True
+
+
+@final
+@dataclass(frozen=True)
+class Class:
+    """A class of the program."""
+
+    node: ast.ClassDef
+    names: dict[str, Any] = field(compare=False)
+    bases: tuple[Any, ...] = field(compare=False)
+
+    def families(self) -> Iterator[Class]:
+        """It, and the classes of the program that it inherits from."""
+        yield self
+        for base in self.bases:
+            if isinstance(base, Class) and base is not self:
+                yield from base.families()
+
+    def base(self) -> type | None:
+        """The class of Replicax or Keras that it inherits from."""
+        found = (b for one in self.families() for b in one.bases if isinstance(b, Known))
+        return next((kind for b in found if isinstance(kind := kinds.find(b.path), type)), None)
+
+
+@final
+@dataclass(frozen=True)
+class Item:
+    """An instance of a class of the program; with `above`, what `super()` is in it."""
+
+    kind: Class
+    above: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Function:
+    """A function of the program; with `item`, a method of an instance."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    scope: Scope = field(compare=False)
+    owner: Class | None = field(compare=False, default=None)
+    item: Any = None
+
+    def marks(self) -> set[str]:
+        """The names of its decorators."""
+        found = [] if isinstance(self.node, ast.Lambda) else self.node.decorator_list
+        return {ast.unparse(one).rpartition(".")[2] for one in found}
+
+
+@final
+@dataclass(frozen=True)
+class Rest:
+    """The `**kwargs` of a function of the program."""
+
+    node: Any
+
+
+@final
+@dataclass(frozen=True)
+class File:
+    """A module of the program."""
+
+    name: str
+
+
+@final
+@dataclass
+class Scope:
+    """Names of a module, a class or a function."""
+
+    home: Home
+    names: dict[str, Any] = field(default_factory=dict)
+    above: Scope | None = None
+    function: Function | None = None
+    shared: set[str] = field(default_factory=set)  # `global` and `nonlocal`
+
+    def find(self, name: str) -> Any:
+        """The value of a name."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.above
+        return Plain.FOREIGN if hasattr(builtins, name) else None
+
+    def put(self, name: str, value: Any) -> None:
+        """Give a name a value."""
+        scope: Scope = self
+        while name in scope.shared and scope.above is not None:
+            scope = scope.above
+        scope.names[name] = value
+
+
+def joined(first: Any, second: Any) -> Any:
+    """What a value is that may be either of two."""
+    if first == second or second is Plain.NONE:
+        return first
+    if first is Plain.NONE:
+        return second
+    if isinstance(first, Thing) and isinstance(second, Thing):
+        common = next(kind for kind in first.kind.__mro__ if issubclass(second.kind, kind))
+        return None if common is object else Thing(common)
+    return None
+
+
+def item_of(value: Any) -> Any:
+    """An item of what is iterated over, or unpacked."""
+    if isinstance(value, Many):
+        found = value.items[0] if value.items else None
+        for item in value.items[1:]:
+            found = joined(found, item)
+        return found
+    if isinstance(value, Thing):
+        return Plain.TENSOR if kinds.holds_arrays(value.kind) else None
+    return value if isinstance(value, Plain) else None
+
+
+def attribute_value(found: Any, owner: Any, name: str) -> Any:
+    """What `kinds` says of an attribute, as a value."""
+    if found is kinds.METHOD:
+        return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
+    if found is kinds.MISSING:
+        # Of what may be a nest of arrays little is certain.
+        if isinstance(owner, Thing) or kinds.is_noted(kinds.tensor(), name):
+            return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
+        return Plain.FOREIGN if name in ("get", "items", "keys", "values") else None
+    if found is kinds.ARRAYS:
+        return Plain.TENSOR
+    return Thing(found) if isinstance(found, type) else None
+
+
+def returned_value(function: Any, name: str, owner: Thing | None = None) -> Any:
+    found = kinds.returned(function, name, owner and owner.kind)
+    if found is kinds.ARRAYS:
+        return Plain.TENSOR
+    if found is kinds.PYTHON:
+        return Plain.FOREIGN
+    return Thing(found) if isinstance(found, type) else None
+
+
+def instance_of(value: Any) -> Any:
+    """An instance of what an annotation names."""
+    if isinstance(value, Known) and isinstance(kind := kinds.find(value.path), type):
+        return Plain.TENSOR if kind is kinds.tensor() else Thing(kind)
+    return Item(value) if isinstance(value, Class) else None
+
+
+def located(names: Collection[str], current: str, module: str, level: int) -> str | None:
+    """Which of the modules an import in one of them means.
+
+    Args:
+        names: The modules, as they are called from the folder that holds all of them.
+        current: The one that imports.
+        module: What it imports.
+        level: How many dots are before that.
+    """
+    if not module and not level:
+        return None
+    if level:
+        above = current.split(".")[:-level]
+        whole = ".".join([*above, *filter(None, [module])])
+        return whole if whole in names else None
+    folder = current.rpartition(".")[0]
+    for name in (module, f"{folder}.{module}"):
+        if name in names:
+            return name
+    # A folder below may be what `PYTHONPATH` holds.
+    ends = [name for name in names if name.endswith(f".{module}")]
+    return ends[0] if len(ends) == 1 else None

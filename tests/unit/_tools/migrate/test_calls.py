@@ -1,0 +1,212 @@
+"""Calls are judged by what is called, and by what it takes; what is not known is said to be so."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from replicax._tools.migrate.calls import judge
+from replicax._tools.migrate.names import CHANGED, MISSING
+
+HEAD = "import tensorflow as tf, numpy as np\nfrom tensorflow import keras\n"
+
+
+def judged(**files):
+    sources = {
+        name.replace("__", "."): [((name, 0, 0), ast.parse(HEAD + dedent(text)))]
+        for name, text in files.items()
+    }
+    return judge(sources)
+
+
+def remarks(text, kind=MISSING):
+    found = judged(main=text)["main"].remarks
+    return [remark.text for _, _, remark in found if remark.kind == kind]
+
+
+WRONG = {
+    "an unknown argument": ("keras.layers.Dense(3, unit=4)", "takes no `unit`"),
+    "too many": ("tf.nn.relu(1, 'name', 2, 3)", "too many positional"),
+    "too few": ("tf.cast(1)", "missing a required argument: 'dtype'"),
+    "Keras 2's argument": (
+        "keras.callbacks.ModelCheckpoint('a.keras', period=2)",
+        "Use `save_freq=",
+    ),
+    "a method": ("tf.data.Dataset.range(3).map(abs, threads=2)", "takes no `threads`"),
+    "a method that is gone": ("m = keras.Sequential()\nm.fit_generator(1)", "`fit` takes gen"),
+    "a method without advice": ("tf.data.Dataset.range(3).batch(1).filtered()", "no `filtered`"),
+    "in a scope": (
+        ("s = tf.distribute.MirroredStrategy()\nwith s.scope():\n  m = keras.Model()\n"
+            "m.fit(1, bad=2)"),
+        "takes no `bad`",
+    ),
+    "a strategy": ("tf.distribute.get_strategy().experimental_run_v2(abs)", "It is `run`"),
+    "a tape": ("with tf.GradientTape() as t: pass\nt.gradient(1)", "'sources'"),
+    "a variable": ("v = tf.Variable(1.0)\nv.load(2.0, None)", "Use `assign`"),
+    "what a function returns": (
+        "def make():\n  return keras.Sequential()\nmake().predict_classes(1)",
+        "`predict(x).argmax",
+    ),
+    "what a function is called with": (
+        "def use(m, n=1):\n  m.to_yaml()\nuse(keras.Model(), n=2)",
+        "Use `to_json`",
+    ),
+    "an annotation": ("def use(m: keras.Model):\n  m.to_yaml()", "Use `to_json`"),
+    "an attribute of self": (
+        """
+        class Trainer:
+            def __init__(self):
+                self.data = None
+                self.data = tf.data.Dataset.range(3)
+            def go(self):
+                self.data.make_one_shot_iterator()
+        """,
+        "Use `iter(dataset)`",
+    ),
+    "either of two": (
+        ("if np.x:\n  o = keras.optimizers.SGD()\nelse:\n  o = keras.optimizers.Adam()\n"
+            "o.get_updates()"),
+        "Use `apply_gradients`",
+    ),
+    "unpacked": (
+        "def both():\n  return keras.Model(), 1\nm, n = both()\nm.predict_proba(1)",
+        "Use `predict`",
+    ),
+    "a list": ("for m in [keras.Model()]:\n  m.predict_proba(1)", "Use `predict`"),
+    "super": (
+        "class D(keras.layers.Dense):\n  def __init__(self):\n    super().__init__(1, axes=2)",
+        "takes no `axes`",
+    ),
+    "handed on": (
+        ("class D(keras.layers.Dense):\n  def __init__(self, n, **k):\n"
+"    super().__init__(n, **k)\n"
+        "D(1, axes=2)"),
+        "takes no `axes`",
+    ),
+    "a subclass's own call": (
+        "class M(keras.Model):\n  def call(self, x):\n    return x\nM().fit(1, bad=1)",
+        "`bad`",
+    ),
+    "train_step": (
+        "class M(keras.Model):\n  def train_step(self, data):\n    return self.compiled_loss(1, 2)",
+        "Use `self.compute_loss",
+    ),
+    "a hook of Keras 2's optimizers": (
+        "class O(keras.optimizers.Optimizer):\n  def _resource_apply_dense(self, g, v):\n    pass",
+        "never called. Override `update_step",
+    ),
+    "an older rule": (
+        "class O(keras.optimizers.Optimizer):\n  def update_step(self, g, v):\n    pass",
+        "never called",
+    ),
+    "a hook of Keras 2's metrics": (
+        "class M(keras.metrics.Metric):\n  def reset_states(self):\n    pass",
+        "Override `reset_state(self)`",
+    ),
+    "a callback's model": (
+        ("class C(keras.callbacks.Callback):\n  def on_epoch_end(self, e, logs=None):\n"
+        "    self.model.predict_proba(1)"),
+        "Use `predict`",
+    ),
+    "optimizers of a model": (
+        ("class C(keras.callbacks.Callback):\n  def on_epoch_end(self, e, logs=None):\n"
+        "    self.model.optimizer._decayed_lr('float32')"),
+        "Use `learning_rate`",
+    ),
+    "in a closure": (
+        "def main():\n  m = keras.Model()\n  def f():\n    m.predict_proba(1)\n  f()",
+        "Use `predict`",
+    ),
+    "in a comprehension": ("[m.predict_proba(1) for m in [keras.Model()]]", "Use `predict`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_call_that_fails_is_named(case):
+    text, wanted = WRONG[case]
+    (found,) = remarks(text)
+    assert wanted in found
+
+
+RIGHT = [
+    "o = keras.optimizers.Adam()\no.minimize(lambda: 1.0, [])\no.apply_gradients([])",
+    "keras.optimizers.Adam(1e-3, clipnorm=1.0, name='a')",
+    "keras.layers.Dense(3, input_shape=(4,), dtype='float32')",
+    "keras.layers.Embedding(3, 4, input_length=5)",
+    "keras.layers.LSTM(3, implementation=2, return_sequences=True)",
+    "tf.train.Checkpoint(model=1, optimizer=2).restore('a').expect_partial()",
+    "m = keras.Model(inputs=1, outputs=2)\nm.compile('sgd', 'mse', metrics=['mae'])\nm.fit(1, 2)",
+    "m = keras.Model()\nm.optimizer.learning_rate\nm.summary()\nm.save('a.keras')\nm(1).numpy()",
+    ("d = tf.data.Dataset.from_tensor_slices([1]).shuffle(3, seed=1)\nd.batch(2, True)\n"
+    "d.map(lambda x: tf.cast(x, tf.float32), num_parallel_calls=tf.data.AUTOTUNE).cache()"),
+    "v = tf.Variable(1.0, trainable=False)\nv.assign_add(1.0)\nv.numpy()",
+    "s = tf.distribute.get_strategy()\ns.reduce('SUM', 1, axis=None).numpy()",
+    "m = keras.metrics.Mean()\nm.update_state(1)\nm.reset_states()\nm.result().numpy()",
+    "keras.models.load_model('a').predict(1).argmax(-1)",
+    ("class L(keras.Layer):\n  def build(self, shape):\n    self.w = self.add_weight(shape=(1,))\n"
+    "  def call(self, x):\n    return tf.matmul(x, self.w)\nL()(1)"),
+    "class L(keras.Layer):\n  def __init__(self, **k):\n    super().__init__(**k)\nL(name='a')",
+    ("class M(keras.Model):\n  def __init__(self):\n    super(M, self).__init__()\n"
+    "    self.f = keras.layers.Dense(1)\n  def call(self, x):\n    return self.f(x)\nM()(1)"),
+    ("class O(keras.optimizers.Optimizer):\n"
+    "  def update_step(self, gradient, variable, learning_rate):\n    pass"),
+    "tf.function(lambda x: x)(1)\n@tf.function(jit_compile=True)\ndef f(x):\n  tf.abs(x)\nf(1)",
+    "print(np.zeros(3).sum())\n'a'.split()\n[].append(1)\n{}.get(1)\nlen([1])",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RIGHT)
+def test_a_call_that_fits_is_checked(text):
+    (found,) = judged(main=text).values()
+    assert not found.remarks
+    assert not found.unchecked
+
+
+NOTED = {
+    "keras.optimizers.SGD(lr=0.1)": "It is `learning_rate`",
+    "keras.Model().fit(1, workers=3)": "Says nothing",
+    "keras.Model().compile(run_eagerly=True)": "compiled all the same",
+    "keras.Model().compile(jit_compile=False)": "Compiled by XLA",
+    "keras.Model().save('a', save_format='tf')": "ending decides",
+    "tf.function(abs, jit_compile=False)": "Compiled by XLA",
+}
+
+
+@pytest.mark.parametrize("text", NOTED)
+def test_an_argument_that_means_something_else_is_named(text):
+    (found,) = remarks(text, CHANGED)
+    assert NOTED[text] in found
+    assert not remarks(text)
+    assert not remarks("keras.Model().compile(run_eagerly=False, jit_compile=True)", CHANGED)
+
+
+UNKNOWN = [
+    "def f(x):\n  x.fit(1)",
+    "import elsewhere_is_no_file as e\nfrom .gone import g\ng(1)",
+    "keras.layers.Dense(*np.x)",
+    "keras.layers.Dense(**np.x)",
+    "a = keras.Model()\na.helper = abs\na.helper(1)",
+    "class A(unknown):\n  pass\nA().fit(1)",
+]
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_what_is_not_known_is_not_judged(text):
+    (found,) = judged(main=text).values()
+    assert not found.remarks
+    assert len(found.unchecked) == 1
+
+
+def test_files_import_each_other():
+    found = judged(
+        pkg__nets="def build():\n    return keras.Sequential()",
+        pkg__train="from . import nets\nfrom .nets import build\nbuild().to_yaml()\n",
+        main="import pkg.train\nfrom pkg import nets\nnets.build().predict_proba(1)",
+    )
+    texts = {name: [r.text for _, _, r in one.remarks] for name, one in found.items()}
+    assert "to_json" in texts["pkg.train"][0]
+    assert "Use `predict`" in texts["main"][0]
+    assert found["main"].imports == {"pkg.train", "pkg.nets"}
+    assert not texts["pkg.nets"]
