@@ -102,6 +102,8 @@ LAYERS = {
         "_core.command",
         "_core.errors",
         "_core.env",
+        "_core.events",
+        "_tools.script",
         "tf._absent",
         "tf._keras2.arguments",
         PUBLIC,

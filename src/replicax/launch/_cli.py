@@ -36,13 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = sys.argv[1:] if arguments is None else arguments
     if typed and typed[0] in COMMANDS:
         return _for_script(typed)
+    if typed and typed[0] == "migrate":
+        return _migrate(typed)
     request = vars(build_parser().parse_args(typed))
     command = str(request.pop("command"))
     if command == "run":
         return _run(request, typed)
-    if command == "migrate":
-        child = [sys.executable, "-m", "replicax._tools.migrate", json.dumps(request)]
-        return run_child(child, migrate_environment(os.environ))
     child = [sys.executable, "-m", "replicax._tools.compare", command, json.dumps(request)]
     return run_child(child, child_environment(os.environ, replicas=request["replicas"]))
 
@@ -52,6 +51,16 @@ def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
     from replicax.launch._run import Request, run_command
 
     return run_command(Request(**request), typed, os.environ)
+
+
+def _migrate(typed: Sequence[str]) -> int:
+    """Read programs in a child process; what is behind `--` is for those that are run."""
+    own, of_program = without_script_arguments(typed)
+    request = vars(build_parser().parse_args(own))
+    del request["command"]
+    request["args"] = of_program
+    child = [sys.executable, "-m", "replicax._tools.migrate", json.dumps(request)]
+    return run_child(child, migrate_environment(os.environ, replicas=request["replicas"]))
 
 
 def _for_script(typed: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ def _migrate(options: dict[str, Any]) -> int:
         ) from None
     from rich.console import Console
 
-    from replicax._tools.migrate import findings, programs, report
+    from replicax._tools.migrate import findings, programs, report, trial
 
     found, unread, named = [], [], set()
     for path, root in programs.find(options["paths"]):
@@ -42,8 +42,18 @@ def _migrate(options: dict[str, Any]) -> int:
     findings.judged(found)
     files = [one for one, _ in found]
     judgements = findings.programs(files, named)
+    ran = {}
+    if options["run"]:
+        how = trial.Options(
+            options["args"], options["steps"], options["replicas"], options["time_limit"]
+        )
+        roots = dict(found)
+        for one in judgements:
+            root = roots[one.entry]
+            beside = [file for file in files if file.source.path.is_relative_to(root)]
+            ran[one.entry.file] = trial.tried(one, beside, root, how)
     console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
-    report.print_programs(console, files, judgements, {})
+    report.print_programs(console, files, judgements, ran)
     report.print_names(console, files)
     changed = [one for one in files if one.changed]
     if options["diff"] or options["write"]:
@@ -56,9 +66,10 @@ def _migrate(options: dict[str, Any]) -> int:
     console.print(report.summary(files, judgements, unread))
     console.print(_rewriting(len(changed), written=options["write"]))
     if options["json"]:
-        text = json.dumps(report.as_json(files, judgements, unread, {}), indent=1)
+        text = json.dumps(report.as_json(files, judgements, unread, ran), indent=1)
         Path(options["json"]).write_text(text + "\n", encoding="utf-8")
-    return int(bool(unread) or any(True for one in files for _ in one.missing()))
+    fails = any(outcome.agrees is False for outcome in ran.values())
+    return int(bool(unread) or fails or any(True for one in files for _ in one.missing()))
 
 
 def _rewriting(changed: int, *, written: bool) -> str:

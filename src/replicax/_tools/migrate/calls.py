@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -26,7 +25,6 @@ from replicax._tools.migrate.values import (
 from replicax.tf._absent import ABSENT, CHANGES
 
 LOOK = "look"
-_DEEP = 50_000  # several frames for each of the terms that LibCST can read
 
 
 @final
@@ -68,12 +66,7 @@ class Judged:
 def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str, Judged]:
     """Judge the calls of modules that may import each other."""
     judging = _Judge(sources)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(_DEEP)
-    try:
-        judging.reader.read()
-    finally:
-        sys.setrecursionlimit(limit)
+    judging.reader.read()
     for name, imports in judging.reader.imports.items():
         judging.found[name].imports.update(imports)
     return judging.found

@@ -102,9 +102,14 @@ def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
             )
 
 
+def is_skipped(folder: str) -> bool:
+    """Whether nothing of the user's is in a folder of this name."""
+    return folder.startswith(".") or folder in _SKIPPED
+
+
 def _is_program(file: Path, folder: Path) -> bool:
     above = file.relative_to(folder).parts[:-1]
-    skipped = any(part.startswith(".") or part in _SKIPPED for part in above)
+    skipped = any(map(is_skipped, above))
     return file.suffix in (".py", ".ipynb") and file.is_file() and not skipped
 
 

@@ -6,6 +6,7 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from replicax._tools.migrate.findings import Findings, Judgement, Missing, Place
+    from replicax._tools.migrate.trial import Outcome
 
 _TITLES = {
     CHANGED: "here, with another meaning",
@@ -29,7 +31,7 @@ def print_programs(
     console: Console,
     findings: Sequence[Findings],
     judgements: Sequence[Judgement],
-    ran: Mapping[str, str],
+    ran: Mapping[str, Outcome],
 ) -> None:
     """The verdict on each program, with what it lacks and what its run showed."""
     folder = _folder(findings)
@@ -42,7 +44,7 @@ def print_programs(
             place = next(lack.place for lack in one.missing if lack.ends)
             lines[0] = f"stops at {_short(place, folder)}; {_calls(one)}"
         if one.entry.file in ran:
-            lines.append(f"run: {ran[one.entry.file]}")
+            lines.append(f"run: {ran[one.entry.file].text}")
         table.add_row(one.entry.file.removeprefix(folder), "\n".join(lines))
     files = {id(file) for one in judgements for file in one.files}
     for file in findings:
@@ -128,6 +130,7 @@ def _uses(findings: Sequence[Findings]) -> dict[str, list[Place]]:
 def _shortened(places: Sequence[Place], folder: str) -> str:
     """The first places; of one file its name once: "train.py:3, 7 +2"."""
     shown: list[str] = []
+    places = list(dict.fromkeys(places))
     for index, place in enumerate(places[:_PLACES]):
         before = places[index - 1] if index else None
         same = before is not None and (before.file, before.cell) == (place.file, place.cell)
@@ -172,7 +175,7 @@ def as_json(
     findings: Sequence[Findings],
     judgements: Sequence[Judgement],
     unread: Sequence[str],
-    ran: Mapping[str, str],
+    ran: Mapping[str, Outcome],
 ) -> dict[str, Any]:
     """Everything, as data."""
     uses = _uses(findings)
@@ -189,7 +192,7 @@ def as_json(
                 ],
                 "checked": one.checked,
                 "calls": one.calls,
-                "run": ran.get(one.entry.file),
+                "run": asdict(ran[one.entry.file]) if one.entry.file in ran else None,
             }
             for one in judgements
         ],

@@ -1,4 +1,4 @@
-"""A user's unmodified script, run inside another program: `plan`, `verify`, `profile`, `doctor`.
+"""A user's unmodified script, run inside another: `plan`, `verify`, `profile`, `doctor`, `migrate`.
 
 `_program.py`   as if it had been started by itself
 `_under.py`     under a strategy that it did not choose

@@ -49,7 +49,8 @@ NOTEBOOK = {
 
 def migrate(*paths, **options):
     request = {"paths": [str(path) for path in paths], "diff": False, "write": False}
-    return command.main([json.dumps({**request, "backup": False, "json": None, **options})])
+    how = {"run": False, "steps": 3, "replicas": 2, "time_limit": 100, "args": []}
+    return command.main([json.dumps({**request, **how, "backup": False, "json": None, **options})])
 
 
 @pytest.fixture
@@ -218,7 +219,8 @@ def test_without_libcst(script, monkeypatch, capsys):
 def test_the_command_starts_it(monkeypatch):
     started = []
     monkeypatch.setattr(_cli, "run_child", lambda *call: started.append(call) or 5)
-    assert _cli.main(["migrate", "a.py", "folder", "--write", "--json", "x"]) == 5
+    of_it = ["--", "--epochs", "1"]
+    assert _cli.main(["migrate", "a.py", "folder", "--write", "--json", "x", *of_it]) == 5
     ((arguments, environment),) = started
     assert arguments[1:3] == ["-m", "replicax._tools.migrate"]
     assert json.loads(arguments[3]) == {
@@ -227,6 +229,11 @@ def test_the_command_starts_it(monkeypatch):
         "write": True,
         "backup": False,
         "json": "x",
+        "run": False,
+        "steps": 3,
+        "replicas": 2,
+        "time_limit": 120,
+        "args": ["--epochs", "1"],
     }
     assert (environment["KERAS_BACKEND"], environment["JAX_PLATFORMS"]) == ("jax", "cpu")
 
