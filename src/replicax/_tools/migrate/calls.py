@@ -97,7 +97,8 @@ class _Judge:
         kind = found.owner.kind
         if kinds.attribute(kind, found.name) is kinds.MISSING:
             hint = kinds.note(ABSENT, kind, f".{found.name}")
-            text = f"`{kind.__name__}` has no `{found.name}`. {hint or ''}".strip()
+            own = "Tensor" if kind is kinds.tensor() else kind.__name__
+            text = f"`{own}` has no `{found.name}`. {hint or ''}".strip()
             self._say(scope, line, Remark(MISSING, text, hint is None))
 
     def class_(self, found: Class, scope: Scope) -> None:

@@ -163,7 +163,7 @@ def returned(function: Any, name: str, owner: type | None) -> Any:
             "Dataset": find("tf.data.Dataset"),
             "Strategy": find("tf.distribute.Strategy"),
         }.get(text, getattr(builtins, text, None))
-    if isinstance(found, type):
+    if isinstance(found, type) and found is not Any:
         module = found.__module__.partition(".")[0]
         return found if module in ("replicax", "keras") else PYTHON
     if last == "Input" or (owner is None and home in _OF_ARRAYS and last not in _NO_ARRAYS):

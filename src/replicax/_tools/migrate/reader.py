@@ -33,6 +33,10 @@ from replicax._tools.migrate.values import (
     returned_value,
 )
 
+_CALLED_BY_KERAS = (
+    "build", "call", "compute_loss", "compute_output_shape", "predict_step", "result", "test_step",
+    "train_step", "update_state", "update_step",
+)  # fmt: skip
 _PASSES = 6  # values travel one call further in each
 
 
@@ -75,8 +79,8 @@ class Reader:
         self._found, self._waiting, self._modules = {}, [], {}
         for name in self._sources:
             self._module(name)
-        while self._waiting:
-            self._body(self._waiting.pop(0))
+        for function in self._waiting:  # which grows meanwhile
+            self._body(function)
 
     def _module(self, name: str) -> Scope:
         if name in self._modules:
@@ -85,8 +89,7 @@ class Reader:
         scope = self._modules[name] = Scope(("", None, 0))
         for home, tree in self._sources[name]:
             scope.home = home
-            # Functions keep the cell that they are in.
-            self._scope = Scope(home, scope.names)
+            self._scope = Scope(home, scope.names)  # functions keep the cell that they are in
             self._block(tree.body)
         self._scope = outer
         return scope
@@ -113,8 +116,8 @@ class Reader:
             self._block(node.body)
 
     def _note(self, owner: Any, name: str, value: Any) -> None:
-        key = (owner, name)
-        self._found[key] = joined(self._found[key], value) if key in self._found else value
+        before = self._found.get((owner, name), value)
+        self._found[owner, name] = joined(before, value)
 
     def _block(self, body: Iterable[ast.stmt]) -> None:
         for statement in body:
@@ -210,8 +213,9 @@ class Reader:
     def _given_by_keras(self, owner: Class, method: Any) -> None:
         """Note what Keras calls a method with that the program overrides."""
         base = owner.base()
-        if base is not None and hasattr(base, method.name) and method.name != "__init__":
-            value = Plain.FOREIGN if method.name.startswith("on_") else Plain.TENSOR
+        is_event = method.name.startswith("on_")
+        if base is not None and (is_event or method.name in _CALLED_BY_KERAS):
+            value = Plain.FOREIGN if is_event else Plain.TENSOR
             for one in method.args.args[1:]:
                 self._note(method, one.arg, value)
 

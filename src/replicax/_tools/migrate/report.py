@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rich.padding import Padding
 from rich.table import Table
 
 from replicax._tools.migrate.findings import RUNS, STOPS
@@ -37,23 +38,30 @@ def print_programs(
     folder = _folder(findings)
     if folder:
         console.print(f"in {folder}")
-    table = _table(f"programs ({len(judgements)})")
+    if judgements:
+        console.print(f"programs ({len(judgements)})", style="bold")
     for one in judgements:
-        lines = [f"{one.verdict}; {_calls(one)}", *_missing(one.missing, folder)]
-        if one.verdict == STOPS:
-            place = next(lack.place for lack in one.missing if lack.ends)
-            lines[0] = f"stops at {_short(place, folder)}; {_calls(one)}"
+        verdict = one.verdict
+        if verdict == STOPS:
+            verdict = (
+                f"stops at {_short(next(lack.place for lack in one.missing if lack.ends), folder)}"
+            )
+        lines = _missing(one.missing, folder)
         if one.entry.file in ran:
             lines.append(f"run: {ran[one.entry.file].text}")
-        table.add_row(one.entry.file.removeprefix(folder), "\n".join(lines))
+        _print_file(console, f"{_short(one.entry.file, folder)}: {verdict}; {_calls(one)}", lines)
     files = {id(file) for one in judgements for file in one.files}
     for file in findings:
         missing = sorted(file.missing())
         if missing and id(file) not in files:
-            lines = ["of no program", *_missing(missing, folder)]
-            table.add_row(file.file.removeprefix(folder), "\n".join(lines))
-    if table.row_count:
-        console.print(table)
+            what = f"{_short(file.file, folder)}: of no program"
+            _print_file(console, what, _missing(missing, folder))
+
+
+def _print_file(console: Console, title: str, lines: Sequence[str]) -> None:
+    console.print(f" {title}")
+    for line in lines:
+        console.print(Padding(line, (0, 0, 0, 4)))
 
 
 def _missing(found: Sequence[Missing], folder: str) -> list[str]:
@@ -106,7 +114,7 @@ def _folder(findings: Sequence[Findings]) -> str:
     return os.path.join(above, "") if above else ""
 
 
-def _short(place: Place, folder: str) -> str:
+def _short(place: Place | str, folder: str) -> str:
     return str(place).removeprefix(folder)
 
 

@@ -119,6 +119,12 @@ WRONG = {
         "def main():\n  m = keras.Model()\n  def f():\n    m.predict_proba(1)\n  f()",
         "Use `predict`",
     ),
+    "of a result": ("tf.abs(1).set_shape([1])", "use `tf.ensure_shape`"),
+    "what compile is given": (
+        ("class G(keras.Model):\n  def compile(self, o):\n    super().compile()\n    self.o = o\n"
+        "  def train_step(self, x):\n    self.o.get_slot(1, 2)\nG().compile(tf.optimizers.SGD())"),
+        "Keep the variables",
+    ),
     "in a comprehension": ("[m.predict_proba(1) for m in [keras.Model()]]", "Use `predict`"),
 }  # fmt: skip
 

@@ -161,7 +161,7 @@ def test_there_is_one_verdict_for_each_program_not_for_each_file(tmp_path, capsy
         (tmp_path / name).write_text(text)
     assert migrate(tmp_path, json=str(tmp_path / "found.json")) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "lib/spare.py of no program lib/spare.py:4 `tf.raw_ops.Abs`" in said
+    assert "lib/spare.py: of no program lib/spare.py:4 `tf.raw_ops.Abs`" in said
     found = json.loads((tmp_path / "found.json").read_text())
     programs = {Path(one["program"]).name: one for one in found["programs"]}
     assert {name: one["verdict"] for name, one in programs.items()} == {
