@@ -123,6 +123,7 @@ ABSENT = {
     "tf.io.write_graph": "Programs have no graph.",
     "tf.keras.Model.compile(sample_weight_mode)": "Leave it out: weights of any shape are taken.",
     "tf.keras.Model.compiled_loss": "Use `self.compute_loss(y=y, y_pred=y_pred)`.",
+    "tf.keras.Model.compiled_metrics": "Use `self.compute_metrics(x, y, y_pred)`.",
     "tf.keras.Model.evaluate_generator": "`evaluate` takes generators.",
     "tf.keras.Model.fit_generator": "`fit` takes generators.",
     "tf.keras.Model.predict_classes": "Use `predict(x).argmax(-1)`.",

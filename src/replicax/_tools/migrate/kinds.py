@@ -76,6 +76,11 @@ def find(name: str) -> Any:
     return found
 
 
+def public(module: str) -> list[str]:
+    """What `from module import *` imports."""
+    return [name for name in dir(find(module)) if not name.startswith("_")]
+
+
 def tensor() -> type:
     """The class of arrays."""
     return find("tf.Tensor")
@@ -193,7 +198,10 @@ def misfits(
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return None
+        fields = getattr(getattr(function, "DESCRIPTOR", None), "fields_by_name", None)
+        if fields is not None:  # of a message of `tf.train.Example`
+            return [f"takes no `{name}`." for name in named if name not in fields]
+        return [] if not named and count <= 1 else None
     taken, has_others = _by_name(function, signature)
     texts, fitting = [], []
     for name in named:

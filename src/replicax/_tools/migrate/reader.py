@@ -185,9 +185,8 @@ class Reader:
                 self._parts(child)
 
     def _function(self, node: Any, owner: Class | None) -> Function:
-        function = Function(node, self._scope, owner)
-        self._waiting.append(function)
-        return function
+        self._waiting.append(Function(node, self._scope, owner))
+        return self._waiting[-1]
 
     def _class(self, node: ast.ClassDef) -> None:
         for part in [*node.decorator_list, *(one.value for one in node.keywords)]:
@@ -261,6 +260,8 @@ class Reader:
                 self._use(name, node)
                 if alias.name != "*":
                     self._scope.put(local, Known(name, imported=True))
+                for public in kinds.public(module) if alias.name == "*" else ():
+                    self._scope.put(public, Known(f"{module}.{public}", imported=True))
                 continue
             below = ".".join(filter(None, [node.module, alias.name]))
             file = self._file(node.module or "", node.level)
@@ -402,11 +403,10 @@ class Reader:
         for one in families:
             if (one.node, name) in self._facts:
                 return self._facts[one.node, name]
-        base = kind.base()
+        base, bases = kind.base(), {b for one in kind.families() for b in one.bases}
         if base is None:
-            return None
-        unknown = any(b is None for one in kind.families() for b in one.bases)
-        if (unknown or name in self.given) and not hasattr(base, name):
+            return Plain.FOREIGN if Plain.FOREIGN in bases and None not in bases else None
+        if (None in bases or name in self.given) and not hasattr(base, name):
             return None
         return attribute_value(kinds.attribute(base, name), Thing(base), name)
 

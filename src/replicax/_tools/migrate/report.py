@@ -25,7 +25,7 @@ _TITLES = {
     CHANGED: "here, with another meaning",
     SAME: "here, and the same",
 }
-_PLACES = 3  # how many places of a name are shown; the JSON has all
+_PLACES, _NAMES = 3, 6  # how many places, and names with one advice, are shown; the JSON has all
 
 
 def print_programs(
@@ -71,7 +71,9 @@ def _missing(found: Sequence[Missing], folder: str) -> list[str]:
         groups.setdefault(one.instead or one.what, []).append(one)
     lines = []
     for group in groups.values():
-        what = ", ".join(dict.fromkeys(one.what for one in group))
+        names = list(dict.fromkeys(one.what for one in group))
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        what = ", ".join(names[:_NAMES]) + more
         places = _shortened([one.place for one in group], folder)
         lines.append(f"{places}  {what}" + (f": {group[0].instead}" if group[0].instead else ""))
     return lines

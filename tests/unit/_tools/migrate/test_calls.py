@@ -119,6 +119,12 @@ WRONG = {
         "def main():\n  m = keras.Model()\n  def f():\n    m.predict_proba(1)\n  f()",
         "Use `predict`",
     ),
+    "of a star": ("from tensorflow.keras.layers import *\nDense(1, 2, unit=3)", "takes no `unit`"),
+    "a message": ("tf.train.Feature(int32_list=1)", "takes no `int32_list`"),
+    "compiled_metrics": (
+        "class M(keras.Model):\n  def train_step(self, x):\n    self.compiled_metrics.result()",
+        "`self.compute_metrics",
+    ),
     "of a result": ("tf.abs(1).set_shape([1])", "use `tf.ensure_shape`"),
     "what compile is given": (
         ("class G(keras.Model):\n  def compile(self, o):\n    super().compile()\n    self.o = o\n"
@@ -159,6 +165,8 @@ RIGHT = [
     ("class O(keras.optimizers.Optimizer):\n"
     "  def update_step(self, gradient, variable, learning_rate):\n    pass"),
     "tf.function(lambda x: x)(1)\n@tf.function(jit_compile=True)\ndef f(x):\n  tf.abs(x)\nf(1)",
+    "e = tf.train.Example(features=tf.train.Features(feature={}))\ne.SerializeToString()",
+    "import unittest\nclass T(unittest.TestCase):\n  def test(self):\n    self.assertEqual(1, 1)",
     "print(np.zeros(3).sum())\n'a'.split()\n[].append(1)\n{}.get(1)\nlen([1])",
 ]  # fmt: skip
 
