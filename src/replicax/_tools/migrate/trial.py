@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 _RESULT = ".replicax-trial.json"
 _MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # that are copied beside the program
 # Errors of a program that lacks data, arguments or a package say nothing of the verdict.
-_OF_THE_MACHINE = ("FileNotFoundError", "ModuleNotFoundError", "NotFoundError", "SystemExit")
+_OF_THE_MACHINE = (
+    "ConnectionError", "FileNotFoundError", "ModuleNotFoundError", "NotFoundError", "SystemExit",
+    "URLError",
+)  # fmt: skip
 
 
 @final
@@ -141,13 +144,15 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
     runs, error = judgement.verdict == RUNS, result["error"]
     text = f"made {result['steps']} steps on {options.replicas} devices"
     if error is None:
+        text += "" if result["ended"] else " and ended by itself"
         agrees = True if runs else (None if result["ended"] else False)
     else:
         places = [(Path(file).name, line) for file, line in result["places"]]
         lines = {(Path(lack.place.file).name, lack.place.line) for lack in judgement.missing}
         # An import that was put in above moves lines by one.
         expected = any((name, line - by) in lines for name, line in places for by in (0, 1))
-        agrees = True if expected else (None if error in _OF_THE_MACHINE else False)
+        is_lacking = error in _OF_THE_MACHINE or result["text"].startswith("URL fetch failure")
+        agrees = True if expected else (None if is_lacking else False)
         at = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
         text += f", then {error}{at}: {result['text']}"
     said = {True: "agrees", False: "does not agree", None: "says nothing"}[agrees]

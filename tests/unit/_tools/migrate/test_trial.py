@@ -83,10 +83,24 @@ def test_a_failure_that_was_not_foreseen(ran):
     assert "AttributeError at train.py:4: 'list'" in text
 
 
-def test_a_program_without_its_data_says_nothing(ran):
-    code, _, agrees, text = ran("train.py", HEAD + "tf.abs(1)\nopen('data.csv')\n")
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("open('data.csv')", "FileNotFoundError"),
+        # As Keras says it of a data set without a network.
+        ("raise Exception('URL fetch failure on x')", "Exception"),
+    ],
+)
+def test_a_program_without_its_data_says_nothing(ran, line, error):
+    code, _, agrees, text = ran("train.py", HEAD + f"tf.abs(1)\n{line}\n")
     assert (code, agrees) == (0, None)
-    assert "FileNotFoundError" in text
+    assert f"then {error} at train.py:4: " in text
+
+
+def test_a_program_that_ends_by_itself(ran):
+    code, _, agrees, text = ran("train.py", HEAD + "tf.abs(1)\n")
+    assert (code, agrees) == (0, True)
+    assert text == "made 0 steps on 2 devices and ended by itself; agrees"
 
 
 def test_a_notebook_is_run_too(ran):
