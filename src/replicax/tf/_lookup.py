@@ -1,4 +1,4 @@
-"""`tf.lookup`: tables from texts or numbers to values; on the host, of numbers in compiled code, too.
+"""`tf.lookup`: tables from texts or numbers to values; on the host, numbers in compiled code, too.
 
 A table of texts is for pipelines. A static one of whole numbers is a sorted array in compiled code.
 """
@@ -95,7 +95,7 @@ class TextFileInitializer(KeyValueTensorInitializer):
             whole = index == TextFileIndex.WHOLE_LINE
             texts = [line if whole else line.split(delimiter)[index] for line in lines]
             kind = numpy_dtype(dtype)
-            return np.array(texts if kind == object else [kind.type(t) for t in texts], kind)
+            return np.array(texts if kind.hasobject else [kind.type(t) for t in texts], kind)
 
         keys, values = (
             column(key_index, key_dtype),

@@ -9,7 +9,6 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 
-
 CODES = [name for name in dir(tf.errors) if name.isupper()]
 
 

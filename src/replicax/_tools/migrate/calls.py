@@ -23,6 +23,7 @@ from replicax._tools.migrate.values import (
     Thing,
 )
 from replicax.tf._absent import ABSENT, CHANGES
+from replicax.tf._keras2.arguments import Change, LeftOut, Renamed
 
 LOOK = "look"
 
@@ -184,7 +185,14 @@ class _Judge:
             names += self.reader.rest[rest.node] - set(names)
             named.pop(None)
         is_open = None in named or any(isinstance(one, ast.Starred) for one in node.args)
-        texts = kinds.misfits(function, kind, path, len(node.args) + first, names, is_open=is_open)
+        older = kinds.older(kind, path)
+        for name in set(names) & set(older):
+            remark = _of_older(older[name], name, named.get(name), is_method=bool(path))
+            if remark is not None:
+                said = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
+                self._say(scope, node.lineno, said)
+        known = [name for name in names if name not in older]
+        texts = kinds.misfits(function, kind, path, len(node.args) + first, known, is_open=is_open)
         if texts is None or (is_open and not texts):
             own.unchecked.append((scope.home, node.lineno))
         else:
@@ -197,6 +205,20 @@ class _Judge:
                 text = kinds.note(CHANGES, kind, key) if kind else CHANGES.get(key)
                 if text:
                     self._say(scope, node.lineno, Remark(CHANGED, f"`{label}({name}=…)`: {text}"))
+
+
+def _of_older(
+    change: Change, name: str, value: ast.expr | None, *, is_method: bool
+) -> tuple[str, str] | None:
+    """What becomes of an argument of Keras 2, where that is worth telling."""
+    match change, value:
+        case Renamed(name=new), _:
+            return CHANGED, f"It is `{new}`."
+        case LeftOut(values=()), _:
+            return (CHANGED, "Says nothing.") if is_method else None  # layers compute the same
+        case LeftOut(values=allowed), ast.Constant(value=given) if given not in allowed:
+            return MISSING, f"Keras 3 has no `{name}={given!r}`."
+    return None
 
 
 # Methods that only one class has had, also of what is not known.

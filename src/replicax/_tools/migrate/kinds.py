@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from replicax.tf._absent import ABSENT, CHANGES
+from replicax.tf._keras2.arguments import ARGUMENTS, Change
 
 # What an attribute is, or what is returned, if it is no class.
 METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
@@ -96,6 +97,14 @@ def labels(kind: type) -> tuple[str, ...]:
 def note(notes: dict[str, str], kind: type, rest: str) -> str | None:
     """What a list says of an attribute or argument of a class."""
     return next((notes[key] for one in labels(kind) if (key := f"{one}{rest}") in notes), None)
+
+
+def older(kind: type | None, path: str) -> dict[str, Change]:
+    """The arguments of Keras 2 that a class, or its method ".fit", takes under `tf.keras`."""
+    found: dict[str, Change] = {}
+    for one in kind.__mro__ if kind else ():
+        found = {**ARGUMENTS.get(f"{one.__name__}{path}", {}), **found}
+    return found
 
 
 def is_noted(kind: type, name: str) -> bool:

@@ -1,8 +1,8 @@
 """Arguments of Keras 2 that Keras 3 does not have, and what becomes of them; as data.
 
 A class or method, then its arguments: `Renamed` to what Keras 3 calls them; `LeftOut`, if they have
-one of some values or any, since Keras 3 decides this itself or does what they say; `Rounded`; or
-`Given`, which Keras 2 did not ask for. Any other value goes to Keras, which refuses it.
+one of some values or any, since Keras 3 decides this itself or does what they say; `Rounded`;
+`Given`, which Keras 2 did not ask for; or `Taken`. Any other value goes to Keras, which refuses it.
 `spellings.py` puts them into Keras; `replicax migrate` says what they are today.
 """
 
@@ -33,7 +33,11 @@ class Rounded(NamedTuple):
     """A number of steps that may be a fraction, `examples / batch_size`: rounded up."""
 
 
-Change = Renamed | LeftOut | Given | Rounded
+class Taken(NamedTuple):
+    """An argument that does what it did in Keras 2, by code of its own."""
+
+
+Change = Renamed | LeftOut | Given | Rounded | Taken
 
 _NONE = LeftOut((None,))
 _READING = dict.fromkeys(("workers", "use_multiprocessing", "max_queue_size"), LeftOut())
@@ -47,6 +51,8 @@ ARGUMENTS: dict[str, dict[str, Change]] = {
         "time_major": LeftOut((False, None)),
         "virtual_batch_size": _NONE,
         "adjustment": _NONE,
+        "batch_input_shape": Taken(),
+        "weights": Taken(),
     },
     "Layer.add_weight": {
         "experimental_autocast": Renamed("autocast"),
@@ -55,7 +61,7 @@ ARGUMENTS: dict[str, dict[str, Change]] = {
         "partitioner": _NONE,
     },
     **{f"AveragePooling{axes}D": {"pool_size": Given(2)} for axes in (1, 2, 3)},
-    "Optimizer": {"lr": Renamed("learning_rate"), "jit_compile": LeftOut()},
+    "Optimizer": {"lr": Renamed("learning_rate"), "decay": Taken(), "jit_compile": LeftOut()},
     "Model.compile": {
         "experimental_steps_per_execution": Renamed("steps_per_execution"),
         "experimental_run_tf_function": LeftOut(),
@@ -72,6 +78,7 @@ ARGUMENTS: dict[str, dict[str, Change]] = {
     "Model.save_weights": {"save_format": LeftOut(), "options": LeftOut()},
     "Model.load_weights": {"options": LeftOut()},
     "ModelCheckpoint": {
+        "period": Taken(),
         "options": LeftOut(),
         "save_format": LeftOut(),
         "load_weights_on_restart": LeftOut((False, None)),

@@ -31,8 +31,8 @@ WRONG = {
     "too many": ("tf.nn.relu(1, 'name', 2, 3)", "too many positional"),
     "too few": ("tf.cast(1)", "missing a required argument: 'dtype'"),
     "Keras 2's argument": (
-        "keras.callbacks.ModelCheckpoint('a.keras', period=2)",
-        "Use `save_freq=",
+        "keras.Model().compile('sgd', sample_weight_mode='temporal')",
+        "Keras 3 has no `sample_weight_mode",
     ),
     "a method": ("tf.data.Dataset.range(3).map(abs, threads=2)", "takes no `threads`"),
     "a method that is gone": ("m = keras.Sequential()\nm.fit_generator(1)", "`fit` takes gen"),

@@ -94,21 +94,3 @@ def test_what_is_no_name():
     texts = dict(checks(ast.parse(PROGRAM)))
     assert sorted(texts) == [3, 9, 13, 15, 16]
     assert "replicax run" in texts[3]
-
-
-def test_arguments_of_keras_2_that_keras_3_cannot_take():
-    program = """\
-import tensorflow as tf
-from tensorflow.keras.layers import BatchNormalization, LSTM
-BatchNormalization(fused=True, virtual_batch_size=2)  # 3
-BatchNormalization(virtual_batch_size=None)
-LSTM(3, time_major=True)  # 5
-tf.keras.mixed_precision.LossScaleOptimizer(inner, dynamic=True)
-tf.keras.optimizers.SGD(lr=0.1).minimize(loss, variables)
-model.compile("sgd", sample_weight_mode="temporal")  # 8
-"""
-    names = Names()
-    names.uses(ast.parse(program))
-    found = checks(ast.parse(program), names)
-    assert [check.line for check in found] == [3, 5, 8]
-    assert "virtual_batch_size=2" in found[0].text
