@@ -48,6 +48,7 @@ NOTEBOOKS = (
     "tutorials/quickstart/advanced",
 )
 _LACKING = ("Exception: URL fetch failure", "ModuleNotFoundError", "NameError")
+_SHELL = re.compile(r"^(\s*!|%[a-z]).*$", re.MULTILINE)
 _IMPORT = re.compile(r"^(\s*)(import|from) tensorflow\b(?!_)", re.MULTILINE)
 
 
@@ -79,6 +80,7 @@ def row(name: str, result: dict) -> str:
 def run_notebook(path: Path, seconds: int) -> dict:
     """Run a notebook in a process of its own; how many cells there are, and what failed."""
     environ = {**os.environ, "KERAS_BACKEND": "jax", "JAX_NUM_CPU_DEVICES": "2", "NPROC": "2"}
+    environ["RX_TPU_FALLBACK"] = "cpu"
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         command = [sys.executable, __file__, str(path.resolve()), "--inside"]
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -145,8 +147,7 @@ def run_cell(source: str, name: str, module: dict) -> None:
     if first.startswith(("%%bash", "%%sh", "%%html", "%%javascript")):
         return
     source = rest if first.startswith("%%") else source
-    kept = [line if not line.lstrip().startswith(("!", "%")) else "" for line in source.split("\n")]
-    text = changed("\n".join(kept))
+    text = changed(_SHELL.sub("", source))
     import linecache
 
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)

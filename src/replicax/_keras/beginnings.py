@@ -107,6 +107,13 @@ def begin(
     return True
 
 
+def give_up(beginnings: Sequence[Beginning]) -> None:
+    """The trace failed: no variable gets a value of it."""
+    _compat.forget_pending(beginnings)
+    for beginning in beginnings:
+        beginning.end()
+
+
 def _of_first(compute: Any, name: str, size: int) -> Any:
     """What the first along an axis computes."""
 

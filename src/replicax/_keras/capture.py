@@ -21,7 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
-from replicax._keras.beginnings import Beginning, begin, seeds_in
+from replicax._keras.beginnings import Beginning, begin, give_up, seeds_in
 from replicax._keras.blaming import of_the_layer, root_of, user_line, why_not_converted
 
 MAX_TRACES = 6
@@ -173,9 +173,7 @@ def capture(
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env, as_replica)
             except Exception as caught:
                 error = caught
-                _compat.forget_pending(scope.beginnings)
-                for beginning in scope.beginnings:
-                    beginning.end()
+                give_up(scope.beginnings)
             created = _compat.pending_variables() - before
         found = {**scope.reads, **scope.writes}
         complete = created <= 0 and found.keys() <= variables.keys()

@@ -34,6 +34,9 @@ class Namespace(ModuleType):
         setattr(self, name, found)
         return found
 
+    def __reduce__(self) -> Any:
+        return importlib.import_module, (self.__name__,)  # as cloudpickle sends other modules
+
     def __dir__(self) -> list[str]:
         return sorted({*self._names(), *children(self.__name__.removeprefix("replicax."))})
 

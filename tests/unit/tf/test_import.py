@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import subprocess
 import sys
 from collections import Counter
 from types import ModuleType
 
+import cloudpickle
 import pytest
 
 import replicax.tf as tf
@@ -91,6 +93,12 @@ def test_every_name_that_is_listed_is_there():
     for module in modules():
         for name in dir(module):
             getattr(module, name)
+
+
+def test_namespaces_are_sent_by_their_names():
+    for module in modules():
+        assert pickle.loads(cloudpickle.dumps(module)) is module
+    assert pickle.loads(cloudpickle.dumps(lambda: tf.keras.layers))() is tf.keras.layers
 
 
 def test_namespaces_are_reached_by_attributes():
