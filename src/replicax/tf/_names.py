@@ -684,9 +684,10 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "texts of pipelines; on the host, of Python's texts and NumPy arrays of them",
         _of(
             "._strings",
-            "as_string", "bytes_split", "format", "join", "length", "lower", "reduce_join",
-            "regex_full_match", "regex_replace", "split", "strip", "substr", "to_hash_bucket",
-            "to_hash_bucket_fast", "to_number", "unicode_split", "upper",
+            "as_string", "bytes_split", "format", "join", "length", "lower", "ngrams",
+            "reduce_join", "regex_full_match", "regex_replace", "split", "strip", "substr",
+            "to_hash_bucket", "to_hash_bucket_fast", "to_number", "unicode_decode",
+            "unicode_encode", "unicode_split", "unicode_transcode", "upper",
         ),
     ),
     "tf.summary": (

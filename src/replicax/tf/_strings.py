@@ -97,6 +97,69 @@ def unicode_split(input: Any, input_encoding: str = "UTF-8", name: str | None = 
     return HostTensor.of(np.array(list(_plain(input)), object))
 
 
+def ngrams(
+    data: Any,
+    ngram_width: Any,
+    separator: str = " ",
+    pad_values: Any = None,
+    padding_width: int | None = None,
+    preserve_short_sequences: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The words along the last axis in runs of this many, each joined to one text.
+
+    Args:
+        data: The words.
+        ngram_width: How many, or several such numbers.
+        separator: What is put between words.
+        pad_values: What stands before the first word and behind the last: a text, or a pair.
+        padding_width: How often, at most one less than a run has words; that, by default.
+        preserve_short_sequences: Whether too few words give one text of all of them.
+        name: Of no consequence.
+    """
+    texts = np.asarray(data, object)
+    widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)
+    ends = (pad_values, pad_values) if isinstance(pad_values, str | bytes) else pad_values
+    rows = []
+    for words in texts.reshape(-1, texts.shape[-1]).tolist():
+        row = []
+        for width in widths:
+            times = width - 1 if padding_width is None else min(padding_width, width - 1)
+            around = ([ends[0]] * times, [ends[1]] * times) if ends else ([], [])
+            padded = [*around[0], *words, *around[1]]
+            row += [padded[i : i + width] for i in range(len(padded) - width + 1)]
+        rows.append(row or [words] * bool(preserve_short_sequences and words))
+    joined = [[_plain(separator).join(map(_plain, run)) for run in row] for row in rows]
+    found = np.array(joined, object)
+    return HostTensor.of(found.reshape(*texts.shape[:-1], len(joined[0])))
+
+
+def unicode_decode(input: Any, input_encoding: str, name: str | None = None) -> Any:
+    """The numbers of the characters of a text."""
+    text = input.item() if hasattr(input, "item") else input
+    text = text.decode(input_encoding, "replace") if isinstance(text, bytes) else str(text)
+    return HostTensor.of(np.array([ord(character) for character in text], np.int32))
+
+
+def unicode_encode(input: Any, output_encoding: str = "UTF-8", name: str | None = None) -> Any:
+    """The bytes of the text whose characters have these numbers."""
+    text = "".join(map(chr, np.asarray(input).tolist()))
+    return HostTensor.of(text.encode(output_encoding))
+
+
+def unicode_transcode(
+    input: Any, input_encoding: str, output_encoding: str, name: str | None = None
+) -> Any:
+    """Each text in another encoding."""
+
+    def one(text: Any) -> bytes:
+        held = text if isinstance(text, bytes) else str(text).encode(input_encoding)
+        characters = unicode_decode(held, input_encoding)
+        return unicode_encode(characters, output_encoding).item()
+
+    return _mapped(one, np.asarray(input, object))
+
+
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Any:
     """The texts of several arrays joined, one of each; a single text goes to all."""
     columns = np.broadcast_arrays(*(np.asarray(one, object) for one in inputs))
