@@ -125,7 +125,7 @@ def movable(value: Any) -> Any:
     """
     if not isinstance(value, jax.Array) or isinstance(value, Tracer):
         return value
-    is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+    is_key = jnp.issubdtype(value.dtype, jax.dtypes.extended)
     if is_key or not value.committed or len(value.sharding.device_set) > 1:
         return value
     make: Any = type(value)

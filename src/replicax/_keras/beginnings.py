@@ -82,11 +82,9 @@ def begin(
     inputs = whole.invars[: len(variables)]
     if any(id(var) in needed for var in whole.invars[len(variables) :]):
         return False
-    used = [id(var) in needed for var in inputs]
-    values = [
-        _compat.stored(v) if is_used else None for v, is_used in zip(variables, used, strict=True)
-    ]
-    if any(value is None for value, is_used in zip(values, used, strict=True) if is_used):
+    pairs = zip(inputs, variables, strict=True)
+    used = [(var, _compat.stored(variable)) for var, variable in pairs if id(var) in needed]
+    if any(value is None for _, value in used):
         return False
     sliced = whole.replace(
         eqns=kept[::-1],
@@ -99,7 +97,7 @@ def begin(
     with _compat.outside_scopes(), jax.core.eval_context():
         for name, size in reversed(axis_env):
             compute = _of_first(compute, name, size)
-        values = compute(*given)
+        values: Any = compute(*given)
         for beginning, value in zip(beginnings, values, strict=False):
             beginning.end(value)
         for seed, value in zip(seeds, values[len(beginnings) :], strict=True):
