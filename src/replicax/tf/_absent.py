@@ -118,8 +118,6 @@ ABSENT = {
     "tf.io.RaggedFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",
-    "tf.io.parse_tensor": "Use numpy.load of the bytes that numpy.save wrote.",
-    "tf.io.serialize_tensor": "Use numpy.save into an io.BytesIO.",
     "tf.io.write_graph": "Programs have no graph.",
     "tf.keras.Model.compiled_loss": "Use `self.compute_loss(y=y, y_pred=y_pred)`.",
     "tf.keras.Model.compiled_metrics": "Use `self.compute_metrics(x, y, y_pred)`.",

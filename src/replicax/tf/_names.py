@@ -416,6 +416,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "decode_png", "decode_raw", "encode_jpeg", "encode_png", "matching_files",
             "parse_example", "parse_single_example", "read_file", "write_file",
         ),
+        _of("._tensor_messages", "parse_tensor", "serialize_tensor"),
         _of("replicax.data", "FixedLenFeature", "TFRecordWriter", "VarLenFeature"),
     ),
     "tf.io.gfile": (
