@@ -257,7 +257,7 @@ def _is_whole(dtype: np.dtype[Any]) -> bool:
 
 def _in_floats(image: Any, change: Callable[[Any, Any], Any]) -> Any:
     """`change(image, numpy)` of an image in floating-point numbers, in its own type again."""
-    found = image if hasattr(image, "dtype") else np.asarray(image)
+    found = array_of(image)
     kind = np.dtype(found.dtype)
     floats = found if not _is_whole(kind) else convert_image_dtype(found, np.float32)
     floats = floats.view(np.ndarray) if isinstance(floats, np.ndarray) else floats

@@ -104,3 +104,10 @@ def test_colors_back_and_forth():
 def test_errors(wrong, message):
     with pytest.raises(rx.errors.UsageError, match=message):
         wrong()
+
+
+def test_an_image_may_be_a_variable():
+    image = np.linspace(0, 1, 48, dtype=np.float32).reshape(4, 4, 3)
+    variable = tf.Variable(image)
+    for change in (tf.image.flip_left_right, lambda x: tf.image.adjust_contrast(x, 2.0)):
+        np.testing.assert_allclose(change(variable), change(image), rtol=1e-6)
