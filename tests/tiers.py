@@ -33,6 +33,7 @@ SLOW = (
     # What all tests of one file share takes long: a Ray of its own, and all strategies in training.
     "unit/_ps/test_ray_cluster.py",
     "unit/_tools/compare/test_compare.py",
+    "unit/_tools/migrate/test_trial.py",
 )
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
@@ -51,6 +52,7 @@ TIMED = (
     "unit/launch/test_parameter_servers.py",
     "unit/launch/test_run.py",
     "unit/launch/test_supervise.py",
+    "unit/_tools/migrate/test_trial.py",
 )
 RETRIES = 2
 
