@@ -39,7 +39,6 @@ ABSENT = {
     "none.",
     "tf.SparseTensorSpec": "Arrays are dense: use `jax.experimental.sparse.BCOO`.",
     "tf.Tensor.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
-    "tf.Tensor.set_shape": "Shapes are known; use `tf.ensure_shape`, or leave it out.",
     "tf.TypeSpec": "Use `tf.TensorSpec`.",
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.Variable.initializer": "Variables have their values from the start; leave it out.",

@@ -225,5 +225,5 @@ def _of_older(
 _TELLING = {
     name.rpartition(".")[2]: text
     for name, text in ABSENT.items()
-    if name.endswith(("_generator", "_iterator", "_run_v2", "set_shape", "compiled_loss"))
+    if name.endswith(("_generator", "_iterator", "_run_v2", "compiled_loss"))
 }

@@ -108,8 +108,6 @@ def checks(tree: ast.Module) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Call(func=ast.Attribute(attr="value"), args=[], keywords=[]):
                 yield node.lineno, "`variable.value()`: it is a property: `variable.value`."
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="shape"), attr="as_list")):
-                yield node.lineno, "`shape.as_list()`: a shape is a tuple: `list(x.shape)`."
             case ast.Constant(value=str() as text) if text in _VARIABLES:
                 yield node.lineno, _VARIABLES[text]
             case ast.Call(func=called, args=[ast.Constant(value="tensorflow"), *_]):

@@ -125,7 +125,7 @@ WRONG = {
         "class M(keras.Model):\n  def train_step(self, x):\n    self.compiled_metrics.result()",
         "`self.compute_metrics",
     ),
-    "of a result": ("tf.abs(1).set_shape([1])", "use `tf.ensure_shape`"),
+    "of a result": ("tf.abs(1).eval()", "use `.numpy()`"),
     "what compile is given": (
         ("class G(keras.Model):\n  def compile(self, o):\n    super().compile()\n    self.o = o\n"
         "  def train_step(self, x):\n    self.o.get_slot(1, 2)\nG().compile(tf.optimizers.SGD())"),
