@@ -76,7 +76,7 @@ def divided(parts: dict[str, float], times: Sequence[DeviceTimes], seen: float) 
         COMPUTE: slowest.own * scale,
         COLLECTIVES: slowest.collectives * scale,
         CALLBACKS: parts[CALLBACKS] + slowest.callbacks * scale,
-        LAUNCH: whole - slowest.busy * scale,
+        LAUNCH: max(0.0, whole - slowest.busy * scale),  # rounding may leave less than nothing
     }
 
 
