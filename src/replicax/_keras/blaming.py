@@ -68,7 +68,9 @@ def of_the_layer(error: Exception) -> Exception:
     takes more than a text, what it raises is about that, and lacks the user's words and line.
     """
     root: Any = root_of(error)
-    if root is error or str(root) in str(error):  # its text may hold arrays of an ended trace
+    if not isinstance(error, TypeError | AttributeError) or root is error:
+        return error  # no class is called wrongly by that
+    if str(root) in str(error):
         return error
     try:
         type(root)("")
