@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax.data._shape import ArrayShape, TensorShape, array_shape
+from replicax.data._shape import TensorShape, array_shape
 
 
 @final
@@ -39,7 +39,7 @@ class HostTensor(np.ndarray):
         return plain[()] if isinstance(plain, np.ndarray) and not plain.ndim else plain
 
     @property
-    def shape(self) -> ArrayShape:
+    def shape(self) -> Any:
         """The sizes of the axes."""
         return array_shape(np.ndarray.shape.__get__(self))
 

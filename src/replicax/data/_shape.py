@@ -175,6 +175,7 @@ class ArrayShape(tuple[int, ...]):
 
 
 @functools.lru_cache(maxsize=4096)
-def array_shape(sizes: tuple[Any, ...]) -> ArrayShape:
-    """The shape with these sizes; the same object for the same sizes."""
-    return ArrayShape(sizes)
+def array_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape with these sizes; a plain tuple if JAX has put an expression for one of them."""
+    known = all(size is None or isinstance(size, int) for size in sizes)
+    return ArrayShape(sizes) if known else sizes

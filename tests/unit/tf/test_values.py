@@ -30,7 +30,7 @@ def a_variable():
 
 
 def a_weight():
-    layer = keras.layers.Dense(2)
+    layer = tf.keras.layers.Dense(2)
     layer.build((None, 2))
     layer.bias.assign([1.0, 2.0])
     return layer.bias
@@ -73,7 +73,7 @@ def test_types_of_variables(make):
 
 
 def test_shapes_of_inputs_of_models():
-    x = keras.Input((None, 3))
+    x = tf.keras.Input((None, 3))
     assert x.shape.as_list() == [None, None, 3] and x.shape.rank == 3
     assert x.dtype.is_floating
     assert keras.layers.Dense(4)(x).shape[1:].as_list() == [None, 4]

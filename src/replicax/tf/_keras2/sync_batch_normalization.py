@@ -19,8 +19,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     Example:
         >>> import replicax.tf as tf
         >>> layer = tf.keras.layers.experimental.SyncBatchNormalization()
-        >>> layer([[1.0], [3.0]], training=True).shape
-        (2, 1)
+        >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().round().tolist()
+        [[-1.0], [1.0]]
     """
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
