@@ -64,8 +64,10 @@ class CaptureScope(keras.StatelessScope):
         self.reads: dict[int, Any] = {}
         self.writes: dict[int, Any] = {}
         self.lent: dict[int, Any] = {}
-        # Of variables that the traced function makes of values that it computes.
+        # Of variables that the traced function makes of values that it computes. Only `capture`
+        # ends them: what a branch computes has no value outside of it.
         self.beginnings: list[Beginning] = []
+        self.is_of_capture = False
         # What replicas have assigned together, with what this one wrote: agreed_value.py.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
@@ -169,6 +171,7 @@ def capture(
         error: Exception | None = None
         result = None
         with CaptureScope(recorder, finds=True) as scope, read_by(reader):
+            scope.is_of_capture = True
             try:
                 result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env, as_replica)
             except Exception as caught:

@@ -131,11 +131,10 @@ def _beginning(value: Any, shape: Any, dtype: Any) -> tuple[Any, Any, str]:
             made = jax.eval_shape(lambda: jnp.asarray(make()))
         kind = _stored(wanted or made.dtype)
         return (lambda shape, dtype: jnp.asarray(make(), dtype)), made.shape, kind
-    scope = _compat.get_stateless_scope()
-    if isinstance(value, Tracer) and isinstance(scope, CaptureScope) and scope.finds:
-        reader = current_reader()
-        if reader is not None:
-            reader.begin("makes a variable of what it computes")
+    scope, reader = _compat.get_stateless_scope(), current_reader()
+    if isinstance(value, Tracer) and reader is not None:
+        reader.begin("makes a variable of what it computes")
+    if isinstance(value, Tracer) and isinstance(scope, CaptureScope) and scope.is_of_capture:
         kind = _stored(wanted or value.dtype)
         whole = value if shape is None or value.shape == shape else jnp.broadcast_to(value, shape)
         scope.beginnings.append(Beginning(whole))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 
 from helpers import few_strategies, local
 
@@ -83,3 +84,18 @@ def test_a_call_that_fails_leaves_no_value_behind():
         rx.get_strategy().run(fails, args=(jnp.float32(1.0),))
     with pytest.raises(rx.errors.UsageError):
         _ = scale.variable.numpy()
+
+
+def test_a_value_of_a_branch_is_refused():
+    made = []
+
+    def ones():
+        made.append(rx.Variable(jnp.ones(2) * 1.0))
+        return made[-1] + 1.0
+
+    def of_a_branch(x):
+        return tf.cond(x > 0, ones, lambda: jnp.ones(2))
+
+    with pytest.raises(rx.errors.UsageError):
+        rx.get_strategy().run(of_a_branch, args=(jnp.float32(1.0),))
+    assert not made
