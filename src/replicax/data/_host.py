@@ -55,6 +55,14 @@ class HostTensor(np.ndarray):
         """The shape, as a `TensorShape`."""
         return TensorShape(self.shape)
 
+    def _not_in_place(self, other: Any) -> Any:
+        return NotImplemented  # Python computes `a = a + b` then: other names keep the old value
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = _not_in_place
+    __ipow__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = (
+        _not_in_place
+    )
+
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
         return found if isinstance(found, np.ndarray) else HostTensor.of(found)

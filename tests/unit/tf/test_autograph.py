@@ -739,3 +739,49 @@ def test_a_function_is_converted_once_and_nothing_is_loaded_for_plain_ones():
     finally:
         sys.setprofile(None)
     assert not any("malt" in name or "/_autograph/" in name for name in called)
+
+
+def test_a_long_while_on_a_known_tensor_becomes_a_loop_of_the_program():
+    rounds = []
+
+    @tf.function
+    def count(limit):
+        number, total, doubled = tf.constant(0), tf.constant(0.0), 0
+        while number < 500:
+            rounds.append(number)
+            if number == limit:
+                break
+            total += tf.cast(number, tf.float32)
+            number += 1
+            doubled += 2
+        return total, number, doubled
+
+    total, number, doubled = count(tf.constant(300))
+    assert (float(total), int(number), int(doubled)) == (44850.0, 300, 600)
+    assert len(rounds) < 150  # traced, not carried out by Python
+
+
+def test_a_short_while_on_a_known_tensor_has_gradients():
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, number = x, tf.constant(0)
+            while number < 40:
+                y, number = y * 1.1, number + 1
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(slope(tf.constant(2.0)), 1.1**40, rtol=1e-5)
+
+
+def test_a_loop_whose_condition_does_not_depend_on_it_is_refused():
+    left = list(range(150))
+
+    @tf.function
+    def take(x):
+        while tf.constant(len(left)) > 0:
+            x = x + left.pop()
+        return x
+
+    with pytest.raises(rx.errors.UsageError):
+        take(tf.ones(2))

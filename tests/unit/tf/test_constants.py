@@ -108,3 +108,23 @@ def test_a_layer_is_built_in_the_first_call_of_run(strategy):
     expected = ROWS @ np.asarray(layer.start) @ np.diag([0.0, 1.0, 2.0]) * 2
     for result in strategy.experimental_local_results(found):
         np.testing.assert_allclose(result, expected, rtol=1e-5)
+
+
+def test_a_known_tensor_keeps_its_value_when_another_name_is_counted_up():
+    @tf.function
+    def count(x):
+        first = number = tf.constant([1, 2])
+        number += 1
+        number *= 2
+        return x, first, number
+
+    _, first, number = count(tf.ones(1))
+    assert (first.tolist(), number.tolist()) == ([1, 2], [4, 6])
+
+
+def test_an_element_of_a_pipeline_is_not_changed_in_place():
+    for row in tf.data.Dataset.from_tensor_slices(np.array([[1.0, 2.0]])):
+        kept = row
+        row -= 1.0
+        row /= 2.0
+        assert (kept.numpy().tolist(), row.numpy().tolist()) == ([1.0, 2.0], [0.0, 0.5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from replicax._core.errors import UsageError
 from replicax._core.host_calls import call_on_host
 from replicax._keras.blaming import current_line
 from replicax._keras.feeding import MAX_UNROLLED
+from replicax.data._host import HostTensor
 from replicax.tf._autograph.calling import converted_call
 from replicax.tf._autograph.staged import State, Undefined, branch, loop, undecided
 from replicax.tf._flow.ranges import Range, TracedRange
@@ -30,6 +32,10 @@ __all__ = [
     "converted_call",
     "with_function_scope",
 ]
+
+# A loop on a tensor whose value is known is written out for so many rounds: the program of a longer
+# one would take long to compile. Unlike the program's own loop, rounds written out have gradients.
+_MOST_WRITTEN_OUT = 100
 
 # Python goes through so many elements of an endless iterator before a `break` that it cannot
 # decide is taken for one that never comes.
@@ -80,10 +86,10 @@ def if_exp(cond: Any, if_true: Any, if_false: Any, text: str) -> Any:
 
 
 def while_stmt(test: Any, body: Any, get: Any, put: Any, names: Any, opts: Any) -> None:
-    """`while`: Python's as long as it can decide."""
-    while True:
+    """`while`: Python's as long as it can decide, unless it takes many rounds on a tensor."""
+    for done in itertools.count():
         more = test()
-        if undecided(more):
+        if undecided(more) or (done >= _MOST_WRITTEN_OUT and isinstance(more, HostTensor)):
             break
         if not more:
             return

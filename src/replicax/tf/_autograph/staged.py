@@ -379,7 +379,7 @@ class _Loop:
 
         def look(arrays: Any, number: Any) -> Any:
             self._state.set(_rebuilt(arrays, plans))
-            tested = [] if self._test is None else [value_of(self._test(number))]
+            tested = [] if self._test is None else [self._tested(number)]
             self._body(number)
             found[:] = self._state.get()
             return tested + _arrays_in(found)
@@ -388,6 +388,16 @@ class _Loop:
         with read_by(None if reader is None else _Inside(reader)):
             _look(touched, look, _taken(start, plans), jnp.int32(0))
         return found
+
+    def _tested(self, number: Any) -> Any:
+        tested = self._test(number)
+        if undecided(tested) or self._rounds is not None or self._most is not None:
+            return value_of(tested)
+        raise UsageError(
+            f"A loop of compiled code ends by arrays that it assigns. Received: {current_line()}, "
+            f"whose condition stays {bool(tested)} whatever they are. It would never run, or never "
+            "end. Let the condition depend on a tensor of the loop, or on Python values only."
+        )
 
     def _lowered(self, one_round: Any, more: Any, first: int, carry: Any) -> Any:
         limits = [limit for limit in (self._rounds, self._most) if isinstance(limit, int)]
