@@ -595,6 +595,26 @@ def test_scalars_are_refused(strategy):
         next(iter(dataset))
 
 
+def test_single_elements_of_a_function_go_one_to_a_replica(strategy):
+    replicas = strategy.num_replicas_in_sync
+    rows = rx.data.Dataset.range(2 * replicas)
+    elements = rows.map(lambda row: (np.full(3, row), row))
+    dataset = strategy.distribute_datasets_from_function(lambda context: elements)
+    assert [leaf.shape for leaf in dataset.element_spec] == [(3,), ()]
+    totals = [
+        strategy.reduce("SUM", strategy.run(lambda x, y: x.sum() + y, args=element), axis=None)
+        for element in dataset
+    ]
+    assert sum(map(int, totals)) == 4 * sum(range(2 * replicas))
+    assert len(totals) == 2
+
+
+def test_single_elements_that_do_not_fill_a_step_are_refused(mirrored):
+    dataset = mirrored.distribute_datasets_from_function(lambda context: rx.data.Dataset.range(5))
+    with pytest.raises(rx.errors.UnbatchedInput):
+        list(dataset)
+
+
 def test_arrays_of_different_lengths_are_refused(strategy):
     dataset = strategy.experimental_distribute_dataset([(np.ones((4, 2)), np.ones(3))])
     with pytest.raises(rx.errors.UnbatchedInput, match="have the same number of rows"):

@@ -8,16 +8,19 @@ waits for an array there. A long array is waited for by a thread of its own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, final
 
 import jax
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import take_current_trace
+
+from replicax._core.events import COMPUTE, timed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
@@ -48,10 +51,32 @@ def array_of(value: Any) -> Any:
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
 
+def carried_out(program: Callable[..., Any], *args: Any, may_fail: bool) -> Any:
+    """Call a compiled program.
+
+    Args:
+        program: The program.
+        args: Its arguments.
+        may_fail: Whether it calls Python: then wait for it, and raise what a call has raised. The
+            program itself goes on to its end, so that no device is left with a failed array.
+    """
+    if not may_fail:
+        return timed(COMPUTE, program, *args)
+    with _line().listening() as raised:
+        results = jax.block_until_ready(timed(COMPUTE, program, *args))
+        _line().wait()
+    if raised:
+        raise raised[0]
+    return results
+
+
 def flush() -> None:
     """Wait until all calls of the programs under way were made."""
     jax.effects_barrier()
     _line().wait()
+    raised = _line().taken()
+    if raised:
+        raise raised[0]
 
 
 @final
@@ -61,13 +86,44 @@ class _Line:
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
         self._left, self._idle = 0, threading.Condition()
-        self._is_open = False
+        self._thread: threading.Thread | None = None
+        self._listening, self._raised = 0, list[Exception]()
+
+    @contextlib.contextmanager
+    def listening(self) -> Generator[list[Exception], None, None]:
+        """Collect what calls raise in a `with` block, instead of failing the program."""
+        with self._idle:
+            self._listening += 1
+        raised: list[Exception] = []
+        try:
+            yield raised
+        finally:
+            with self._idle:
+                self._listening -= 1
+            raised += self.taken()
+
+    def taken(self) -> list[Exception]:
+        """What calls have raised and nobody was told of."""
+        with self._idle:
+            raised, self._raised = self._raised, []
+        return raised
+
+    def _called(self, fn: Callable[..., Any], arrays: Any) -> None:
+        try:
+            fn(*map(np.asarray, arrays))
+        except Exception as error:
+            with self._idle:
+                if not (self._listening or threading.current_thread() is self._thread):
+                    raise  # into the program, which fails
+                self._raised.append(error)
 
     def open(self) -> None:
         with self._idle:
-            if not self._is_open:
-                self._is_open = True
-                threading.Thread(target=self._work, daemon=True, name="replicax-calls").start()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, daemon=True, name="replicax-calls"
+                )
+                self._thread.start()
                 # After JAX's own hooks, so before them at the end: the devices are still there.
                 atexit.register(flush)
 
@@ -76,7 +132,7 @@ class _Line:
             at_once = not self._left and all(a.nbytes <= _AT_ONCE_BYTES for a in arrays)
             self._left += not at_once
         if at_once:
-            fn(*map(np.asarray, arrays))
+            self._called(fn, arrays)
         else:
             self._waiting.put((fn, arrays))
 
@@ -88,7 +144,7 @@ class _Line:
         while True:
             fn, arrays = self._waiting.get()
             try:
-                fn(*map(np.asarray, arrays))
+                self._called(fn, arrays)
             finally:
                 del fn, arrays
                 with self._idle:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from replicax._core.central import may_fail
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
-from replicax._core.events import COMPUTE, Step, begin_step, dispatched, settled, tell, timed
+from replicax._core.events import Step, begin_step, dispatched, settled, tell
+from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied, place, place_all
@@ -140,9 +141,8 @@ class Steps:
         else:
             self._queue.wait()
             with uninterrupted:  # from here on the old values are gone
-                logs, new = timed(COMPUTE, program, state, batches)
-                if self._may_fail:  # then the values before are still there
-                    jax.block_until_ready(logs)
+                # If it may, the values before are still there.
+                logs, new = carried_out(program, state, batches, may_fail=self._may_fail)
                 _compat.hold_loop_state(self._model, self._groups, new)
             # Of the logs, not of the state: the next step reuses the memory of the state.
             token = _smallest(logs)
@@ -198,8 +198,7 @@ class Steps:
             return made
         traced = self._compiled.trace(state, batches)
         if may_fail(traced.jaxpr) and self._donates:
-            # Of several workers the others would not know that one of them has failed.
-            self._donates, self._may_fail = False, not self._is_common
+            self._donates, self._may_fail = False, True
             self._compiled = self._compile(state)
         if self._is_common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)

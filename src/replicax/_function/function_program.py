@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
-from replicax._core.events import COMPUTE, timed
+from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
@@ -59,8 +59,7 @@ class FunctionProgram:
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("gives back a data set")  # a new one in each call
-        # What calls Python may fail midway, and the variables must have their values then.
-        self._state = state = ProgramState(captured, donates=not captured.jaxpr.effects)
+        self._state = state = ProgramState(captured, donates=True)
         written, others = state.values()
         values = state.in_order(written, others)
         layouts = [value.sharding for value in written]
@@ -85,8 +84,7 @@ class FunctionProgram:
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         if state.store is not None:
-            donates = not captured.jaxpr.effects
-            self._compiled = state.central(program, arrays, donates=donates, devices=devices)
+            self._compiled = state.central(program, arrays, donates=True, devices=devices)
             return
         self._compiled = compiled(
             program,
@@ -108,7 +106,9 @@ class FunctionProgram:
         self._queue.wait()
         with uninterrupted:
             values = self._state.taken()
-            outputs, news, token = timed(COMPUTE, self._compiled, *values, leaves)
+            outputs, news, token = carried_out(
+                self._compiled, *values, leaves, may_fail=self._state.may_fail
+            )
             self._state.give(news)
         devices = token.sharding.device_set
         if devices != self._devices:  # arrays of equal shapes may be elsewhere

@@ -17,6 +17,7 @@ from replicax._input.blank import blank
 from replicax._input.in_step import InStep, Tell
 from replicax._input.iterator import DistributedIterator
 from replicax._input.shares import Share, Sharing, read_by_one, redistributed
+from replicax._input.source import has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
@@ -214,13 +215,15 @@ class DistributedDataset:
     def element_spec(self) -> Any:
         """The shapes and types of one piece; the rows, which may vary, are None.
 
+        An element that is not batched, of `distribute_datasets_from_function`, has no rows.
+
         Raises:
             UsageError: If the data set is empty, and only reading it shows what it holds.
         """
-        return jax.tree.map(
-            lambda leaf: type(leaf)((None, *(leaf.shape or (None,))[1:]), leaf.dtype),
-            self._shares.spec,
-        )
+        spec = self._shares.spec
+        if has_scalars(spec):
+            return spec
+        return jax.tree.map(lambda leaf: type(leaf)((None, *leaf.shape[1:]), leaf.dtype), spec)
 
     def plan(self) -> ShardPlan:
         """Which worker reads what; print it.

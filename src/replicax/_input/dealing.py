@@ -1,4 +1,4 @@
-"""Batches that a user's function made for single replicas, dealt out to them."""
+"""Batches, or elements that are not batched, that a user's function made for single replicas."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from replicax._core.errors import UnbatchedInput
 from replicax._input.shares import Share
-from replicax._input.source import check_batch
+from replicax._input.source import check_batch, check_structure, has_scalars
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 
 
@@ -64,12 +65,15 @@ class DealingCursor(OneByOne, Cursor):
         given = [piece for piece in pieces if piece is not None]
         if not given:
             raise StopIteration
-        nothing = jax.tree.map(lambda leaf: leaf[:0], given[0])
-        return Share(tuple(nothing if piece is None else piece for piece in pieces))
+        if len(given) < len(pieces):
+            nothing = _without_rows(given[0], len(given), len(pieces))
+            pieces = [nothing if piece is None else piece for piece in pieces]
+        return Share(tuple(pieces))
 
     def _next(self, replica: int) -> Any:
         for batch in self._feeds[replica % len(self._feeds)].elements(1):
-            self._structure = check_batch(batch, self._number, self._structure)
+            check = check_structure if has_scalars(batch) else check_batch
+            self._structure = check(batch, self._number, self._structure)
             self._number += 1
             # A copy: a loader that reuses its buffer would give every replica the last batch.
             return jax.tree.map(np.array, batch)
@@ -81,3 +85,18 @@ class DealingCursor(OneByOne, Cursor):
     def set_state(self, state: Any) -> None:
         for feed, inner in zip(self._feeds, state, strict=True):
             feed.set_state(inner)
+
+
+def _without_rows(batch: Any, given: int, replicas: int) -> Any:
+    """A batch like this one, of no rows, for a replica whose data has ended.
+
+    Raises:
+        UnbatchedInput: If it is one element: there is none that counts for nothing.
+    """
+    if has_scalars(batch):
+        raise UnbatchedInput(
+            "Elements that are not batched go one to a replica. Received: a last step of "
+            f"{given} for {replicas} replicas. The others would compute with numbers that are not "
+            "in the data. Batch the data set, or `take` a multiple of the replicas."
+        )
+    return jax.tree.map(lambda leaf: leaf[:0], batch)

@@ -187,14 +187,9 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
         BatchStructureChanged: If it is nested differently from the first.
         UnbatchedInput: If a leaf is a scalar, or its leaves differ in rows.
     """
-    leaves, tree = jax.tree.flatten(batch)
-    if structure is not None and tree != structure:
-        raise BatchStructureChanged(
-            "All batches of a data set have one structure. "
-            f"Received: batch {number} of structure {tree}, after {structure}. A step is "
-            "compiled for one structure. Make the pipeline yield the same nest each time."
-        )
-    if any(np.ndim(leaf) == 0 for leaf in leaves):
+    tree = check_structure(batch, number, structure)
+    leaves = jax.tree.leaves(batch)
+    if has_scalars(batch):
         raise UnbatchedInput(
             "A distributed data set yields batches. Received: an element with a scalar leaf. "
             "Its first axis, the one to split over replicas, is missing. Batch the data set: "
@@ -205,6 +200,23 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
             "All arrays of a batch have the same number of rows. Received: shapes "
             f"{[leaf.shape for leaf in leaves]}. They cannot be split alike. Check what the "
             "pipeline yields; put arrays without a batch axis elsewhere."
+        )
+    return tree
+
+
+def has_scalars(batch: Any) -> bool:
+    """Whether a batch, or its spec, has a leaf without axes: then it is a single element."""
+    return any(len(np.shape(leaf)) == 0 for leaf in jax.tree.leaves(batch))
+
+
+def check_structure(batch: Any, number: int, structure: Any) -> Any:
+    """Refuse a batch that is nested otherwise than those before it; return its structure."""
+    tree = jax.tree.structure(batch)
+    if structure is not None and tree != structure:
+        raise BatchStructureChanged(
+            "All batches of a data set have one structure. "
+            f"Received: batch {number} of structure {tree}, after {structure}. A step is "
+            "compiled for one structure. Make the pipeline yield the same nest each time."
         )
     return tree
 

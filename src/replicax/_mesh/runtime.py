@@ -19,7 +19,6 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import (
-    COMPUTE,
     COPY,
     Step,
     begin_common,
@@ -29,6 +28,7 @@ from replicax._core.events import (
     tell,
     timed,
 )
+from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread, place
@@ -168,7 +168,7 @@ class Runtime:
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
         state = program.state
         if traced:  # the function around lends, keeps and waits
-            outputs, news, _ = self._computed(program, state.values(), arrays)
+            outputs, news, _ = self._computed(program, state.values(), arrays, may_fail=False)
             _compat.write_all(state.written, news)
             return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
@@ -178,7 +178,7 @@ class Runtime:
             self._watch.step(state.named)
         with uninterrupted:
             values = state.taken()
-            outputs, news, token = self._computed(program, values, arrays)
+            outputs, news, token = self._computed(program, values, arrays, may_fail=state.may_fail)
             state.give(news)
         self._queue.put(token)
         if several:
@@ -187,9 +187,11 @@ class Runtime:
         tell(lambda: Step("run", arrays, result))
         return result
 
-    def _computed(self, program: Program, values: Sequence[Any], arrays: Sequence[Any]) -> Any:
+    def _computed(
+        self, program: Program, values: Sequence[Any], arrays: Sequence[Any], *, may_fail: bool
+    ) -> Any:
         try:
-            return timed(COMPUTE, program.compiled, *values, arrays)
+            return carried_out(program.compiled, *values, arrays, may_fail=may_fail)
         except Exception as error:
             blame(error)
             raise_explained(error)

@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import array_of, call_on_host, is_compiling
+from replicax._keras.blaming import current_line
 from replicax.tf._calls import published
 
 _log_placement = [False]
@@ -22,19 +23,27 @@ def _check(holds: Callable[..., Any], what: str, message: Any, *values: Any) -> 
     arrays = [array_of(value) for value in values]
     numpy = jnp if is_compiling(*arrays) else np
     right = holds(numpy, *arrays)
+    line = current_line() if isinstance(right, Tracer) else ""  # no traceback shows it
 
     def refuse(right: Any, *arrays: Any) -> None:
         if not np.all(right):
             raise UsageError(
-                f"A check of tf.debugging holds: {what}. Received: "
-                f"{', '.join(_short(array) for array in arrays)}. {message or ''} The program says "
-                "that it must. See what made these values."
+                f"A check of tf.debugging holds: {what}. Received: {', '.join(map(_short, arrays))}"
+                f"{line and f' {line}'}. {message or ''} The program says that it must. See what "
+                "made these values."
             )
 
     if isinstance(right, Tracer):
-        call_on_host(refuse, numpy.all(right), *(a.reshape(-1)[:3] for a in arrays))
+        call_on_host(refuse, jnp.all(right), *(_first_wrong(right, array) for array in arrays))
     else:
         refuse(right, *arrays)
+
+
+def _first_wrong(right: Any, array: Any) -> Any:
+    """Of an array, the number for which a check does not hold, or its first numbers."""
+    if array.ndim > right.ndim:
+        return array.reshape(-1)[:3]
+    return jnp.broadcast_to(array, right.shape).reshape(-1)[jnp.argmin(right)]
 
 
 def _short(array: Any) -> str:
@@ -107,7 +116,9 @@ def assert_all_finite(x: Any, message: str, name: str | None = None) -> Any:
 
 def Assert(condition: Any, data: Any, summarize: Any = None, name: str | None = None) -> None:
     """Check a condition; in compiled code, whenever it runs."""
-    _check(lambda numpy, right, *data: right, "the condition is true", "", condition, *data)
+    _check(
+        lambda numpy, right, *data: numpy.all(right), "the condition is true", "", condition, *data
+    )
 
 
 def assert_rank(x: Any, rank: int, message: Any = None, name: str | None = None) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
+import replicax as rx
 import replicax.tf as tf
 
 from helpers import run_python
@@ -68,27 +70,33 @@ def test_shapes_and_types(right, wrong):
 
 
 def test_compiled_code_checks_each_time():
+    strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    @rx.function
+    def half(x):
+        tf.debugging.assert_less(x, 3.0, message="too large")
+        return strategy.run(lambda: tf.debugging.check_numerics(x / 2, "half"))
+
+    assert {float(x) for x in strategy.experimental_local_results(half(2.0))} == {1.0}
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+            half(4.0)
+
+
+def test_a_check_in_code_that_jax_runs_fails_its_program():
     # In a process of its own: JAX repeats the error when it ends.
     said = run_python("""
         import jax, jax.numpy as jnp
-        import replicax as rx
         import replicax.tf as tf
 
-        strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-
-        @rx.function
-        def half(x):
-            tf.debugging.assert_less(x, 3.0, message="too large")
-            return strategy.run(lambda: tf.debugging.check_numerics(x / 2, "half"))
-
-        print(half(jnp.float32(2)))
+        check = jax.jit(lambda x: tf.debugging.assert_less(x, 3.0) or x)
         try:
-            print(half(jnp.float32(4)))
+            print(check(jnp.float32(4)))
             jax.effects_barrier()
-        except tf.errors.InternalError as error:
-            print("too large" in str(error))
+        except tf.errors.InternalError:
+            print("failed")
     """)
-    assert said.splitlines() == ["Mirrored:{Array(1., dtype=float32)}", "True"]
+    assert said.splitlines() == ["failed"]
 
 
 def test_settings():
@@ -105,3 +113,53 @@ def test_settings():
     d.enable_traceback_filtering()
     assert d.is_traceback_filtering_enabled()
     assert d.is_numeric_tensor(ONE) and not d.is_numeric_tensor("a")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_check_in_run_raises_at_its_step_and_the_variables_stay(compiled):
+    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        total = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
+
+    def replica_step(x):
+        tf.debugging.assert_positive(x)
+        total.assign_add(tf.reduce_sum(x))
+        return x * 2
+
+    step = lambda x: strategy.run(replica_step, args=(x,))  # noqa: E731
+    step = tf.function(step) if compiled else step
+    step(tf.constant([1.0]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        step(tf.constant([-1.0]))
+    assert total.numpy() == 3.0
+    doubled = step(tf.constant([2.0]))
+    assert [float(x[0]) for x in strategy.experimental_local_results(doubled)] == [4.0, 4.0]
+    assert total.numpy() == 7.0
+
+
+def test_a_check_in_fit_ends_it_and_the_model_keeps_its_last_weights():
+    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
+
+    class Checked(keras.layers.Layer):
+        def call(self, x):
+            tf.debugging.assert_less(x, 10.0)
+            return x
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), Checked(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+    model.fit(x[:4], y[:4], batch_size=4, verbose=0)
+    weights = [w.copy() for w in model.get_weights()]
+    x[3, 1] = 11.0
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    for kept, now in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(kept, now)
+    model.fit(x[4:], y[4:], batch_size=4, verbose=0)
+
+
+def test_the_number_that_a_check_does_not_hold_for_is_named():
+    checked = tf.function(lambda x: tf.debugging.assert_less(x, 5.0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"17\."):
+        checked(tf.constant([1.0, 2.0, 3.0, 4.0, 17.0]))
