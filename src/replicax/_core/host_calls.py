@@ -13,13 +13,14 @@ import functools
 import queue
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import take_current_trace
 
+from replicax._core.errors import UsageError
 from replicax._core.events import COMPUTE, timed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
@@ -35,6 +36,26 @@ def call_on_host(fn: Callable[..., Any], *values: Any) -> None:
     """
     _line().open()
     jax.debug.callback(functools.partial(_line().call, fn), *values)
+
+
+class Check(NamedTuple):
+    """What is said of a condition that does not hold, around the numbers that it is about."""
+
+    before: str
+    after: str
+
+    def __call__(self, holds: Any, *values: Any) -> None:
+        """Raise unless the condition holds.
+
+        Raises:
+            UsageError: A ValueError, as TensorFlow's `InvalidArgumentError` is here.
+        """
+        if not np.all(holds):
+            raise UsageError(f"{self.before}{', '.join(map(_shown, values))}{self.after}")
+
+
+def _shown(array: Any) -> str:
+    return np.array2string(np.asarray(array), threshold=6, edgeitems=3).replace("\n", "")
 
 
 def is_compiling(*values: Any) -> bool:

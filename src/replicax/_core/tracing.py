@@ -88,6 +88,14 @@ def current_trace() -> Any:
         return trace
 
 
+def trace_around_tapes() -> Any:
+    """The same, or, of tapes that record now, the trace that their operations go on to."""
+    trace = current_trace()
+    while hasattr(trace, "is_eager"):  # a tape's, which wraps no values
+        trace = trace.parent
+    return trace
+
+
 def is_traced() -> bool:
     """Whether operations become part of a program, a gradient or the like, now."""
     return current_trace() is not _evaluation()

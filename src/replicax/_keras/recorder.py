@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 
 from replicax._core.aggregation import change
 from replicax._core.errors import UsageError
+from replicax._core.tracing import trace_around_tapes
 from replicax._keras import _compat
 from replicax._keras.capture import TraceAgain
+
+if TYPE_CHECKING:
+    from replicax._core.host_calls import Check
 
 logger = logging.getLogger("replicax")
 
@@ -110,6 +114,8 @@ class Recorder:
         """A trace begins, with these batches and positions as inputs."""
         self.pushes: list[tuple[Push, list[Any]]] = []
         self.lookups: list[tuple[Any, Any]] = []
+        self.checks: list[tuple[Check, list[Any]]] = []
+        self._trace = trace_around_tapes()
         self.found: dict[int, tuple[Any, int]] = {}
         self.asked: list[tuple[int, tuple[int, ...]]] = []
         self.changed: list[tuple[Any, str]] = []
@@ -157,6 +163,17 @@ class Recorder:
         self.lookups.append((variable, ids))
         known = number < len(self._positions)
         return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
+
+    def check(self, check: Check, holds: Any, *values: Any) -> bool:
+        """A condition that the worker checks before it sends anything.
+
+        Returns:
+            Whether it will: it sees nothing of what a loop or branch of the program computes.
+        """
+        if trace_around_tapes() is not self._trace:
+            return False
+        self.checks.append((check, [holds, *values]))
+        return True
 
     def apply(self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
         """Gradients for an optimizer, which is not run here."""

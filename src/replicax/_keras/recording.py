@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,9 @@ from replicax._keras.recorder import (
     is_table,
     most_rows,
 )
+
+if TYPE_CHECKING:
+    from replicax._core.host_calls import Check
 
 MAX_ROUNDS = 32
 
@@ -55,6 +58,7 @@ class Recorded:
         batches: Which iterator each batch is taken from, in order, and what it looks like.
         tables: Variables that arrive as rows.
         lookups: Tables, and the positions of the ids that are looked up in them.
+        checks: Conditions, with the positions of whether each holds and of what is said of it.
     """
 
     captured: Captured
@@ -64,6 +68,7 @@ class Recorded:
     batches: tuple[tuple[Any, Any], ...]
     tables: tuple[Table, ...]
     lookups: tuple[tuple[Any, int], ...]
+    checks: tuple[tuple[Check, tuple[int, ...]], ...]
 
 
 def record(
@@ -138,6 +143,7 @@ def _captured(
             "grads": [grads for _, grads in recorder.pushes],
             "changes": [value for *_, value in changes],
             "ids": [ids for _, ids in recorder.lookups],
+            "checks": [found for _, found in recorder.checks],
         }
 
     leaves = [*arrays, *batches, *positions]
@@ -148,7 +154,7 @@ def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
     found = captured.assemble([Position(i) for i in range(captured.num_outputs)])
     numbers = jax.tree.map(
         lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
-        {key: found[key] for key in ("grads", "changes", "ids")},
+        {key: found[key] for key in ("grads", "changes", "ids", "checks")},
     )
     return Recorded(
         captured,
@@ -166,5 +172,9 @@ def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
         tuple(
             (variable, ids)
             for (variable, _), ids in zip(recorder.lookups, numbers["ids"], strict=True)
+        ),
+        tuple(
+            (check, tuple(found))
+            for (check, _), found in zip(recorder.checks, numbers["checks"], strict=True)
         ),
     )

@@ -125,7 +125,12 @@ def _outputs(
     for variable, kind, output in recorded.writes:
         writes.append([len(wanted), kind, where(variable)])
         wanted.append(output)
-    return wanted, {"results": len(from_result), "pushes": pushes, "writes": writes}
+    checks = []
+    for check, found in recorded.checks:
+        checks.append([list(check), list(range(len(wanted), len(wanted) + len(found)))])
+        wanted += found
+    layout = {"results": len(from_result), "pushes": pushes, "writes": writes, "checks": checks}
+    return wanted, layout
 
 
 def _positions(result: Any) -> list[Any]:
@@ -210,7 +215,7 @@ def _export(
         raise UsageError(
             "What a closure computes travels to the workers as compiled code. Received: a "
             f"function that cannot be exported: {error}. Calls back into Python "
-            "(`rx.print`, `jax.debug.print`, summaries, checks) stay behind. Leave them out of the "
+            "(`rx.print`, summaries, checks in a loop) stay behind. Leave them out of the "
             "closure; return the value, and print what `fetch` gives."
         ) from error
 

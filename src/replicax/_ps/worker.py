@@ -16,6 +16,7 @@ import numpy as np
 
 from replicax._core.attention_kernel.library import FORWARD, is_there
 from replicax._core.compiling import compile_for, compiled
+from replicax._core.host_calls import Check
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.dialer import Dialer
@@ -191,6 +192,8 @@ class Worker:
         inputs = _inputs(program.meta["inputs"], values, leaves, found, positions)
         with self._computing:
             outputs = [np.asarray(output) for output in program.main(*inputs)]
+        for texts, found in program.meta["checks"]:  # before anything changes on a server
+            Check(*texts)(*(outputs[position] for position in found))
         if program.meta["pushes"] or program.meta["writes"]:
             more = head["more"] and rows is None
             values, _, clocks = traffic.trip(closure, outputs=outputs, rows=rows, pull=more)

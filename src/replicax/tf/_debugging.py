@@ -11,8 +11,10 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.host_calls import array_of, call_on_host, is_compiling
+from replicax._core.host_calls import Check, array_of, call_on_host, is_compiling
+from replicax._keras import _compat
 from replicax._keras.blaming import current_line
+from replicax._keras.recorder import recorder_of
 from replicax.tf._calls import published
 
 _log_placement = [False]
@@ -23,20 +25,18 @@ def _check(holds: Callable[..., Any], what: str, message: Any, *values: Any) -> 
     arrays = [array_of(value) for value in values]
     numpy = jnp if is_compiling(*arrays) else np
     right = holds(numpy, *arrays)
-    line = current_line() if isinstance(right, Tracer) else ""  # no traceback shows it
-
-    def refuse(right: Any, *arrays: Any) -> None:
-        if not np.all(right):
-            raise UsageError(
-                f"A check of tf.debugging holds: {what}. Received: {', '.join(map(_short, arrays))}"
-                f"{line and f' {line}'}. {message or ''} The program says that it must. See what "
-                "made these values."
-            )
-
-    if isinstance(right, Tracer):
-        call_on_host(refuse, jnp.all(right), *(_first_wrong(right, array) for array in arrays))
-    else:
-        refuse(right, *arrays)
+    line = f" {current_line()}" if isinstance(right, Tracer) else ""  # no traceback shows it
+    check = Check(
+        f"A check of tf.debugging holds: {what}. Received: ",
+        f"{line}. {message or ''} The program says that it must. See what made these values.",
+    )
+    if not isinstance(right, Tracer):
+        check(right, *arrays)
+        return
+    found = jnp.all(right), *(_first_wrong(right, array) for array in arrays)
+    recorder = recorder_of(_compat.get_stateless_scope())
+    if recorder is None or not recorder.check(check, *found):
+        call_on_host(check, *found)
 
 
 def _first_wrong(right: Any, array: Any) -> Any:
@@ -44,10 +44,6 @@ def _first_wrong(right: Any, array: Any) -> Any:
     if array.ndim > right.ndim:
         return array.reshape(-1)[:3]
     return jnp.broadcast_to(array, right.shape).reshape(-1)[jnp.argmin(right)]
-
-
-def _short(array: Any) -> str:
-    return np.array2string(np.asarray(array), threshold=6, edgeitems=3).replace("\n", "")
 
 
 def _published(check: Callable[..., None], name: str, what: str) -> Callable[..., None]:

@@ -1,0 +1,51 @@
+"""`tf.debugging` in closures: the worker checks, and nothing of what fails reaches a server."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+
+@pytest.fixture
+def coordinator(started):
+    return rx.coordinator.ClusterCoordinator(started())
+
+
+def test_a_check_that_fails_ends_its_closure_and_changes_nothing(coordinator):
+    with coordinator.strategy.scope():
+        weight, total = tf.Variable(2.0), tf.Variable(0.0)
+        optimizer = tf.keras.optimizers.SGD(0.5)
+
+    @tf.function
+    def step(x):
+        total.assign_add(x)
+        with tf.GradientTape() as tape:
+            loss = weight * x
+            tf.debugging.assert_less(loss, 10.0, message="too large")
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        return loss
+
+    assert float(coordinator.schedule(step, args=(np.float32(1.0),)).fetch()) == 2.0
+    coordinator.join()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
+        coordinator.schedule(step, args=(np.float32(100.0),)).fetch()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        coordinator.join()
+    assert (weight.numpy(), total.numpy()) == (1.5, 1.0)
+    assert float(coordinator.schedule(step, args=(np.float32(2.0),)).fetch()) == 3.0
+    coordinator.join()
+    assert (weight.numpy(), total.numpy()) == (0.5, 3.0)
+
+
+def test_a_check_in_a_loop_of_the_program_is_refused(coordinator):
+    @tf.function
+    def step(x):
+        for _ in tf.range(x):
+            tf.debugging.assert_less(x, 10)
+        return x
+
+    with pytest.raises(rx.errors.UsageError):
+        coordinator.schedule(step, args=(np.int32(3),)).fetch()
