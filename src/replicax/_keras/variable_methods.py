@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -166,7 +167,9 @@ class VariableMethods:
         return assign_parts(self, value.at[(*outer, rows)].set(updates))
 
     def __getitem__(self, index: Any) -> Any:
-        return VariableSlice(self, index, super().__getitem__(index))  # pyright: ignore[reportAttributeAccessIssue]
+        part = super().__getitem__(index)  # pyright: ignore[reportAttributeAccessIssue]
+        # While a model is built, a slice of an unknown size is an operation of it.
+        return VariableSlice(self, index, part) if isinstance(part, jax.Array) else part
 
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self.read_value())))

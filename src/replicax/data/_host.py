@@ -10,8 +10,20 @@ import numpy as np
 from replicax.data._shape import TensorShape, array_shape
 
 
+class Unchanging(np.ndarray):
+    """A NumPy array of which `a += b` makes another one, as of a tensor."""
+
+    def _not_in_place(self, other: Any) -> Any:
+        return NotImplemented  # Python computes `a = a + b` then: other names keep the old value
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = _not_in_place
+    __ipow__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = (
+        _not_in_place
+    )
+
+
 @final
-class HostTensor(np.ndarray):
+class HostTensor(Unchanging):
     """A NumPy array that has the `numpy()` of TensorFlow's tensors, and rows that have it, too.
 
     Example:
@@ -54,14 +66,6 @@ class HostTensor(np.ndarray):
     def get_shape(self) -> TensorShape:
         """The shape, as a `TensorShape`."""
         return TensorShape(self.shape)
-
-    def _not_in_place(self, other: Any) -> Any:
-        return NotImplemented  # Python computes `a = a + b` then: other names keep the old value
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = _not_in_place
-    __ipow__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = (
-        _not_in_place
-    )
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)

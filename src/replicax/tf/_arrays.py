@@ -37,7 +37,7 @@ def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     So it can be indexed, computed with, and passed on as a shape.
 
     **Differs from TF:** it is a NumPy array. Of an input of a Keras model that is being built it
-    is a tuple, with None for the size of the batch.
+    is an operation of the model, as far as sizes are not known.
 
     Example:
         >>> import replicax.tf as tf
@@ -46,7 +46,9 @@ def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
         (6, 1)
     """
     if is_symbolic(input):
-        return tuple(input.shape)
+        from replicax.tf._sizes import shape_of
+
+        return shape_of(input)
     sizes = input.shape if hasattr(input, "shape") else array(input)[1].shape
     # Keras traces models with sizes that are not numbers yet.
     known = all(isinstance(size, int) for size in sizes)
@@ -61,6 +63,8 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 def size(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     """How many elements an array has, known also while code is compiled."""
     sizes = shape(input)
+    if is_symbolic(sizes):
+        return math.prod(sizes)
     if not isinstance(sizes, HostTensor):  # of a saved program, any
         return jnp.asarray(math.prod(sizes), numpy_dtype(out_type or int32, jnp))
     found = np.prod(sizes, dtype=np.int64)

@@ -106,6 +106,8 @@ def named(name: str) -> Callable[..., Any]:
     Raises:
         UsageError: If there is none.
     """
+    if name in ("shape", "range"):  # which are computed in Python
+        return getattr(importlib.import_module("replicax.tf"), name)
     if name not in _FUNCTIONS:
         for home in _HOMES:  # asking for a name loads the module that has it
             getattr(importlib.import_module(f"replicax.{home}"), name, None)

@@ -17,6 +17,7 @@ from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._keras import _compat
 from replicax.tf._keras2 import around, uncalled
+from replicax.tf._sizes import trying_sizes
 
 
 def install() -> None:
@@ -31,6 +32,7 @@ def install() -> None:
     ):
         around(owner, method, functools.partial(_converting, name))
     around(keras.layers.Layer, "__call__", _building_at_once)
+    around(keras.Operation, "compute_output_spec", trying_sizes)
     for kind in ("train", "test", "predict"):
         around(
             _compat.JAXTrainer,

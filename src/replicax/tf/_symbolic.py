@@ -9,6 +9,7 @@ import keras
 
 from replicax.tf._calls import named
 from replicax.tf._dtypes import DType
+from replicax.tf._sizes import Sizes, spec_of
 
 
 @final
@@ -32,11 +33,17 @@ class ArrayFunction(keras.Operation):
     def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
         """Note the call in the model, with arguments that can be saved."""
         plain: Any = keras.tree.map_structure(_plain, (args, kwargs))
+        if any(isinstance(leaf, Sizes) for leaf in keras.tree.flatten(plain)):
+            found = self.compute_output_spec(*plain[0], **plain[1])
+            if isinstance(found, Sizes) and found.known is not None:
+                return found.known
         return super().symbolic_call(*plain[0], **plain[1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of what the function gives."""
         leaves = keras.tree.flatten((args, kwargs))
+        if self.function == "shape" or any(isinstance(leaf, Sizes) for leaf in leaves):
+            return spec_of(self.call, args, kwargs)
         # Dense ones: Keras says "sparse" of what is multiplied by a number.
         tensors = [
             keras.KerasTensor(leaf.shape, leaf.dtype)

@@ -17,7 +17,8 @@ from jax.core import Tracer
 from replicax._core.errors import LeakedTracer
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax._keras import _compat
-from replicax.tf._calls import numpy_dtype
+from replicax.data._host import Unchanging
+from replicax.tf._calls import is_symbolic, numpy_dtype
 
 
 def range(
@@ -40,6 +41,10 @@ def range(
         that can only be looped over.
     """
     start, limit = (0, start) if limit is None else (start, limit)
+    if is_symbolic((start, limit, delta)):
+        from replicax.tf._symbolic import ArrayFunction
+
+        return ArrayFunction("range")(start, limit, delta, dtype)
     ends = [_number(value) for value in (start, limit, delta)]
     if any(isinstance(end, Tracer) for end in ends):
         return TracedRange(*ends)
@@ -62,7 +67,7 @@ def _number(value: Any) -> Any:
 
 
 @final
-class Range(np.ndarray):
+class Range(Unchanging):
     """The array of a `tf.range`: loops over it are watched while a function is traced."""
 
     def numpy(self) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from replicax._keras import _compat
@@ -11,5 +13,15 @@ from replicax.tf._tensors import give_shape
 for _owner in (_compat.KerasVariable, keras.KerasTensor):
     give_shape(_owner)
     give_kind(_owner)
+
+_getitem = keras.KerasTensor.__getitem__
+
+
+def _indexed(self: keras.KerasTensor, key: Any) -> Any:
+    # Keras knows a slice and a new axis in a tuple only.
+    return _getitem(self, (key,) if isinstance(key, slice) or key is None else key)
+
+
+setattr(keras.KerasTensor, "__getitem__", _indexed)  # noqa: B010
 # So that JAX computes `numpy_array * variable`, which then has a gradient.
 setattr(_compat.KerasVariable, "__array_priority__", 100)  # noqa: B010

@@ -1,0 +1,247 @@
+"""Sizes that a Keras model does not know while it is built: a few are tried in their place.
+
+`tf.shape` of `Input((None, d))` is an operation of the model. Its result is computed with, passed
+on as a shape and used in slices; what shapes come of that is found by carrying the code out with
+example sizes. A size of a result that is not the same for two examples is unknown, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import jax
+import keras
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.capture import raise_explained
+from replicax.data._host import HostTensor
+from replicax.tf._calls import array_function
+
+# Pairs of examples, with many divisors. Strides of convolutions need large ones; a table of
+# positions that is cut to the length of its input may have fewer rows.
+_TRIED = ((120, 240), (8, 12))
+_OF_TRACES = jax.errors.JAXTypeError, jax.errors.JAXIndexError
+# Operators of a size, and the functions that they are.
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "floordiv": "floordiv",
+    "truediv": "truediv",
+    "mod": "floormod",
+}
+
+
+@final
+class Sizes(keras.KerasTensor):
+    """Whole numbers that follow from the sizes of a model's inputs.
+
+    Args:
+        examples: What they are for each example size that could be tried.
+    """
+
+    def __init__(self, examples: Mapping[int, np.ndarray]) -> None:
+        one = next(iter(examples.values()))
+        super().__init__(one.shape, one.dtype.name)
+        self.examples = examples
+        _let_arrays_be_sliced_by_sizes()
+
+    def __getitem__(self, key: Any) -> Any:
+        return _element_of(self, key)
+
+    def __neg__(self) -> Any:
+        return _operation("negative")(self)
+
+    @property
+    def known(self) -> Any:
+        """The numbers, if they are the same for all sizes, or None."""
+        one, *others = self.examples.values()
+        return one if all(np.array_equal(one, other) for other in others) else None
+
+    def __index__(self) -> int:
+        raise UsageError(
+            "A size of a model's input is not known while the model is built. Received: one where "
+            "Python or NumPy wants a number, as in a slice of a NumPy array. Make the array a "
+            "tensor with `tf.constant`, or put the code in the `call` of a layer."
+        )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+
+def shape_of(tensor: Any) -> Any:
+    """The sizes of an input of a model, as far as they are not known a part of the model."""
+    known = tuple(tensor.shape)
+    if None not in known:
+        return HostTensor.of(np.array(known, np.int32))
+    return _operation("shape")(tensor)
+
+
+@array_function
+def element(values: Any, parts: Sequence[Any]) -> Any:
+    """An array, indexed by numbers and slices, which a model can be saved with."""
+    return values[tuple(_KINDS[kind](*numbers) for kind, *numbers in parts)]
+
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    "slice": lambda *ends: slice(*(None if end is None else int(end) for end in ends)),
+    "at": lambda value: value,
+    "new": lambda: None,
+    "rest": lambda: ...,
+}
+
+
+def _element_of(values: Any, key: Any) -> Any:
+    parts: list[list[Any]] = []
+    for part in key if isinstance(key, tuple) else (key,):
+        if isinstance(part, slice):
+            parts.append(["slice", part.start, part.stop, part.step])
+        elif part is None or part is ...:
+            parts.append(["new" if part is None else "rest"])
+        else:
+            parts.append(["at", part])
+    return _operation("element")(values, parts)
+
+
+def spec_of(call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The specs of what a function gives of inputs of a model and of their sizes.
+
+    Raises:
+        Exception: What the function raises, if it does for every pair of examples.
+    """
+    found, errors = {}, []
+    for size in np.ravel(_TRIED).tolist():
+        try:
+            found[size] = _tried(call, args, kwargs, size)
+        except Exception as error:
+            errors.append(error)
+    if not any(all(size in found for size in pair) for pair in _TRIED):
+        raise_explained(errors[0])
+    return keras.tree.map_structure(functools.partial(_common, list(found)), *found.values())
+
+
+def _tried(call: Callable[..., Any], args: Any, kwargs: Any, size: int) -> Any:
+    """What a function gives if this is the size that is not known."""
+    leaves, found = keras.tree.flatten((args, kwargs)), []
+    is_input = [isinstance(x, keras.KerasTensor) and not isinstance(x, Sizes) for x in leaves]
+
+    def traced(*values: Any) -> Any:
+        rest = iter(values)
+        given = [
+            x.examples[size] if isinstance(x, Sizes) else next(rest) if is_in else x
+            for x, is_in in zip(leaves, is_input, strict=True)
+        ]
+        own, named = keras.tree.pack_sequence_as((args, kwargs), given)
+        found.append(call(*own, **named))
+        return [leaf for leaf in jax.tree.leaves(found[0]) if isinstance(leaf, Tracer)]
+
+    inputs = [x for x, is_in in zip(leaves, is_input, strict=True) if is_in]
+    jax.eval_shape(traced, *(jax.ShapeDtypeStruct(_filled(x, size), x.dtype) for x in inputs))
+    return found[0]
+
+
+def _filled(tensor: Any, size: int) -> tuple[int, ...]:
+    return tuple(size if known is None else known for known in tensor.shape)
+
+
+def _common(sizes: Sequence[int], *found: Any) -> Any:
+    """A number or array that is the one or the other for these example sizes.
+
+    Returns:
+        Its spec, in which a size that differs is None; `Sizes` of whole numbers.
+    """
+    if not hasattr(found[0], "shape"):
+        return found[0]
+    shapes = {tuple(np.shape(one)) for one in found}
+    if len(shapes) == 1 and all(map(_are_sizes, found)):
+        return Sizes(dict(zip(sizes, map(HostTensor.of, found), strict=True)))
+    axes = zip(*(one.shape for one in found), strict=True)
+    shape = [of_all[0] if len(set(of_all)) == 1 else None for of_all in axes]
+    return keras.KerasTensor(shape, keras.backend.standardize_dtype(found[0].dtype))
+
+
+def _are_sizes(value: Any) -> bool:
+    is_known = isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "bi"
+    return is_known and value.ndim <= 1
+
+
+def trying_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' `compute_output_spec`, with example sizes where its symbols for sizes do not do."""
+
+    def spec(self: Any, args: Any, kwargs: Any, size: int) -> Any:
+        return original(self, *_closed(args, size), **_closed(kwargs, size))
+
+    @functools.wraps(original)
+    def compute_output_spec(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            inputs = [x for x in keras.tree.flatten((args, kwargs)) if _is_open(x)]
+            for pair in _TRIED if inputs else ():
+                with contextlib.suppress(Exception):
+                    found = [spec(self, args, kwargs, size) for size in pair]
+                    return keras.tree.map_structure(functools.partial(_common, pair), *found)
+            before = error.__context__
+            # Keras makes another error of JAX's class, which takes no text.
+            raise_explained(before if isinstance(before, _OF_TRACES) else error)
+
+    return compute_output_spec
+
+
+def _is_open(value: Any) -> bool:
+    return isinstance(value, keras.KerasTensor) and None in value.shape
+
+
+def _closed(arguments: Any, size: int) -> Any:
+    def close(x: Any) -> Any:
+        return keras.KerasTensor(_filled(x, size), x.dtype) if _is_open(x) else x
+
+    return keras.tree.map_structure(close, arguments)
+
+
+@functools.cache
+def _let_arrays_be_sliced_by_sizes() -> None:
+    """In a program that asks for open sizes, arrays take them as ends of slices."""
+    (arrays,) = (kind for kind in jax.Array.__subclasses__() if kind.__module__ == "jaxlib._jax")
+    for kind in (arrays, HostTensor, keras.KerasTensor, _compat.KerasVariable):
+        setattr(kind, "__getitem__", _sliced_by_sizes(kind.__getitem__))  # noqa: B010
+
+
+def _sliced_by_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def getitem(self: Any, key: Any) -> Any:
+        parts = key if type(key) is tuple else (key,)
+        ends = (e for p in parts for e in ((p.start, p.stop) if type(p) is slice else (p,)))
+        if any(type(end) is Sizes for end in ends):
+            return _element_of(self, key)
+        return original(self, key)
+
+    return getitem
+
+
+def _operation(function: str) -> Any:
+    from replicax.tf._symbolic import ArrayFunction
+
+    return ArrayFunction(function)
+
+
+def _operator(function: str, *, is_reversed: bool) -> Callable[[Any, Any], Any]:
+    def operate(self: Any, other: Any) -> Any:
+        pair = (other, self) if is_reversed else (self, other)
+        return _operation(function)(*pair)
+
+    return operate
+
+
+for _name, _function in _OPERATORS.items():
+    setattr(Sizes, f"__{_name}__", _operator(_function, is_reversed=False))
+    setattr(Sizes, f"__r{_name}__", _operator(_function, is_reversed=True))

@@ -1,0 +1,115 @@
+"""`tf.shape` of model inputs whose sizes are not known: computed with, sliced by, passed on."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import replicax as rx
+import replicax.tf as tf
+
+TABLE = np.arange(160.0, dtype="float32").reshape(1, 20, 8)
+TENSOR = tf.constant(TABLE)
+X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+
+
+def model_of(fn, shape=(None, 8), dtype="float32"):
+    inputs = tf.keras.Input(shape, dtype=dtype)
+    return keras.Model(inputs, fn(inputs))
+
+
+@pytest.mark.parametrize("kind", [tf.constant, tf.Variable])
+def test_a_table_of_positions_is_cut_to_the_length_of_the_input(kind):
+    table = kind(TABLE)
+    model = model_of(lambda x: x + table[:, : tf.shape(x)[1], :])
+    assert model.output_shape == (None, None, 8)
+    np.testing.assert_allclose(model(X), X + TABLE[:, :5], rtol=1e-6)
+    np.testing.assert_allclose(model.predict(X[:, :3], verbose=0), X[:, :3] + TABLE[:, :3])
+
+
+@pytest.mark.parametrize("kind", [np.asarray, tf.constant, tf.Variable])
+def test_a_table_is_cut_in_the_call_of_a_layer(kind):
+    class Positions(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.table = kind(TABLE)
+
+        def call(self, x):
+            return x + self.table[:, : tf.shape(x)[1], :]
+
+    model = model_of(Positions())
+    assert model.output_shape == (None, None, 8)
+    np.testing.assert_allclose(model(X), X + TABLE[:, :5], rtol=1e-6)
+
+
+def test_sizes_are_computed_with_and_make_shapes():
+    def fn(x):
+        rows, length = tf.shape(x)[0], tf.shape(x)[1]
+        flat = tf.reshape(x, (rows, length * 8))
+        back = tf.reshape(flat, [rows, -1, 4])[:, 1:length]
+        places = tf.tile(tf.range(length)[tf.newaxis, :], [rows, 1])
+        return back, places, tf.zeros((rows, length // 2 + 1)), -length + 2 * length
+
+    model = model_of(fn)
+    assert model.output_shape == [(None, None, 4), (None, None), (None, None), ()]
+    back, places, zeros, length = model(X)
+    np.testing.assert_array_equal(back, X.reshape(2, -1, 4)[:, 1:5])
+    np.testing.assert_array_equal(places, [[0, 1, 2, 3, 4]] * 2)
+    assert zeros.shape == (2, 3)
+    assert int(length) == 5
+
+
+def test_what_is_known_of_a_shape_is_a_number():
+    x = tf.keras.Input((None, 8))
+    assert int(tf.shape(x)[-1]) == 8
+    assert tf.shape(tf.keras.Input((4,), batch_size=3)).tolist() == [3, 4]
+
+
+def test_a_mask_is_made_for_the_length_of_the_input():
+    def fn(x):
+        length = tf.shape(x)[1]
+        mask = tf.linalg.band_part(tf.ones((length, length)), -1, 0)
+        return tf.matmul(mask[tf.newaxis], x)
+
+    np.testing.assert_allclose(model_of(fn)(X), np.cumsum(X, axis=1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_with_sizes_is_saved_and_is_part_of_another(tmp_path):
+    def fn(x):
+        length = tf.shape(x)[1]
+        return x[:, : length // 2] * tf.cast(length, "float32") + TENSOR[:, : length // 2]
+
+    model = model_of(fn)
+    expected = X[:, :2] * 5 + TABLE[:, :2]
+    model.save(tmp_path / "model.keras")
+    for again in (keras.models.load_model(tmp_path / "model.keras"), model_of(model)):
+        assert again.output_shape == (None, None, 8)
+        np.testing.assert_allclose(again(X), expected, rtol=1e-6)
+
+
+def test_replicas_train_a_model_with_sizes():
+    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = model_of(lambda x: tf.reduce_mean(x + tf.constant(TABLE)[:, : tf.shape(x)[1]], 1))
+        model.compile("sgd", "mse")
+    assert np.isfinite(model.evaluate(X, np.zeros((2, 8), "float32"), verbose=0))
+
+
+def test_a_layer_that_is_wrong_for_all_sizes_shows_its_own_error():
+    class Wrong(keras.layers.Layer):
+        def call(self, x):
+            return tf.matmul(x, tf.ones((7, tf.shape(x)[1])))
+
+    with pytest.raises(ValueError, match=r"8.* and .*7"):
+        model_of(Wrong())
+
+    with pytest.raises(rx.errors.UsageError, match="tf.constant"):
+        model_of(lambda x: TABLE[:, : tf.shape(x)[1]] + x)
+
+    class Looks(keras.layers.Layer):
+        def call(self, x):
+            return tf.zeros(np.asarray(tf.reduce_sum(x)))
+
+    with pytest.raises(rx.errors.UsageError):
+        model_of(Looks())
