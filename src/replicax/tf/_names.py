@@ -189,6 +189,14 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "get_verbosity", "info", "log", "set_verbosity", "warn", "warning",
         ),
     ),
+    "tf.compat.v1.train": (
+        "checkpoints, by their first names",
+        {
+            **_of("._train", "get_checkpoint_state", "latest_checkpoint"),
+            **_of("replicax.train", "list_variables", "load_checkpoint", "load_variable"),
+            "NewCheckpointReader": "replicax.train:CheckpointReader",
+        },
+    ),
     "tf.config": (
         "devices, and how compiled functions run",
         _of(
@@ -728,6 +736,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "Checkpoint", "CheckpointManager", "CheckpointOptions", "checkpoints_iterator",
             "list_variables", "load_checkpoint", "load_variable",
         ),
+        {"NewCheckpointReader": "replicax.train:CheckpointReader"},
         _of("replicax.cluster_resolver", "ClusterSpec"),
         _of(
             "._train",

@@ -13,6 +13,7 @@ from replicax._control import current
 from replicax._core.errors import UsageError
 from replicax._core.state_watch import StateWatch
 from replicax.train import _files
+from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._deferred import Restored, follow_modules, followed
 from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
@@ -25,8 +26,9 @@ from replicax.train._parts import (
     values_of,
 )
 from replicax.train._plain import encoded
-from replicax.train._restoring import seen_alike, stored_content
+from replicax.train._restoring import seen_alike, seen_by_all, stored_content
 from replicax.train._status import LoadStatus
+from replicax.train._theirs import RestoredGraph
 from replicax.train._together import together
 from replicax.train._writer import Writer
 
@@ -80,7 +82,7 @@ class Checkpoint:
         self._count = 0
         self._writer = Writer()
         self._channel: Channel | None = None
-        self._restored: Restored | None = None
+        self._restored: Restored | RestoredGraph | None = None
         for name, value in {**({} if root is None else {"root": root}), **objects}.items():
             self._track(name, value)
 
@@ -231,10 +233,14 @@ class Checkpoint:
     def restore(
         self, path: str | os.PathLike[str] | None, options: CheckpointOptions | None = None
     ) -> LoadStatus:
-        """Restore what `save` has written, and go on counting from it.
+        """Restore what `save` has written, here or in TensorFlow, and go on counting from it.
+
+        Of TensorFlow's checkpoints all workers must see the files. What of an optimizer has no
+        value there keeps the one it has, and a warning says so; so do iterators.
 
         Args:
-            path: The folder; None, as `latest_checkpoint` may say, changes nothing.
+            path: The folder, or the path of TensorFlow's without `.index`; None, as
+                `latest_checkpoint` may say, changes nothing.
             options: Say nothing here.
 
         Raises:
@@ -252,13 +258,20 @@ class Checkpoint:
     def _read(self, path: str, *, counted: bool) -> LoadStatus:
         self.wait()
         channel = self.channel
-        payload = seen_alike(channel, path)
-        body, arrays = together(channel, "read", partial(stored_content, path, payload))
-        parts = partial(self._parts, whole=set(body["parts"]))
-        restored = Restored(path, body["parts"], arrays, parts, channel)
+        if any(channel.exchange("checkpoint kind", is_bundle(path) and not _files.is_there(path))):
+            bundle = together(channel, "read", partial(Bundle, path))
+            seen_by_all(channel, path, bundle.index)
+            restored: Restored | RestoredGraph = RestoredGraph(path, bundle, self._parts)
+            count = restored.save_counter
+        else:
+            payload = seen_alike(channel, path)
+            body, arrays = together(channel, "read", partial(stored_content, path, payload))
+            parts = partial(self._parts, whole=set(body["parts"]))
+            restored = Restored(path, body["parts"], arrays, parts, channel)
+            count = body["save_counter"]
         together(channel, "restored", together(channel, "matched", restored.restore))
         if counted:
-            self._count = body["save_counter"]
+            self._count = count
         self._restored = restored
         if restored.unused:
             follow_modules(self._objects, self._settle)

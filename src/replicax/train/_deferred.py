@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Stateful, put
+from replicax.train._parts import LeftOvers, Part, Stateful, finish, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
 from replicax.train._waiting import Waiting
 
@@ -63,6 +63,8 @@ class Restored:
             self._matched |= {part.name for part in parts} & set(self._saved)
             for variable, key in plan:
                 put(variable, self._arrays, key)
+            for part in parts:
+                finish(part.owner)
             self._waiting += [Waiting(part, entries, self._arrays) for part, entries in later]
             restore_between_replicas(parts, self._saved, self._arrays)
             set_states(self._channel, parts, self._saved)

@@ -103,11 +103,12 @@ def unpacked(payload: bytes, path: str) -> Content:
         part = view[entry["offset"] : end]
         if any(padding) or len(part) != entry["size"] or zlib.crc32(part) != entry["crc32"]:
             raise _damaged(path, f"{ARRAYS} at {name!r}")
-        arrays[name] = np.frombuffer(part, _dtype(entry["dtype"])).reshape(entry["shape"])
+        arrays[name] = np.frombuffer(part, dtype_of(entry["dtype"])).reshape(entry["shape"])
     return Content(body, arrays)
 
 
-def _dtype(name: str) -> np.dtype:
+def dtype_of(name: str) -> np.dtype:
+    """The type of this name, of those that JAX adds to NumPy, too."""
     try:
         return np.dtype(name)
     except TypeError:

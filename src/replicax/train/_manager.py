@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._core import folder
 from replicax._core.errors import CheckpointError, UsageError
 from replicax.train import _files
+from replicax.train._bundle import bundles
 
 if TYPE_CHECKING:
     from replicax.train._checkpoint import Checkpoint
@@ -144,6 +145,7 @@ class CheckpointManager:
     def _number(self, wanted: int | None) -> int:
         # The chief's folder decides; another worker may see none, or an old listing.
         there = [number for number, _ in _numbered(self.directory, self._name)]
+        there += [number for number, _ in _bundles(self.directory, self._name)]
         said = json.dumps(max(there, default=0)).encode()
         highest = json.loads(self.checkpoint.channel.from_chief("checkpoint number", said))
         if wanted is not None and wanted < highest:
@@ -176,7 +178,11 @@ class CheckpointManager:
             CheckpointError: If there are checkpoints, but all of them are damaged.
         """
         self.wait()
-        there = [path for _, path in _numbered(self.directory, self._name, _files.is_there)]
+        ours = _numbered(self.directory, self._name, _files.is_there)
+        # `sorted` keeps the order of equal numbers: ours come last.
+        there = [
+            path for _, path in sorted(_bundles(self.directory, self._name) + ours, key=_first)
+        ]
         said = json.dumps(there).encode()
         paths = json.loads(self.checkpoint.channel.from_chief("checkpoints", said))
         for path in reversed(paths):
@@ -202,7 +208,8 @@ class CheckpointManager:
 def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None) -> str | None:
     """The path of the whole checkpoint with the highest number in a folder, or None.
 
-    A warning names a damaged one of a higher number.
+    A warning names a damaged one of a higher number. Of TensorFlow's checkpoints there the latest
+    counts, as their file `checkpoint` says.
 
     Args:
         directory: The folder.
@@ -213,11 +220,14 @@ def latest_checkpoint(directory: str | os.PathLike[str], name: str | None = None
         >>> rx.train.latest_checkpoint("/nowhere") is None
         True
     """
-    for _, path in reversed(_numbered(os.fspath(directory), name, _files.is_there)):
+    theirs = _bundles(os.fspath(directory), name)[-1:]
+    for number, path in reversed(_numbered(os.fspath(directory), name, _files.is_there)):
+        if theirs and theirs[0][0] > number:
+            break
         if _is_whole(path):
             return path
         _log.warning("The checkpoint %s is damaged; an older one is taken.", path)
-    return None
+    return theirs[0][1] if theirs else None
 
 
 def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
@@ -226,7 +236,23 @@ def all_checkpoints(directory: str | os.PathLike[str]) -> list[str]:
     Args:
         directory: The folder.
     """
-    return [path for _, path in _numbered(os.fspath(directory), None)]
+    directory = os.fspath(directory)
+    return [path for _, path in _numbered(directory, None)] or bundles(directory)
+
+
+def _bundles(directory: str, name: str | None) -> list[tuple[int, str]]:
+    """Number and prefix of TensorFlow's checkpoints in a folder, the latest last."""
+    found = []
+    for path in bundles(directory):
+        stem = os.path.basename(path)
+        match = re.fullmatch(r"(.+)-(\d+)", stem)
+        if name is None or name == (match[1] if match else stem):
+            found.append((int(match[2]) if match else 0, path))
+    return found
+
+
+def _first(pair: tuple[int, str]) -> int:
+    return pair[0]
 
 
 def _is_whole(path: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import UsageError
 from replicax.train import _files
+from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
 
 if TYPE_CHECKING:
@@ -53,51 +55,68 @@ def load_variable(checkpoint: str | os.PathLike[str], name: str) -> np.ndarray:
 def load_checkpoint(checkpoint: str | os.PathLike[str]) -> CheckpointReader:
     """Open a checkpoint, or the latest of a folder; see `CheckpointReader`."""
     path = os.fspath(checkpoint)
-    return CheckpointReader(path if _files.located(path) else latest_checkpoint(path) or path)
+    is_one = _files.located(path) or is_bundle(path)
+    return CheckpointReader(path if is_one else latest_checkpoint(path) or path)
 
 
 @final
 class CheckpointReader:
-    """The variables of a checkpoint by name.
+    """The variables of a checkpoint by name: of ours, or of TensorFlow's.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint; of TensorFlow's, the path without `.index`.
 
     Raises:
         CheckpointError: If there is none, or it is damaged.
+        UsageError: If it is one of TensorFlow's and google-crc32c is missing.
     """
 
-    def __init__(self, path: str) -> None:
-        content = _files.read(path)
-        self._arrays: dict[str, np.ndarray] = {}
-        for part, saved in content.body["parts"].items():
-            for index, entry in enumerate(saved.get("variables") or ()):
-                name = f"{part}/{entry['path']}"
-                name = f"{name}#{index}" if name in self._arrays else name
-                self._arrays[name] = content.arrays[f"{part}:{index}"]
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        path = os.fspath(path)
+        if is_bundle(path) and not _files.is_there(path):
+            bundle = Bundle(path)
+            self._read: Callable[[str], np.ndarray] = bundle.read
+            self._kinds = {
+                name: (list(entry.shape), entry.dtype) for name, entry in bundle.entries.items()
+            }
+            return
+        arrays = _arrays(_files.read(path))
+        self._read = arrays.__getitem__
+        self._kinds = {name: (list(array.shape), array.dtype) for name, array in arrays.items()}
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """The shapes by name."""
-        return {name: list(array.shape) for name, array in self._arrays.items()}
+        return {name: shape for name, (shape, _) in self._kinds.items()}
 
     def get_variable_to_dtype_map(self) -> dict[str, np.dtype]:
-        """The types by name."""
-        return {name: array.dtype for name, array in self._arrays.items()}
+        """The types by name; text is `object`."""
+        return {name: dtype for name, (_, dtype) in self._kinds.items()}
 
     def has_tensor(self, name: str) -> bool:
         """Whether there is a variable of this name."""
-        return name in self._arrays
+        return name in self._kinds
 
     def get_tensor(self, name: str) -> np.ndarray:
         """A value.
 
         Raises:
+            CheckpointError: If the file has other bytes than were written.
             UsageError: If there is no variable of this name.
         """
-        if name not in self._arrays:
+        if name not in self._kinds:
             raise UsageError(
                 "A variable in a checkpoint has the name that `list_variables` says. Received: "
-                f"{name!r}; the checkpoint has {sorted(self._arrays)}. There is no value of this "
+                f"{name!r}; the checkpoint has {sorted(self._kinds)}. There is no value of this "
                 "name. Use one of them."
             )
-        return self._arrays[name]
+        return self._read(name)
+
+
+def _arrays(content: _files.Content) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for part, saved in content.body["parts"].items():
+        for index, entry in enumerate(saved.get("variables") or ()):
+            name = f"{part}/{entry['path']}"
+            name = f"{name}#{index}" if name in arrays else name
+            arrays[name] = content.arrays[f"{part}:{index}"]
+    return arrays

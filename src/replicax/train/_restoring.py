@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import CheckpointError, UsageError
 from replicax._input.iterator import DistributedIterator
 from replicax.train import _files
 from replicax.train._parts import (
@@ -30,6 +31,20 @@ def seen_alike(channel: Channel, path: str) -> bytes | None:
     if seen[0] is None or all(one == seen[0] for one in seen):
         return None
     return channel.from_chief("checkpoint", _files.packed(path) if channel.is_chief else b"")
+
+
+def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
+    """Refuse one of TensorFlow's checkpoints that is another one on another worker.
+
+    Raises:
+        CheckpointError: On all workers.
+    """
+    if len(set(channel.exchange("checkpoint seen", zlib.crc32(index)))) > 1:
+        raise CheckpointError(
+            "All workers restore the same checkpoint. Received: files that differ between "
+            f"workers, at {path!r}. They would go on from different values. Copy it "
+            "to where all see it."
+        )
 
 
 def stored_content(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 from replicax._core.errors import NothingRestored
 
 if TYPE_CHECKING:
     from replicax.train._deferred import Restored
+    from replicax.train._theirs import RestoredGraph
+
+
+_SHOWN = 10  # names in a message
 
 
 @final
@@ -18,7 +23,7 @@ class LoadStatus:
         restored: What was read; None if there was nothing to read.
     """
 
-    def __init__(self, restored: Restored | None = None) -> None:
+    def __init__(self, restored: Restored | RestoredGraph | None = None) -> None:
         self._restored = restored
 
     @property
@@ -43,7 +48,7 @@ class LoadStatus:
         self.assert_existing_objects_matched()
         if self.unused:
             raise NothingRestored(
-                f"The checkpoint also holds {', '.join(map(repr, self.unused))}, and nothing here "
+                f"The checkpoint also holds {_some(self.unused)}, and nothing here "
                 "has these names. Pass those objects to `Checkpoint`, or leave the check out."
             )
         if self.waiting:
@@ -63,7 +68,7 @@ class LoadStatus:
         assert self._restored is not None
         if missing := self._restored.without_value:
             raise NothingRestored(
-                f"The checkpoint has no value for {', '.join(map(repr, missing))}, which keep "
+                f"The checkpoint has no value for {_some(missing)}, which keep "
                 "those they have. Give the objects the names that they were saved by."
             )
         return self
@@ -91,3 +96,9 @@ class LoadStatus:
     def expect_partial(self) -> LoadStatus:
         """Say that the checkpoint may hold more, which is never refused without being asked."""
         return self
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names for a message: not hundreds of them."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras import _compat
-from replicax.train._parts import Variables, assign, matched, put
+from replicax.train._parts import Variables, assign, finish, matched, put
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,4 +52,5 @@ class Waiting:
         found = matched(self.part.name, self._entries, variables)
         for variable, index in zip(variables, found, strict=True):
             put(variable, self._arrays, f"{self.part.name}:{index}")
+        finish(self.part.owner)
         self._arrays = {}

@@ -320,3 +320,14 @@ def test_lists_and_dicts_stay_what_they_are_while_values_wait(tmp_path):
     three.assign(0.0)
     fresh.named |= {"y": three}
     assert float(three) == 3.0
+
+
+def test_a_layer_computes_with_restored_weights(tmp_path):
+    """`Normalization` computes with constants that it makes of them."""
+    data = np.arange(6.0, dtype="float32").reshape(3, 2)
+    layer, again = keras.layers.Normalization(), keras.layers.Normalization()
+    layer.adapt(data)
+    again.build((None, 2))
+    path = rx.train.Checkpoint(layer=layer).write(tmp_path / "here")
+    rx.train.Checkpoint(layer=again).read(path)
+    np.testing.assert_array_equal(again(data), layer(data))

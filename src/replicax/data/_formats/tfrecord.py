@@ -53,21 +53,21 @@ class TFRecordFormat:
             UsageError: If the file cannot be opened, or google-crc32c is missing.
             CorruptRecord: If a checksum is wrong or the file is cut off.
         """
-        crc32c, offset, checked = _crc32c(), start or 0, b""
+        crc32c, offset, checked = crc32c_function(), start or 0, b""
         with open_bytes(path, self.compression, offset) as file:
             while header := file.read(_HEADER.size):
                 if len(header) < _HEADER.size:
                     raise _cut_off(path, offset)
                 length, checksum = _HEADER.unpack(header)
                 # Twelve bytes that were right before, as in a file of equal records, are again.
-                if header != checked and _masked(crc32c(header[: _LENGTH.size])) != checksum:
+                if header != checked and masked(crc32c(header[: _LENGTH.size])) != checksum:
                     raise _corrupt(path, offset, "length")
                 checked, end = header, length + _CHECKSUM.size
                 record = _read(file, end)
                 if len(record) < end:
                     raise _cut_off(path, offset)
                 contents = record[:length]
-                if _masked(crc32c(contents)) != _CHECKSUM.unpack_from(record, length)[0]:
+                if masked(crc32c(contents)) != _CHECKSUM.unpack_from(record, length)[0]:
                     raise _corrupt(path, offset, "contents")
                 offset += _HEADER.size + end
                 yield contents, offset
@@ -103,7 +103,7 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], options: str | None = None) -> None:
         window_bits = window_bits_of(options)
-        self._crc32c = _crc32c()
+        self._crc32c = crc32c_function()
         self._path = os.fspath(path)
         try:
             self._file = open(path, "wb", _BUFFER)  # noqa: SIM115 - closed by `close`
@@ -128,9 +128,9 @@ class TFRecordWriter:
         self._check_open()
         record = bytes(record)
         length = _LENGTH.pack(len(record))
-        self._put(length + _CHECKSUM.pack(_masked(self._crc32c(length))))
+        self._put(length + _CHECKSUM.pack(masked(self._crc32c(length))))
         self._put(record)
-        self._put(_CHECKSUM.pack(_masked(self._crc32c(record))))
+        self._put(_CHECKSUM.pack(masked(self._crc32c(record))))
 
     def flush(self) -> None:
         """Hand what was written to the operating system, so that a reader sees it.
@@ -168,13 +168,19 @@ class TFRecordWriter:
             )
 
 
-def _crc32c() -> Callable[[bytes], int]:
+def crc32c_function() -> Callable[[bytes], int]:
+    """The function that computes a CRC-32C.
+
+    Raises:
+        UsageError: If google-crc32c is missing.
+    """
     with needs_package("google-crc32c", extra="data"):
         import google_crc32c
     return google_crc32c.value
 
 
-def _masked(checksum: int) -> int:
+def masked(checksum: int) -> int:
+    """A checksum as it stands in files."""
     # The format rotates it, because the checksum of data that holds its own is degenerate.
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

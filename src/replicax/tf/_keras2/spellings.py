@@ -18,6 +18,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from replicax._control import Alone
 from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
@@ -292,6 +293,10 @@ def _loaded_by_prefix(original: Callable[..., Any]) -> Callable[..., Any]:
         path = os.fspath(filepath)
         if os.path.exists(path + ".weights.h5"):
             path += ".weights.h5"
+        if os.path.exists(path + ".index"):
+            from replicax.train import Checkpoint
+
+            return Checkpoint(self).among(Alone()).read(path)
         original(self, path, *args, **kwargs)
         return _Loaded()
 

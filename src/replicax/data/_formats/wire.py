@@ -1,0 +1,81 @@
+"""Messages of protobuf as bytes: their fields, by number. Also TensorFlow's numbers of types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+TYPES = {
+    "float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int16": 5, "int8": 6, "string": 7,
+    "complex64": 8, "int64": 9, "bool": 10, "bfloat16": 14, "uint16": 17, "complex128": 18,
+    "float16": 19, "uint32": 22, "uint64": 23,
+}  # fmt: skip
+"""The numbers of TensorFlow's types, its `DataType`."""
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # kinds of fields
+_WIDTHS = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+_LONGEST = 63  # bits before the last byte of a varint
+
+
+def varint(value: int) -> bytes:
+    """A number as bytes."""
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def number(field: int, value: int) -> bytes:
+    """A field that is a number."""
+    return varint(field << 3 | _VARINT) + varint(value)
+
+
+def message(field: int, data: bytes) -> bytes:
+    """A field that is bytes, or a message."""
+    return varint(field << 3 | _BYTES) + varint(len(data)) + data
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """A number, and where it ends.
+
+    Raises:
+        IndexError: If the bytes end within it.
+        ValueError: If it is too long for 64 bits.
+    """
+    value = shift = 0
+    while True:
+        byte = data[place]
+        place, value = place + 1, value | (byte & 127) << shift
+        if byte < 128:
+            return value, place
+        shift += 7
+        if shift > _LONGEST:
+            raise ValueError("a number is too long")
+
+
+def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a message in order: their number, and an integer, or the bytes.
+
+    Raises:
+        IndexError: If the bytes end within a field.
+        ValueError: If they are no message.
+    """
+    place = 0
+    while place < len(data):
+        key, place = read_varint(data, place)
+        kind = key & 7
+        if kind == _VARINT:
+            value, place = read_varint(data, place)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            size, place = read_varint(data, place)
+        elif kind in _WIDTHS:
+            size = _WIDTHS[kind]
+        else:
+            raise ValueError("a field of another kind")
+        if place + size > len(data):
+            raise ValueError("the end is missing")
+        yield key >> 3, data[place : place + size]
+        place += size

@@ -1,0 +1,190 @@
+"""Objects by the names that they have in TensorFlow's checkpoints: a graph of attributes."""
+
+from __future__ import annotations
+
+from collections import UserList, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.module import Module
+from replicax.data._formats.wire import fields
+
+GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""What TensorFlow puts behind the name of a variable."""
+
+# What a variable was called in Keras 2, where no attribute is called so any more.
+_OLDER = {"kernel": ("depthwise_kernel",), "_iterations": ("iter",)}
+AGAIN = frozenset({
+    "_layers", "_metrics", "_non_trainable_variables", "_seed_generators",
+    "_trainable_variables", "_variables",
+})  # fmt: skip
+"""Lists that hold again what other attributes hold."""
+
+
+@dataclass(eq=False)
+class Node:
+    """An object in a checkpoint.
+
+    Args:
+        children: The objects below it, by the names of its attributes.
+        key: The name of its value, of a variable.
+        name: What the variable itself is called.
+        others: The names of other values that it has, such as positions of iterators.
+        slots: What an optimizer of Keras 2 keeps of variables: the variable, what, and the value.
+    """
+
+    children: dict[str, Node] = field(default_factory=dict)
+    key: str | None = None
+    name: str = ""
+    others: list[str] = field(default_factory=list)
+    slots: list[tuple[Node, str, Node]] = field(default_factory=list)
+
+    def below(self) -> Iterator[Node]:
+        """This one, and all that can be reached from it."""
+        seen = {id(self)}
+        queue: deque[Node] = deque([self])
+        while queue:
+            node = queue.popleft()
+            yield node
+            for child in node.children.values():
+                if id(child) not in seen:
+                    seen.add(id(child))
+                    queue.append(child)
+
+
+def graph_of(message: bytes) -> Node:
+    """The root of the graph in a message `TrackableObjectGraph`.
+
+    Raises:
+        IndexError: If there is no such object as the message names.
+        ValueError: If it is no such message.
+    """
+    bodies = [list(fields(body)) for number, body in fields(message) if number == 1]
+    nodes = [Node() for _ in bodies]
+    for node, body in zip(nodes, bodies, strict=True):
+        for number, value in body:
+            part = dict(fields(value)) if isinstance(value, bytes) else {}
+            if number == 1:
+                node.children[part[2].decode()] = nodes[part.get(1, 0)]
+            elif number == 2 and part.get(1) == b"VARIABLE_VALUE":
+                node.key, node.name = part[3].decode(), part.get(2, b"").decode()
+            elif number == 2:
+                node.others.append(part[3].decode())
+            elif number == 3:
+                of, slot = nodes[part.get(1, 0)], nodes[part.get(3, 0)]
+                node.slots.append((of, part[2].decode(), slot))
+    return nodes[0]
+
+
+def children_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What an object holds, each with the names by which a checkpoint may know it.
+
+    The first name is the one that Keras 2 gave it.
+    """
+    if isinstance(value, Mapping):
+        yield from (((str(key),), item) for key, item in value.items())
+        return
+    if isinstance(value, (list, tuple, UserList)):
+        yield from (((str(index),), item) for index, item in enumerate(value))
+        return
+    if (objects := getattr(value, "tracked_objects", None)) is not None:
+        yield from children_of(objects)
+        return
+    attributes = {name: held for name, held in sorted(vars(value).items()) if name not in AGAIN}
+    for name, held in attributes.items():
+        if not name.startswith("_"):
+            yield (name, *_OLDER.get(name, ())), held
+    yield from _layers_of(value)
+    for name, held in attributes.items():
+        if name.startswith("_"):
+            names = (name[1:], name) if _is_shown(value, name[1:], held) else (name,)
+            yield (*names, *_OLDER.get(name, ())), held
+
+
+def _is_shown(value: Any, public: str, held: Any) -> bool:
+    """Whether an object shows a variable of a private attribute as a property."""
+    is_property = isinstance(getattr(type(value), public, None), property)
+    is_variable = isinstance(held, _compat.KerasVariable)
+    return is_property and is_variable and getattr(value, public) is held
+
+
+def _layers_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The layers of a model by their numbers, as Keras 2 had them."""
+    weighted, known = 0, True
+    for index, layer in enumerate(value.layers if isinstance(value, keras.Model) else ()):
+        names = [f"layer-{index}"]
+        known = known and layer.built
+        if known and layer.weights:
+            names.insert(0, f"layer_with_weights-{weighted}")
+            weighted += 1
+        yield tuple(names), layer
+
+
+_HOLDERS = (
+    keras.Layer, keras.metrics.Metric, keras.random.SeedGenerator, _compat.BaseOptimizer, Module,
+    Mapping, list, tuple, UserList,
+)  # fmt: skip
+
+
+def _holds(value: Any) -> bool:
+    return isinstance(value, _HOLDERS) or hasattr(value, "tracked_objects")
+
+
+def names_below(owner: Any) -> dict[int, str]:
+    """The variables below an object by `id`, each with its shortest name, such as "l1/kernel"."""
+    found: dict[int, str] = {}
+    seen, queue = {id(owner)}, deque([("", owner)])
+    while queue:
+        path, value = queue.popleft()
+        if isinstance(value, _compat.KerasVariable):
+            found.setdefault(id(value), path[1:])
+            continue
+        for names, child in children_of(value):
+            is_variable = isinstance(child, _compat.KerasVariable)
+            if is_variable or (_holds(child) and id(child) not in seen):
+                seen.add(id(child))
+                queue.append((f"{path}/{names[0]}", child))
+    return found
+
+
+def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:
+    """The variables below an object, each with the one in the checkpoint that has its name.
+
+    Raises:
+        UsageError: If the names of one lead to several.
+    """
+    found: dict[int, tuple[Any, Node]] = {}
+    seen, queue = {(id(node), id(owner))}, deque([(node, owner)])
+    while queue:
+        there, value = queue.popleft()
+        if isinstance(value, _compat.KerasVariable):
+            before = found.setdefault(id(value), (value, there))[1]
+            if there.key != before.key:
+                raise _ambiguous(value.path, before.key, there.key)
+            continue
+        for names, child in children_of(value):
+            below = {id(one): one for name in names if (one := there.children.get(name))}
+            if not below or not (isinstance(child, _compat.KerasVariable) or _holds(child)):
+                continue
+            if len(below) > 1:
+                raise _ambiguous(getattr(child, "name", names[0]), *names)
+            one = next(iter(below.values()))
+            if (id(one), id(child)) not in seen:
+                seen.add((id(one), id(child)))
+                queue.append((one, child))
+    return [(variable, there) for variable, there in found.values() if there.key is not None]
+
+
+def _ambiguous(what: str, *names: str | None) -> UsageError:
+    return UsageError(
+        "A checkpoint of TensorFlow is restored into the model that it was made of. Received: "
+        f"{what!r}, which is both {' and '.join(map(repr, names))} of the checkpoint, and these "
+        "differ there. The model has other layers than it had. Build it as it was when it was "
+        "saved."
+    )

@@ -1,0 +1,344 @@
+"""Restore what TensorFlow's `Checkpoint.save` and Keras 2's `save_weights` have written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import keras
+import numpy as np
+
+from replicax._core.errors import CheckpointError, UsageError
+from replicax._keras import _compat
+from replicax.train._files import dtype_of
+from replicax.train._objects import AGAIN, GRAPH, Node, graph_of, match
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, finish, put
+from replicax.train._plain import Value
+
+if TYPE_CHECKING:
+    from replicax.train._bundle import Bundle
+
+logger = logging.getLogger("replicax")
+
+# What optimizers of Keras 2.10 and before keep of a variable, and the attributes that hold it here.
+_SLOTS = {
+    "accumulator": ("_accumulators",),
+    "m": ("_momentums",),
+    "mg": ("_average_gradients",),
+    "momentum": ("momentums", "_momentums"),
+    "rms": ("_velocities",),
+    "v": ("_velocities",),
+    "vhat": ("_velocity_hats",),
+}
+_COUNTER = "save_counter"
+
+_Plan = list[tuple[Any, Node]]
+
+
+@final
+class RestoredGraph:
+    """One of TensorFlow's checkpoints, and the objects that have got their values from it.
+
+    Args:
+        path: Where it is, for messages.
+        bundle: Its tensors.
+        parts: The parts that there are, asked again whenever an object was added.
+
+    Raises:
+        CheckpointError: If its graph of objects is damaged.
+        UsageError: If it has none.
+    """
+
+    def __init__(self, path: str, bundle: Bundle, parts: Callable[[], list[Part]]) -> None:
+        self._path, self._bundle, self._parts = path, bundle, parts
+        if GRAPH not in bundle.entries:
+            raise UsageError(
+                "A checkpoint is restored by the objects that it names. Received: "
+                f"{path!r}, which has names of variables alone, as TensorFlow 1 wrote them. Read "
+                "them by name: `tf.train.load_variable(path, name)`."
+            )
+        try:
+            self._root = graph_of(bundle.read(GRAPH).item())
+        except (IndexError, KeyError, ValueError) as error:
+            raise CheckpointError(
+                f"The checkpoint {path!r} is damaged: its graph of objects ends too early, or "
+                "names what is not there. Copy it again, or use an older one."
+            ) from error
+        self._given: dict[int, tuple[Any, Node]] = {}  # variables with what they were given
+        self._matched: set[str] = set()
+        self._said: set[str] = set()
+        self._waiting: dict[str, tuple[Variables, Node, Mapping[str, np.ndarray]]] = {}
+
+    @property
+    def save_counter(self) -> int:
+        """How often it was saved before."""
+        node = self._root.children.get(_COUNTER)
+        return int(self._bundle.read(node.key)) if node and node.key else 0
+
+    def restore(self) -> Callable[[], None]:
+        """Match the parts with what was saved; the result gives them their values.
+
+        Raises:
+            CheckpointError: If values are damaged.
+            UsageError: If a variable has no value, or another shape or type.
+        """
+        return self._restore(self._parts())
+
+    def settle(self) -> None:
+        """Give their values to parts that were added, or found, since the last time."""
+        added = [part for part in self._parts() if part.name not in self._matched]
+        self._restore([part for part in added if self._node(part) is not None])()
+
+    def _restore(self, parts: Sequence[Part]) -> Callable[[], None]:
+        plan: _Plan = []
+        states: list[tuple[Value, Any]] = []
+        found: list[tuple[Part, Node]] = []
+        for part in sorted(parts, key=_is_optimizer):  # whose slots want the variables' nodes
+            if isinstance(part, LeftOvers):
+                continue
+            node = self._node(part)
+            if node is None:
+                self._leave_out(part)
+            elif isinstance(part, Stateful):
+                if isinstance(part.owner, Value) and node.key is not None:
+                    states.append((part.owner, self._bundle.read(node.key)[()]))
+                    found.append((part, node))
+                elif not part.optional:
+                    self._log_left(part.name, "only TensorFlow can read its state")
+            else:
+                plan += self._plan(part, node, plan)
+                found.append((part, node))
+        values = self._values(plan)
+        later = {
+            part.name: (part, node, self._all_below(node))
+            for part, node in found
+            if isinstance(part, Variables) and _compat.unbuilt(part.owner)
+        }
+
+        def give() -> None:
+            self._matched |= {part.name for part, _ in found}
+            self._put(plan, values)
+            for value, state in states:
+                value.set_state(state.item())
+            for part, _ in found:
+                finish(part.owner)
+            self._waiting |= later
+            for name, (part, *_) in later.items():
+                for owner in _compat.unbuilt(part.owner):
+                    _compat.after_build(owner, partial(self._fill, name))
+
+        return give
+
+    def _put(self, plan: _Plan, values: Mapping[str, np.ndarray]) -> None:
+        for variable, node in plan:
+            assert node.key is not None
+            put(variable, {node.key: _as_type_of(variable, values[node.key])}, node.key)
+            self._given[id(variable)] = variable, node
+
+    def _fill(self, name: str) -> None:
+        """Give values to what has been built of a part since the last time."""
+        part, node, values = self._waiting[name]
+        new = [pair for pair in self._plan(part, node, []) if id(pair[0]) not in self._given]
+        self._put(new, values)
+        finish(part.owner)
+
+    def _node(self, part: Part) -> Node | None:
+        """What has the name of a part; of a root without a name, the root."""
+        name = part.name
+        own = name.removesuffix(".optimizer") if _is_optimizer(part) else name
+        names = [*own.split("/"), *(["optimizer"] if own != name else [])]
+        node = self._root
+        for place, one in enumerate(names):
+            if place == 0 and one == "root" and one not in node.children:
+                continue
+            if (below := node.children.get(one)) is None:
+                return None
+            node = below
+        return node
+
+    def _leave_out(self, part: Part) -> None:
+        if isinstance(part, Stateful) and part.optional:
+            return
+        if part.name.endswith(".optimizer"):  # a model's own, which the program does not name
+            self._log_left(part.name, "it is not in the checkpoint")
+            return
+        raise UsageError(
+            "A checkpoint holds all that is restored from it. Received: "
+            f"{self._path!r} with {sorted(self._root.children)}, without {part.name!r}. It would "
+            "stay as it was made, silently. Give the objects the names that they were saved by, "
+            "or leave this one out."
+        )
+
+    def _plan(self, part: Variables, node: Node, before: _Plan) -> _Plan:
+        """Which of the checkpoint's values each variable of a part gets.
+
+        Args:
+            part: The part.
+            node: What has its name in the checkpoint.
+            before: What other parts get.
+        """
+        own = {id(variable): variable for variable in part.variables}
+        found = [(one, there) for one, there in match(node, part.owner) if id(one) in own]
+        if isinstance(part.owner, _compat.BaseOptimizer):
+            nodes = {id(one): there for one, there in [*self._given.values(), *before]}
+            found, left = _with_slots(part, node, found, nodes)
+            if left:
+                self._log_left(part.name, left)
+        there = {id(one) for one, _ in found}
+        if missing := [one.path for one in _weights(part.owner) if id(one) not in there]:
+            names = [name for name in self._keys(node) if "optimizer" not in name]
+            raise UsageError(
+                "A checkpoint of TensorFlow is restored into the model that it was made of. "
+                f"Received: {self._path!r}, which for {missing[:3]} has no value: for "
+                f"{part.name!r} it has {names[:4] or 'none'}. They would stay as they were made. "
+                "Build the model as it was, with the same attributes and layers."
+            )
+        for variable, place in found:
+            self._check(variable, place)
+        return found
+
+    def _check(self, variable: Any, node: Node) -> None:
+        entry = self._bundle.entries.get(str(node.key))
+        if entry is None:
+            raise CheckpointError(
+                f"The checkpoint {self._path!r} is damaged: it names {node.key!r}, and has no "
+                "such value. Copy it again, or use an older one."
+            )
+        here, there = dtype_of(variable.dtype), entry.dtype
+        fits = here == there or (here.kind in "iu" and there.kind in "iu")
+        if tuple(variable.shape) != entry.shape or not fits:
+            raise UsageError(
+                "A variable is restored from a value of its shape and type. Received: "
+                f"{entry.shape} of {there.name} in the checkpoint, {node.key!r}, for "
+                f"{variable.path!r}, {tuple(variable.shape)} of {here.name}. It is another model, "
+                "or another precision. Build the model as it was when it was saved."
+            )
+
+    def _values(self, plan: _Plan) -> dict[str, np.ndarray]:
+        """The values of a plan, read before any variable changes."""
+        values = {str(node.key): self._bundle.read(str(node.key)) for _, node in plan}
+        for variable, node in plan:
+            _as_type_of(variable, values[str(node.key)])
+        return values
+
+    def _all_below(self, node: Node) -> dict[str, np.ndarray]:
+        """The values that objects which are not built yet may ask for; the files may go."""
+        return {name: self._bundle.read(name) for name in self._keys(node)}
+
+    def _keys(self, node: Node) -> list[str]:
+        return [one.key for one in node.below() if one.key in self._bundle.entries and one.key]
+
+    def _log_left(self, name: str, why: str) -> None:
+        if name not in self._said:
+            self._said.add(name)
+            logger.warning("Of %s, %r is not restored: %s.", self._path, name, why)
+
+    @property
+    def unused(self) -> list[str]:
+        """The names of the values that nothing here has asked for."""
+        counter = self._root.children.get(_COUNTER)
+        used = {node.key for _, node in self._given.values()} | {counter and counter.key}
+        used |= {node.key for name in self._matched if (node := self._named(name))}
+        for name in self.waiting:
+            used |= set(self._waiting[name][2])
+        everything = dict.fromkeys(self._all_names())
+        return sorted(name for name in everything if name not in used)
+
+    def _named(self, name: str) -> Node | None:
+        return self._node(Stateful(name, None))
+
+    def _all_names(self) -> Iterator[str]:
+        for node in self._root.below():
+            yield from [node.key] if node.key else []
+            yield from node.others
+            yield from (str(slot.key) for _, _, slot in node.slots)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of what is not built yet, and gets its values when it is."""
+        used = {node.key for _, node in self._given.values()}
+        return tuple(
+            name
+            for name, (part, _, values) in self._waiting.items()
+            if _compat.unbuilt(part.owner) and set(values) - used
+        )
+
+    @property
+    def matched(self) -> frozenset[str]:
+        """The names of the parts that have got values."""
+        return frozenset(self._matched)
+
+    @property
+    def without_value(self) -> list[str]:
+        """The names of the parts, and of variables of optimizers, that have got no value."""
+        names = []
+        for part in self._parts():
+            if isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional):
+                continue
+            if part.name not in self._matched:
+                names.append(part.name)
+            elif isinstance(part, Variables) and _is_optimizer(part):
+                names += [one.path for one in part.variables if id(one) not in self._given]
+        return names
+
+
+def _is_optimizer(part: Part) -> bool:
+    return isinstance(part.owner, _compat.BaseOptimizer)
+
+
+def _weights(owner: Any) -> Sequence[Any]:
+    """The variables without which an object is not restored; seeds and metrics may begin anew."""
+    if isinstance(owner, _compat.KerasVariable):
+        return [owner]
+    return owner.weights if isinstance(owner, keras.Layer) else ()
+
+
+def _with_slots(
+    part: Variables, node: Node, found: _Plan, nodes: Mapping[int, Node]
+) -> tuple[_Plan, str]:
+    """What an optimizer gets, and what is left out; slots must be those of their variables.
+
+    Args:
+        part: The optimizer.
+        node: What has its name in the checkpoint.
+        found: What it gets by the names of its attributes.
+        nodes: The checkpoint's nodes of the variables that it trains, by `id`.
+    """
+    trained = list(part.owner._trainable_variables) if part.owner.built else []
+    attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
+    lists = {name: held for name, held in attributes if _is_list_for(trained, held)}
+    of = {id(slot): one for held in lists.values() for slot, one in zip(held, trained, strict=True)}
+    for slot, there in found:
+        own = nodes.get(id(of.get(id(slot))))
+        if own is not None and _plain(own.name) not in _plain(there.name):
+            found = [(one, place) for one, place in found if id(one) not in of]
+            return found, "its slots belong to variables of another order"
+    by_node = {id(nodes[id(one)]): n for n, one in enumerate(trained) if id(one) in nodes}
+    for one, kind, place in node.slots:
+        held = next((lists[name] for name in _SLOTS.get(kind, ()) if name in lists), None)
+        if held is not None and id(one) in by_node:
+            found = [*found, (held[by_node[id(one)]], place)]
+    given = {id(one) for one, _ in found}
+    left = [one.path for one in part.variables if id(one) not in given]
+    return found, f"the checkpoint has no values for {left[:3]}" if left else ""
+
+
+def _is_list_for(variables: Sequence[Any], held: Any) -> bool:
+    return isinstance(held, list) and len(held) == len(variables) > 0
+
+
+def _plain(name: str) -> str:
+    return name.replace("/", "_").removesuffix(":0")
+
+
+def _as_type_of(variable: Any, array: np.ndarray) -> np.ndarray:
+    """A value in the type of its variable: 64 bits where they fit into 32."""
+    converted = array.astype(dtype_of(variable.dtype), copy=False)
+    if array.dtype.kind in "iu" and not np.array_equal(converted, array):
+        raise UsageError(
+            f"A value of a checkpoint fits into its variable. Received: {array.max()} for "
+            f"{variable.path!r} of {variable.dtype}. Set `jax_enable_x64` for 64 bits."
+        )
+    return converted
