@@ -15,6 +15,7 @@ from replicax._core.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._deferred import Restored, follow_modules, followed
+from replicax.train._objects import names_of
 from replicax.train._options import CheckpointOptions
 from replicax.train._parts import (
     LeftOvers,
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
     from replicax._control import Channel
 
-_OWN = frozenset({"_objects", "_tracked", "_count", "_writer", "_channel", "_restored"})
+_OWN = frozenset(
+    {"_objects", "_tracked", "_count", "_writer", "_channel", "_restored", "_followers"}
+)
 
 
 @final
@@ -83,6 +86,7 @@ class Checkpoint:
         self._writer = Writer()
         self._channel: Channel | None = None
         self._restored: Restored | RestoredGraph | None = None
+        self._followers: dict[Callable[[], object], None] = {}
         for name, value in {**({} if root is None else {"root": root}), **objects}.items():
             self._track(name, value)
 
@@ -120,6 +124,12 @@ class Checkpoint:
         if self._restored is not None and self._restored.unused:
             follow_modules(value, self._settle)
             self._settle()
+        for call in tuple(self._followers):
+            call()
+
+    def after_setting(self, call: Callable[[], object]) -> None:
+        """Have a function called when an object is added, as a checkpoint around this one wants."""
+        self._followers[call] = None
 
     @property
     def tracked_objects(self) -> Mapping[str, Any]:
@@ -303,12 +313,14 @@ class Checkpoint:
             # What is left over has rows on all workers, and all take part.
             is_here = channel.is_chief or isinstance(part, LeftOvers)
             found = values_of(part, copy=copy) if is_here else ()
+            names = names_of(part) if is_here else ()
             for index, (path, value, behind) in enumerate(found):
                 key = f"{part.name}:{index}"
                 arrays[key] = value
                 arrays.update({f"{key}/{name}": array for name, array in behind.items()})
                 about = {"shape": list(value.shape), "dtype": value.dtype.name}
-                body[part.name]["variables"].append({"path": path, **about})
+                name = {"name": names[index]} if index < len(names) else {}
+                body[part.name]["variables"].append({"path": path, **about, **name})
         states = [part for part in parts if isinstance(part, Stateful)]
         own = together(
             self.channel, "states", lambda: [encoded(part.owner.get_state()) for part in states]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Stateful, finish, put
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, finish, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
+from replicax.train._saved import all_saved, saved_for
 from replicax.train._waiting import Waiting
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Restored:
         self._path, self._parts, self._channel = path, parts, channel
         self._saved, self._arrays = dict(saved), arrays
         self._matched: set[str] = set()
+        self._used: set[str] = set()  # names of arrays
         self._waiting: list[Waiting] = []
 
     def restore(self) -> Callable[[], None]:
@@ -52,20 +54,27 @@ class Restored:
 
     def settle(self) -> None:
         """Give their values to parts that were added, or found, since the last time."""
-        missing = set(self.unused)
-        if missing and (added := [part for part in self._parts() if part.name in missing]):
+        if self.unused and (added := [part for part in self._parts() if self._is_new(part)]):
             self._restore(added)()
+
+    def _is_new(self, part: Part) -> bool:
+        if part.name in self._matched:
+            return False
+        is_within = isinstance(part, Variables) and saved_for(part.name, self._saved) is not None
+        return part.name in self._saved or is_within
 
     def _restore(self, parts: list[Part]) -> Callable[[], None]:
         plan, later = plan_of(parts, self._saved, self._path)
 
         def give() -> None:
-            self._matched |= {part.name for part in parts} & set(self._saved)
+            self._used.update(key for _, key in plan)
+            self._used.update(key for _, saved in later for key in saved.keys)
+            self._matched |= {part.name for part in parts if self._is_new(part)}
             for variable, key in plan:
                 put(variable, self._arrays, key)
             for part in parts:
                 finish(part.owner)
-            self._waiting += [Waiting(part, entries, self._arrays) for part, entries in later]
+            self._waiting += [Waiting(part, saved, self._arrays) for part, saved in later]
             restore_between_replicas(parts, self._saved, self._arrays)
             set_states(self._channel, parts, self._saved)
             if not self.unused:
@@ -75,8 +84,15 @@ class Restored:
 
     @property
     def unused(self) -> list[str]:
-        """The names of what nothing here has asked for."""
-        return sorted(set(self._saved) - set(self._matched))
+        """The names of what nothing here has asked for: whole parts, or values of some."""
+        left = set(self._saved) - self._matched
+        partly = {key.rpartition(":")[0] for key in self._used} & left
+        within = [
+            full
+            for full, key, _ in all_saved(self._saved)
+            if key.rpartition(":")[0] in partly and key not in self._used
+        ]
+        return sorted([*(left - partly), *within])
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -94,7 +110,7 @@ class Restored:
         return [
             part.name
             for part in self._parts()
-            if part.name not in self._saved and not _is_optional(part)
+            if part.name not in {*self._saved, *self._matched} and not _is_optional(part)
         ]
 
 
@@ -166,7 +182,7 @@ def followed(value: Any, call: Callable[[], object]) -> Any:
 
 
 def follow_modules(value: Any, call: Callable[[], object], seen: set[int] | None = None) -> None:
-    """Have a function called when a module below a value gets an attribute."""
+    """Have a function called when a module or checkpoint below a value gets an attribute."""
     seen = set() if seen is None else seen
     if id(value) in seen:
         return
@@ -174,6 +190,9 @@ def follow_modules(value: Any, call: Callable[[], object], seen: set[int] | None
     if isinstance(value, Module):
         value.after_setting(call)
         below: Any = list(vars(value).values())
+    elif (objects := getattr(value, "tracked_objects", None)) is not None:
+        value.after_setting(call)
+        below = list(objects.values())
     elif isinstance(value, Mapping):
         below = value.values()
     else:

@@ -13,6 +13,7 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.module import Module
 from replicax.data._formats.wire import fields
+from replicax.train._parts import Part, Variables
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -96,7 +97,8 @@ def children_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     if (objects := getattr(value, "tracked_objects", None)) is not None:
         yield from children_of(objects)
         return
-    attributes = {name: held for name, held in sorted(vars(value).items()) if name not in AGAIN}
+    held_by = sorted(getattr(value, "__dict__", {}).items())
+    attributes = {name: held for name, held in held_by if name not in AGAIN}
     for name, held in attributes.items():
         if not name.startswith("_"):
             yield (name, *_OLDER.get(name, ())), held
@@ -117,7 +119,8 @@ def _is_shown(value: Any, public: str, held: Any) -> bool:
 def _layers_of(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The layers of a model by their numbers, as Keras 2 had them."""
     weighted, known = 0, True
-    for index, layer in enumerate(value.layers if isinstance(value, keras.Model) else ()):
+    layers = value.layers if isinstance(value, (keras.Sequential, _compat.Functional)) else ()
+    for index, layer in enumerate(layers):
         names = [f"layer-{index}"]
         known = known and layer.built
         if known and layer.weights:
@@ -151,6 +154,21 @@ def names_below(owner: Any) -> dict[int, str]:
                 seen.add(id(child))
                 queue.append((f"{path}/{names[0]}", child))
     return found
+
+
+def names_of(part: Part) -> list[str | None]:
+    """The names of a part's variables below it, in their order; None where no attribute has it."""
+    if not isinstance(part, Variables):
+        return []
+    found = names_below(part.owner)
+    return [found.get(id(variable)) for variable in part.variables]
+
+
+def full_name(part: str, name: str) -> str:
+    """What TensorFlow calls a variable: a root has no name there, and an optimizer is a child."""
+    owner, dot, rest = part.rpartition(".")
+    part = f"{owner}/{rest}" if dot and rest == "optimizer" else part
+    return f"{part}/{name}".removeprefix("root/").removesuffix("/")
 
 
 def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:

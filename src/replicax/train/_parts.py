@@ -125,7 +125,7 @@ def _parts(
     name: str, value: Any, whole: Container[str], above: tuple[Any, ...] = ()
 ) -> Iterator[Variables | Stateful]:
     children = _children(value)
-    if children is not None and name not in whole:
+    if children is not None and not (name in whole and isinstance(value, Module)):
         if not any(value is one for one in above):  # a cycle: it has its place higher up
             for key, item in children.items():
                 yield from _parts(f"{name}/{key}", item, whole, (*above, value))
@@ -267,16 +267,24 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
             "with the same layers, before it is restored."
         )
     for variable, index in zip(variables, found, strict=True):
-        entry = saved[index]
-        mine = (list(variable.shape), _dtype(variable))
-        if mine != (entry["shape"], entry["dtype"]):
-            raise UsageError(
-                "A variable is restored from a value of its shape and type. Received: "
-                f"{tuple(entry['shape'])} of {entry['dtype']} in the checkpoint for "
-                f"'{variable.path}', {tuple(mine[0])} of {mine[1]}. It is another model, or "
-                "another precision. Build the model as it was when it was saved."
-            )
+        check_fits(variable, saved[index])
     return found
+
+
+def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
+    """Refuse a saved value of another shape or type.
+
+    Raises:
+        UsageError: If it is one.
+    """
+    mine = (list(variable.shape), _dtype(variable))
+    if mine != (entry["shape"], entry["dtype"]):
+        raise UsageError(
+            "A variable is restored from a value of its shape and type. Received: "
+            f"{tuple(entry['shape'])} of {entry['dtype']} in the checkpoint for "
+            f"'{variable.path}', {tuple(mine[0])} of {mine[1]}. It is another model, or "
+            "another precision. Build the model as it was when it was saved."
+        )
 
 
 def _dtype(variable: Any) -> str:

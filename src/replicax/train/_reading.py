@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import final
+
+import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
 from replicax.train._manager import latest_checkpoint
+from replicax.train._objects import VALUE
+from replicax.train._saved import all_saved
 
-if TYPE_CHECKING:
-    import numpy as np
+_COUNTER = f"save_counter{VALUE}"
 
 
 def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[int]]]:
     """Name and shape of every variable in a checkpoint.
 
-    **Differs from TF:** a name is that of the object and the variable's path, such as
-    `"model/sequential/dense/kernel"`.
+    A name is made of attributes, as in TensorFlow. **Differs from TF:** Keras' models have the
+    names that Keras 2 gave them, `"layer_with_weights-0/kernel"`; states of iterators are no
+    variables, and older checkpoints have the variables' paths.
 
     Args:
         checkpoint: Its path, or a folder of checkpoints: the latest of them.
@@ -32,8 +36,8 @@ def list_variables(checkpoint: str | os.PathLike[str]) -> list[tuple[str, list[i
         >>> import replicax as rx
         >>> total = keras.Variable([1.0, 2.0], name="total")
         >>> path = rx.train.Checkpoint(sums=total).write(f"{tempfile.mkdtemp()}/here")
-        >>> rx.train.list_variables(path)
-        [('sums/total', [2])]
+        >>> rx.train.list_variables(path)[1]
+        ('sums/.ATTRIBUTES/VARIABLE_VALUE', [2])
     """
     return sorted(load_checkpoint(checkpoint).get_variable_to_shape_map().items())
 
@@ -75,12 +79,14 @@ class CheckpointReader:
         path = os.fspath(path)
         if is_bundle(path) and not _files.is_there(path):
             bundle = Bundle(path)
+            self._paths: dict[str, str] = {}
             self._read: Callable[[str], np.ndarray] = bundle.read
             self._kinds = {
                 name: (list(entry.shape), entry.dtype) for name, entry in bundle.entries.items()
             }
             return
-        arrays = _arrays(_files.read(path))
+        content = _files.read(path)
+        arrays, self._paths = _arrays(content)
         self._read = arrays.__getitem__
         self._kinds = {name: (list(array.shape), array.dtype) for name, array in arrays.items()}
 
@@ -94,7 +100,7 @@ class CheckpointReader:
 
     def has_tensor(self, name: str) -> bool:
         """Whether there is a variable of this name."""
-        return name in self._kinds
+        return self._paths.get(name, name) in self._kinds
 
     def get_tensor(self, name: str) -> np.ndarray:
         """A value.
@@ -103,6 +109,7 @@ class CheckpointReader:
             CheckpointError: If the file has other bytes than were written.
             UsageError: If there is no variable of this name.
         """
+        name = self._paths.get(name, name)
         if name not in self._kinds:
             raise UsageError(
                 "A variable in a checkpoint has the name that `list_variables` says. Received: "
@@ -112,11 +119,16 @@ class CheckpointReader:
         return self._read(name)
 
 
-def _arrays(content: _files.Content) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
+def _arrays(content: _files.Content) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The arrays by TensorFlow's names, and these names by those that there were before them."""
+    arrays = {_COUNTER: np.asarray(content.body["save_counter"], np.int64)}
+    names = {key: full + VALUE for full, key, _ in all_saved(content.body["parts"])}
+    paths: dict[str, str] = {}
     for part, saved in content.body["parts"].items():
         for index, entry in enumerate(saved.get("variables") or ()):
-            name = f"{part}/{entry['path']}"
-            name = f"{name}#{index}" if name in arrays else name
-            arrays[name] = content.arrays[f"{part}:{index}"]
-    return arrays
+            path = f"{part}/{entry['path']}"
+            path = f"{path}#{index}" if path in paths else path
+            name = names.get(f"{part}:{index}", path)
+            paths[path] = f"{name}#{index}" if name in arrays else name
+            arrays[paths[path]] = content.arrays[f"{part}:{index}"]
+    return arrays, paths

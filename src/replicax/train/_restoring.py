@@ -14,9 +14,9 @@ from replicax.train._parts import (
     Part,
     Stateful,
     Variables,
-    matched,
 )
 from replicax.train._plain import decoded
+from replicax.train._saved import Saved, saved_for
 from replicax.train._waiting import is_to_wait
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def stored_content(
 
 def plan_of(
     parts: Sequence[Part], saved: dict[str, Any], path: str
-) -> tuple[list[tuple[Any, str]], list[tuple[Variables, Any]]]:
+) -> tuple[list[tuple[Any, str]], list[tuple[Variables, Saved]]]:
     """Which variable gets which array, and what waits until it is built.
 
     Nothing is changed before all of it is known to fit.
@@ -66,7 +66,8 @@ def plan_of(
     for part in parts:
         if isinstance(part, LeftOvers):
             continue
-        if part.name not in saved:
+        found = saved_for(part.name, saved) if isinstance(part, Variables) else None
+        if part.name not in saved and found is None:
             if isinstance(part, Stateful) and part.optional:
                 continue
             raise UsageError(
@@ -75,16 +76,11 @@ def plan_of(
                 "made, silently. Give the objects the names that they were saved by, or leave "
                 "this one out."
             )
-        if isinstance(part, Variables):
-            variables, entries = part.variables, saved[part.name].get("variables", ())
-            if is_to_wait(part, entries):
-                later.append((part, entries))
-                continue
-            found = matched(part.name, entries, variables)
-            plan += [
-                (variable, f"{part.name}:{index}")
-                for variable, index in zip(variables, found, strict=True)
-            ]
+        if isinstance(part, Variables) and found is not None:
+            if is_to_wait(part, found):
+                later.append((part, found))
+            else:
+                plan += found.matched(part)
     return plan, later
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, final
 
 from replicax._keras import _compat
-from replicax.train._parts import Variables, assign, finish, matched, put
+from replicax.train._parts import Variables, assign, finish, put
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from replicax.train._saved import Saved
 
-def is_to_wait(part: Variables, entries: Sequence[dict[str, Any]]) -> bool:
+
+def is_to_wait(part: Variables, saved: Saved) -> bool:
     """Whether a part has fewer variables than were saved, and may get more when it is built."""
-    return len(part.variables) < len(entries) and bool(_compat.unbuilt(part.owner))
+    return len(part.variables) < len(saved.entries) and bool(_compat.unbuilt(part.owner))
 
 
 @final
@@ -23,34 +25,32 @@ class Waiting:
 
     Args:
         part: What they are for.
-        entries: What was saved of each variable.
+        saved: What was saved of it.
         arrays: The values, by name.
     """
 
     def __init__(
         self,
         part: Variables,
-        entries: Sequence[dict[str, Any]],
+        saved: Saved,
         arrays: Mapping[str, np.ndarray],
     ) -> None:
         self.part = part
         self.done = False
-        self._entries, self._arrays = entries, arrays
+        self._saved, self._arrays = saved, arrays
         for owner in _compat.unbuilt(part.owner):
             _compat.after_build(owner, self._fill)
         if isinstance(part.owner, _compat.BaseOptimizer):
             # Its first variables are there from the start: how many steps it made, and its rate.
-            for index, variable in enumerate(part.variables):
-                assign(variable, arrays, f"{part.name}:{index}")
+            for variable, key in zip(part.variables, saved.keys, strict=False):
+                assign(variable, arrays, key)
 
     def _fill(self) -> None:
         """Put the values in, if all variables are there."""
-        variables = self.part.variables
-        if self.done or len(variables) < len(self._entries):
+        if self.done or len(self.part.variables) < len(self._saved.entries):
             return
         self.done = True
-        found = matched(self.part.name, self._entries, variables)
-        for variable, index in zip(variables, found, strict=True):
-            put(variable, self._arrays, f"{self.part.name}:{index}")
+        for variable, key in self._saved.matched(self.part):
+            put(variable, self._arrays, key)
         finish(self.part.owner)
         self._arrays = {}

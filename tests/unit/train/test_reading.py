@@ -14,13 +14,16 @@ def test_variables_by_name(tmp_path):
     layer.bias.assign([1.0, 2.0])
     checkpoint = rx.train.Checkpoint(layer, step=keras.Variable(4, name="step"))
     path = checkpoint.save(tmp_path / "ckpt")
-    names = [("root/dense/bias", [2]), ("root/dense/kernel", [3, 2]), ("step/step", [])]
+    own = {"bias": [2], "kernel": [3, 2], "save_counter": [], "step": []}
+    names = [(f"{name}/.ATTRIBUTES/VARIABLE_VALUE", shape) for name, shape in own.items()]
     assert rx.train.list_variables(path) == names
     assert rx.train.list_variables(tmp_path) == names  # the latest in the folder
-    np.testing.assert_array_equal(rx.train.load_variable(path, "root/dense/bias"), [1.0, 2.0])
+    for name in ("bias/.ATTRIBUTES/VARIABLE_VALUE", "root/dense/bias"):  # the path's, too
+        np.testing.assert_array_equal(rx.train.load_variable(path, name), [1.0, 2.0])
     reader = rx.train.load_checkpoint(path)
+    assert reader.get_tensor("save_counter/.ATTRIBUTES/VARIABLE_VALUE") == 1
     assert reader.has_tensor("step/step")
-    assert reader.get_variable_to_dtype_map()["step/step"] == np.int32
+    assert reader.get_variable_to_dtype_map()["step/.ATTRIBUTES/VARIABLE_VALUE"] == np.int32
     with pytest.raises(UsageError, match="has the name that `list_variables` says"):
         reader.get_tensor("kernel")
     with pytest.raises(CheckpointError, match="A checkpoint is a folder"):

@@ -160,8 +160,7 @@ def test_an_object_that_is_taken_out_is_not_saved(tmp_path):
     checkpoint = rx.train.Checkpoint(a=tf.Variable(1.0), b=tf.Variable(2.0))
     del checkpoint.b
     names = [name for name, _ in rx.train.list_variables(checkpoint.write(tmp_path / "ckpt"))]
-    assert len(names) == 1
-    assert names[0].startswith("a/")
+    assert [name.partition("/")[0] for name in names] == ["a", "save_counter"]
     with pytest.raises(AttributeError):
         _ = checkpoint.b
 

@@ -1,0 +1,84 @@
+"""What a checkpoint of ours holds for one part, by the part's own name or by a name around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from replicax._core.errors import UsageError
+from replicax.train._objects import full_name, names_below
+from replicax.train._parts import Variables, check_fits, matched
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The saved values of a part.
+
+    Args:
+        keys: The names of the arrays.
+        entries: What was saved of each variable: `path`, `shape`, `dtype`, and since there are
+            such names, `name`.
+        names: What they are called below the part, if they belong to several parts, or to one
+            that holds more; None if they were saved by this part.
+    """
+
+    keys: list[str]
+    entries: list[dict[str, Any]]
+    names: list[str] | None = None
+
+    def matched(self, part: Variables) -> list[tuple[Any, str]]:
+        """Which array each variable of the part gets.
+
+        Raises:
+            UsageError: If there is none for one, or it has another shape or type.
+        """
+        if self.names is None:
+            found = matched(part.name, self.entries, part.variables)
+            return [(v, self.keys[index]) for v, index in zip(part.variables, found, strict=True)]
+        here = names_below(part.owner)
+        there = {name: index for index, name in enumerate(self.names)}
+        plan = []
+        for variable in part.variables:
+            name = here.get(id(variable))
+            if name not in there:
+                raise UsageError(
+                    "A checkpoint holds all that is restored from it. Received: "
+                    f"{variable.path!r}, which is {name!r} of {part.name!r}; of this the "
+                    f"checkpoint has {sorted(there)[:5]}. It would stay as it was made, silently. "
+                    "Give the objects the names that they were saved by."
+                )
+            check_fits(variable, self.entries[there[name]])
+            plan.append((variable, self.keys[there[name]]))
+        return plan
+
+
+def all_saved(saved: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every value of a checkpoint: what TensorFlow would call it, its array, and its entry."""
+    for part, body in saved.items():
+        for index, entry in enumerate(body.get("variables") or ()):
+            if (name := entry.get("name")) is not None:
+                yield full_name(part, name), f"{part}:{index}", entry
+
+
+def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
+    """What a checkpoint holds for the part of a name; None if it holds nothing.
+
+    Args:
+        name: The part's name. What was saved within a larger object, or as several ones, is found
+            by the names of attributes.
+        saved: The parts of the checkpoint.
+    """
+    if name in saved:
+        entries = saved[name].get("variables") or []
+        return Saved([f"{name}:{index}" for index in range(len(entries))], entries)
+    own = full_name(name, "")
+    found = [
+        (key, entry, full[len(own) + 1 :])
+        for full, key, entry in all_saved(saved)
+        if full == own or full.startswith(f"{own}/")
+    ]
+    if not found:
+        return None
+    keys, entries, names = map(list, zip(*found, strict=True))
+    return Saved(keys, entries, names)
