@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import replicax as rx
 import replicax.tf as tf
 from replicax._core.errors import CheckpointError, NothingRestored, UsageError
 
@@ -101,6 +102,20 @@ def test_a_model_without_its_optimizer(caplog):
     checkpoint = tf.train.Checkpoint(layer=model.layers[1])
     with pytest.raises(UsageError, match="without 'layer'"):
         checkpoint.restore(str(FOLDER / "keras2_adam" / "ckpt-1"))
+
+
+def test_values_and_iterators(caplog):
+    step, iterator = rx.train.Value(0), iter(tf.data.Dataset.range(5))
+    path = str(FOLDER / "keras2_adam" / "ckpt-1")
+    tf.train.Checkpoint(step=step).restore(path).assert_existing_objects_matched()
+    assert step.value == 2
+    assert not caplog.records
+    next(iterator)
+    status = tf.train.Checkpoint(step=iterator).restore(path)  # of which it cannot be the state
+    assert "'step' is not restored" in caplog.text
+    assert int(next(iterator)) == 1
+    with pytest.raises(NothingRestored):
+        status.assert_existing_objects_matched()
 
 
 def test_another_optimizer_says_what_it_did_not_get(caplog):

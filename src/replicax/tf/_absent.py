@@ -12,8 +12,6 @@ ABSENT = {
     "keras_nlp": "Use keras_hub, its successor: it runs on JAX.",
     "tensorboard": "It is a program of its own and stays; `tf.summary` writes its files.",
     "tensorflow_addons": "It ended in 2024; most of it is in Keras 3, and optax has optimizers.",
-    "tensorflow_datasets": "It reads without TensorFlow by `tfds.data_source(name)`: pass that to "
-    "`rx.data.Dataset.from_source`.",
     "tensorflow_hub": "Use keras_hub's presets, or a saved model's weights in a Keras model.",
     "tensorflow_io": "Read the files with a Python library in `Dataset.map` or `from_generator`.",
     "tensorflow_model_optimization": "Use Keras 3's `model.quantize`.",
@@ -252,6 +250,9 @@ CHANGES = {
     "in `strategy.run` each replica's, and moving ones are averaged.",
     "keras.layers.Dropout": "Under `fit` one mask over the global batch; in `strategy.run` a mask "
     "for each replica.",
+    "tensorflow_datasets.builder": "Its data sets are those of `rx.data`, of ArrayRecord files.",
+    "tensorflow_datasets.load": "Data sets of `rx.data`, of ArrayRecord files; needs `pip install "
+    "tensorflow-datasets array_record`.",
     "tf.GradientTape": "In compiled code the forward pass is computed once.",
     "tf.Variable": "It is a `keras.Variable`: `value` is an attribute; an integer has 32 bits; a "
     "write that differs between replicas needs an aggregation.",
@@ -306,7 +307,7 @@ CHANGES = {
     "tf.keras.Model.compile(run_eagerly=True)": "Under a strategy a step is compiled all the "
     "same; print with `tf.print`.",
     "tf.keras.Model.export": "A folder that `tf.saved_model.load` here reads.",
-    "tf.keras.Model.load_weights": "Reads Keras 3's `.weights.h5`, not TensorFlow's checkpoints.",
+    "tf.keras.Model.load_weights": "Reads Keras 3's `.weights.h5`, and TensorFlow's checkpoints.",
     "tf.keras.Model.load_weights(by_name)": "For files of Keras 2, `.h5`.",
     "tf.keras.Model.save(include_optimizer)": "Always for `.keras`; of `.h5` it is heeded.",
     "tf.keras.Model.save(options)": "Says nothing.",
@@ -328,13 +329,11 @@ CHANGES = {
     "tf.random.set_seed": "The numbers are JAX's, in functions of pipelines NumPy's.",
     "tf.saved_model.load": "Reads what `tf.saved_model.save` here has written.",
     "tf.saved_model.save": "A folder that `load` here reads, and `TFSMLayer`; TensorFlow does not.",
-    "tf.train.Checkpoint": "Another format than TensorFlow's; checked at once when it is restored; "
-    "with several workers the chief writes, and all call the same methods.",
+    "tf.train.Checkpoint": "Restores TensorFlow's, writes another format; checked at once when it "
+    "is restored; with several workers the chief writes, and all call the same methods.",
     "tf.train.CheckpointManager": "The latest is the one with the highest number; all workers call "
     "`save`.",
     "tf.train.latest_checkpoint": "By the number in its name, or the newest `.weights.h5`.",
-    "tf.train.list_variables": "Names are paths of Keras' variables.",
-    "tf.train.load_variable": "Names are paths of Keras' variables.",
     "tf.while_loop": "Compiled by `jax.lax.while_loop`: shapes must not change; reverse-mode "
     "gradients need `maximum_iterations`.",
 }

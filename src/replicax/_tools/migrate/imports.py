@@ -10,6 +10,7 @@ from libcst import matchers as m
 
 # What Replicax has nothing for: an import of it stays, and fails as it did.
 _NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
+_DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
 _KERAS_FIRST = "import replicax.tf  # before Keras: it chooses the JAX backend"
 
 
@@ -33,6 +34,8 @@ def rewritten(text: str, *, chosen: bool = False) -> str:
 
 def replaced(module: str) -> str | None:
     """The module to import in the place of this one, or None if it stays."""
+    if module in _DATASETS:
+        return "replicax.tf.datasets"
     package, _, rest = module.partition(".")
     if package != "tensorflow":
         return None
@@ -62,9 +65,9 @@ class _Rewriter(cst.CSTTransformer):
             return alias
         self.imports += 1
         if alias.asname is None:  # `import tensorflow.keras` binds `tensorflow`
-            return alias.with_changes(
-                name=_expression("replicax.tf"), asname=cst.AsName(cst.Name("tensorflow"))
-            )
+            bound = old.partition(".")[0]
+            whole = replaced(bound) or new
+            return alias.with_changes(name=_expression(whole), asname=cst.AsName(cst.Name(bound)))
         return alias.with_changes(name=_expression(new))
 
     def leave_ImportFrom(

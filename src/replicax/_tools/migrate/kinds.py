@@ -16,7 +16,11 @@ from replicax.tf._keras2.arguments import ARGUMENTS, Change
 
 # What an attribute is, or what is returned, if it is no class.
 METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
-HOMES = {"tf": "replicax.tf", "keras": "keras"}
+HOMES = {
+    "tf": "replicax.tf",
+    "keras": "keras",
+    "tensorflow_datasets": "replicax.tf.datasets",
+}
 # Names of TensorFlow that methods and arguments are noted under. Keras' own stand for both.
 _NOTED = (
     "tf.data.Dataset",

@@ -32,6 +32,7 @@ _BUILT_ON = (
 _NOTHING = {
     "tf": "Look for it in `keras.ops` or `jax.numpy`.",
     "keras": "Keras 3 does not have it.",
+    "tensorflow_datasets": "Look for it in tensorflow-datasets itself.",
 }
 
 
@@ -76,6 +77,8 @@ def _change(name: str) -> str | None:
 def whole_name(module: str) -> str | None:
     """What a module is called here: "tensorflow.keras" is "tf.keras"; None for other packages."""
     package, dot, rest = module.partition(".")
+    if module in ("replicax.tf.datasets", "tensorflow_datasets.public_api"):
+        return "tensorflow_datasets"
     if module == "replicax.tf" or module.startswith("replicax.tf."):  # was migrated before
         return f"tf{module.removeprefix('replicax.tf')}"
     if package not in PACKAGES:

@@ -28,6 +28,10 @@ CASES = {
     "try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None": (
         "try:\n    import replicax.tf as tf\nexcept ImportError:\n    tf = None"
     ),
+    "import tensorflow_datasets as tfds": "import replicax.tf.datasets as tfds",
+    "import tensorflow_datasets.public_api as tfds": "import replicax.tf.datasets as tfds",
+    "import tensorflow_datasets": "import replicax.tf.datasets as tensorflow_datasets",
+    "from tensorflow_datasets import load": "from replicax.tf.datasets import load",
     "import os\nos.environ['KERAS_BACKEND'] = 'tensorflow'": (
         "import os\nos.environ['KERAS_BACKEND'] = 'jax'"
     ),
@@ -40,7 +44,7 @@ KEPT = [
     "import tensorflow.contrib.slim as slim",
     "from tensorflow import python",
     "from tensorflow.python.ops import math_ops",
-    "import tensorflow_datasets as tfds",
+    "import tensorflow_datasets.core.utils as utils",
     "from . import tensorflow",
     "from .tensorflow import keras",
     "import keras",

@@ -32,6 +32,8 @@ def used(*cells):
         ("import keras\nkeras.layers.Dense(1).call", ["keras.layers.Dense"]),
         ("import tensorflow_hub as hub\nhub.load", ["tensorflow_hub", "tensorflow_hub.load"]),
         ("import replicax.tf as tf\ntf.abs(1)", ["tf.abs"]),
+        ("import tensorflow_datasets as tfds\ntfds.load", ["tensorflow_datasets.load"]),
+        ("import replicax.tf.datasets as tfds\ntfds.load", ["tensorflow_datasets.load"]),
         ("import tensorflow as tf\nl = tf.keras.layers\nl.Dense(l)",
          ["tf.keras.layers", "tf.keras.layers.Dense"]),
         ("import numpy as np\nnp.abs(tf)\nfrom .tensorflow import x", []),
@@ -94,3 +96,8 @@ def test_what_is_no_name():
     texts = dict(checks(ast.parse(PROGRAM)))
     assert sorted(texts) == [3, 9, 15, 16]
     assert "replicax run" in texts[3]
+
+
+def test_data_sets_of_tensorflow():
+    assert verdict("tensorflow_datasets.load").kind == CHANGED
+    assert verdict("tensorflow_datasets.as_numpy").kind == SAME
