@@ -7,6 +7,7 @@ reads a variable (a metric's result, a checkpoint) waits for all that was schedu
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
@@ -194,8 +195,28 @@ def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
     """A step as a function of a batch that reads and writes the model's variables."""
     # The steps below do what these two methods do.
     methods = (f"{kind}_step", "compute_loss_and_updates")
+    if takes_batch(model, kind):
+        own = getattr(model, f"{kind}_step")
+        return lambda batch: seams.call_traced(own, (batch,), {})
     if any(getattr(type(model), m) is not getattr(_compat.JAXTrainer, m) for m in methods):
         return _stateless_step(model, kind)
+    return default_step(model, kind)
+
+
+def takes_batch(model: Any, kind: str) -> bool:
+    """Whether a program that speaks TensorFlow has a step of a batch, without the state."""
+    own = getattr(type(model), f"{kind}_step")
+    if own is getattr(_compat.JAXTrainer, f"{kind}_step") or not seams.speaks_tensorflow:
+        return False
+    parameters = inspect.signature(own).parameters.values()
+    needed = [
+        one for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL
+    ]
+    return len(needed) == 2 and all(one.kind != one.VAR_POSITIONAL for one in parameters)
+
+
+def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
+    """Keras' own step, as a function of a batch."""
     return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
 
 

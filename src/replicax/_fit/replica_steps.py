@@ -61,10 +61,10 @@ class ReplicaSteps:
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         self._queue = queue_of(topology.devices)
         on_devices = functools.partial(compiled, devices=topology.devices)
-        self._divide = on_devices(functools.partial(_divided, topology))
+        self._divide = on_devices(functools.partial(divided, topology))
         # Compiled: the callbacks of some threads look at the logs at any time.
         self._logs = on_devices(self._results, out_shardings=topology.replicated)
-        self._join = on_devices(_joined, out_shardings=topology.replicated)
+        self._join = on_devices(rows_together, out_shardings=topology.replicated)
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         if self._distribution.topology.num_processes > 1:
@@ -123,7 +123,7 @@ def _refuse_python(model: Any) -> None:
         )
 
 
-def _divided(topology: Topology, batch: Any) -> Any:
+def divided(topology: Topology, batch: Any) -> Any:
     """A batch that lies on the devices as each replica's share of it."""
     replicas = topology.num_replicas
 
@@ -140,7 +140,7 @@ def _divided(topology: Topology, batch: Any) -> Any:
     return jax.tree.map(one, batch)
 
 
-def _joined(outputs: Any) -> Any:
+def rows_together(outputs: Any) -> Any:
     """The rows of all replicas, one after the other."""
 
     def one(value: Any) -> Any:

@@ -379,6 +379,9 @@ def end_epoch(epochs: Any) -> None:
 EPOCH_LOGS = "_get_metrics_result_or_logs"
 """The method of `Trainer` that gives the logs of an epoch, which are read then."""
 
+LAYER_LOSS = "_aggregate_additional_loss"
+"""The method of `Trainer` that gives the part of a loss that is of layers and regularizers."""
+
 DATA_LOOK = "_symbolic_build"
 """The method of `Trainer` that each loop hands its epoch iterator to, before it begins."""
 
@@ -561,11 +564,31 @@ def compute_loss(
 
 def update_metrics(model: Any, loss: Any, x: Any, y: Any, predicted: Any, weights: Any) -> Any:
     """Let a model's metrics see a batch; what they say then."""
-    rows = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None).shape[0]
+    track_loss(model, loss, x)
+    return model.compute_metrics(x, y, predicted, weights)
+
+
+def track_loss(model: Any, loss: Any, batch: Any) -> None:
+    """Let a model's metric `loss` see that of a batch."""
+    rows = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None).shape[0]
     # In a replica the loss is divided by their number, so that the sum over them is the mean.
     loss = losses.unscale_loss_for_distribution(loss)
     model._loss_tracker.update_state(loss, sample_weight=rows)
-    return model.compute_metrics(x, y, predicted, weights)
+
+
+def has_tracked_loss(model: Any) -> bool:
+    """Whether a model's metric `loss` has seen that of a batch since it was reset."""
+    return bool(model._loss_tracker.count > 0)
+
+
+def compiled_loss(model: Any, y: Any, predicted: Any, weights: Any) -> Any:
+    """The loss of a batch by what `compile` was given, without that of layers."""
+    return model._compile_loss(y, predicted, weights)
+
+
+def compiled_metrics(model: Any) -> Any:
+    """The metrics that `compile` was given, as one; None if there are none."""
+    return model._compile_metrics
 
 
 LOOP_STATE, PURGES = "_get_jax_state", "purge_model_variables"

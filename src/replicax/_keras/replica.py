@@ -111,9 +111,9 @@ def _scaled_loss(
     """A mean over this replica's rows, scaled so that the sum over replicas is the mean."""
 
     @functools.wraps(original)
-    def scale(value: Any) -> Any:
-        group = _group()
-        return original(value) if group is None else factor(value, group.size)
+    def scale(*args: Any) -> Any:
+        group, value = _group(), original(*args)
+        return value if group is None else factor(value, group.size)
 
     return scale
 
@@ -180,6 +180,11 @@ def install() -> None:
     _compat.wrap(
         _compat.losses,
         "scale_loss_for_distribution",
+        functools.partial(_scaled_loss, factor=lambda value, n: value / n),
+    )
+    _compat.wrap(
+        _compat.Trainer,
+        _compat.LAYER_LOSS,
         functools.partial(_scaled_loss, factor=lambda value, n: value / n),
     )
     _compat.wrap(

@@ -162,6 +162,9 @@ _KNOWN = (
 )  # fmt: skip
 _BY_NAME = {found.name: found for found in _KNOWN}
 _BY_NAME |= {"half": float16, "float": float32, "double": float64, "object": string, "str": string}
+# As protocol buffers number them, and `tf.zeros(1, 1)` by mistake.
+_NUMBERS = (14, 8, 18, 19, 1, 2, 6, 5, 3, 9, 7, 4, 17, 22, 23, 10)
+_BY_NUMBER: dict[int, DType] = dict(zip(_NUMBERS, _KNOWN, strict=True))
 _BY_TYPE = {float: float32, builtins.bool: bool, object: string, str: string, bytes: string}
 
 
@@ -179,7 +182,7 @@ def as_dtype(type_value: Any) -> DType:
     """
     if isinstance(type_value, DType):
         return type_value
-    found = None
+    found = _BY_NUMBER.get(type_value) if type(type_value) is int else None
     if isinstance(type_value, str):
         found = _BY_NAME.get(type_value)
     elif isinstance(type_value, type):

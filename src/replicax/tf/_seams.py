@@ -16,7 +16,7 @@ from replicax._core.compiling import prepare
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._keras import _compat
-from replicax.tf._keras2 import around, uncalled
+from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._sizes import trying_sizes
 
 
@@ -39,6 +39,7 @@ def install() -> None:
             f"make_{kind}_function",
             functools.partial(_of_the_default_strategy, kind=kind),
         )
+    own_steps.install()
 
 
 def _converting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:

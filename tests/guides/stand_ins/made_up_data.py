@@ -1,31 +1,94 @@
-"""Small pictures in the shapes of MNIST and CIFAR-10: a noisy pattern for each of ten classes."""
+"""Small data in the shapes of known sets: for pictures a noisy pattern for each of ten classes."""
 
 from __future__ import annotations
 
+import functools
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TRAIN, TEST = 512, 128
 
 
-def pictures(count: int, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
-    patterns = np.random.default_rng(0).integers(0, 200, (10, *shape))
+def pictures(
+    count: int, shape: tuple[int, ...], seed: int, classes: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    patterns = np.random.default_rng(0).integers(0, 200, (classes, *shape), "uint8")
     random = np.random.default_rng(seed)
-    labels = random.integers(0, 10, count)
-    images = patterns[labels] + random.integers(0, 56, (count, *shape))
-    return images.astype("uint8"), labels.astype("uint8")
+    labels = random.integers(0, classes, count)
+    images = patterns[labels] + random.integers(0, 56, (count, *shape), "uint8")
+    return images, labels.astype("uint8")
 
 
-def mnist():
-    return pictures(TRAIN, (28, 28), 1), pictures(TEST, (28, 28), 2)
+def mnist(train=TRAIN, test=TEST):
+    return pictures(train, (28, 28), 1), pictures(test, (28, 28), 2)
 
 
-def cifar10():
-    (x, y), (test_x, test_y) = pictures(TRAIN, (32, 32, 3), 1), pictures(TEST, (32, 32, 3), 2)
+def cifar10(label_mode="fine", train=TRAIN, test=TEST):
+    (x, y), (test_x, test_y) = pictures(train, (32, 32, 3), 1), pictures(test, (32, 32, 3), 2)
     return (x, y[:, None]), (test_x, test_y[:, None])
 
 
-def install(tf) -> None:
-    """What `tf.keras.datasets` would download is made here."""
+def photos():
+    """Few, of two classes and 64 pixels a side."""
+    return pictures(32, (64, 64, 3), 1, 2), pictures(8, (64, 64, 3), 2, 2)
+
+
+def reviews(num_words=1000, **_options):
+    """Sentences of two classes, as numbers of words, of several lengths."""
+
+    def part(count, seed):
+        random = np.random.default_rng(seed)
+        labels = random.integers(0, 2, count)
+        lengths = random.integers(5, 40, count)
+        words = [
+            list(random.integers(1, 500, length) + 400 * int(label))
+            for length, label in zip(lengths, labels, strict=True)
+        ]
+        return np.array(words, dtype=object), labels
+
+    return part(TRAIN, 1), part(TEST, 2)
+
+
+def houses(**_options):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(TRAIN + TEST, 13)).astype("float32")
+    y = x.sum(1) + 20
+    return (x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:])
+
+
+def install(tf, *, full: bool = False) -> None:
+    """What `tf.keras.datasets` would download is made here; `full` has as many rows as there."""
     datasets = tf.keras.datasets
-    datasets.mnist.load_data = datasets.fashion_mnist.load_data = mnist
-    datasets.cifar10.load_data = cifar10
+    sizes = (
+        ({"train": 60_000, "test": 10_000}, {"train": 50_000, "test": 10_000}) if full else ({}, {})
+    )
+    datasets.mnist.load_data = functools.partial(mnist, **sizes[0])
+    datasets.fashion_mnist.load_data = datasets.mnist.load_data
+    datasets.cifar10.load_data = functools.partial(cifar10, **sizes[1])
+    datasets.cifar100.load_data = datasets.cifar10.load_data
+    datasets.imdb.load_data = reviews
+    datasets.boston_housing.load_data = houses
+
+
+def ratings() -> str:
+    """Thirty users who have seen twenty films each, as MovieLens writes it."""
+    random = np.random.default_rng(0)
+    seen = [(user, film) for user in range(1, 31) for film in random.permutation(40)[:20] + 1]
+    return "".join(f"{user}::{film}::{1 + film % 5}::{film}\n" for user, film in seen)
+
+
+def write(path: Path, kind: str) -> None:
+    """Write "ratings", or eight "pictures HEIGHTxWIDTH", numbered in the `{}` of a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "ratings":
+        path.write_text(ratings())
+        return
+    from PIL import Image
+
+    height, width = map(int, kind.removeprefix("pictures ").split("x"))
+    for number, image in enumerate(pictures(8, (height, width, 3), 1)[0]):
+        Image.fromarray(image).save(str(path).format(number))

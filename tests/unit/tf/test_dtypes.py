@@ -28,6 +28,13 @@ def test_an_array_has_it_as_its_type():
     assert jnp.zeros(1, "bfloat16").dtype == tf.bfloat16
 
 
+def test_a_number_is_the_type_that_protocol_buffers_give_it():
+    assert [tf.as_dtype(number).name for number in (1, 3, 9, 14, 19)] == [
+        *("float32", "int32", "int64", "bfloat16", "float16")
+    ]
+    assert tf.zeros(2, 1).dtype == tf.float32
+
+
 def test_it_is_taken_as_dtype_everywhere():
     assert np.zeros(2, tf.int8).dtype == np.int8
     assert jnp.zeros(2, tf.bfloat16).dtype == jnp.bfloat16

@@ -1,0 +1,212 @@
+"""`train_step(self, data)` of a model, and its sisters, as TensorFlow calls them: with a batch.
+
+Keras on JAX hands a step the values of all variables it knows, and takes new ones. A step of a
+batch reads and writes variables itself, also those of networks and optimizers that are no part of
+the model's own. It runs as a custom loop does: compiled, and under a strategy by `run`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from replicax._core.compiling import compiled
+from replicax._fit.closure_steps import default_step, takes_batch
+from replicax._fit.replica_steps import divided, rows_together
+from replicax._function.function import function
+from replicax._keras import _compat
+from replicax._keras.repeated import joined
+from replicax.tf._keras2 import around
+
+_METHODS = {
+    "fit": "train", "train_on_batch": "train", "evaluate": "test", "test_on_batch": "test",
+}  # fmt: skip
+_doing: contextvars.ContextVar[str] = contextvars.ContextVar("doing", default="predict")
+
+
+def install() -> None:
+    """Put them into Keras; it is called once."""
+    trainer = _compat.JAXTrainer
+    for method, kind in _METHODS.items():
+        around(trainer, method, functools.partial(_known_as, kind=kind))
+    for kind in ("train", "test", "predict"):
+        around(trainer, f"{kind}_step", functools.partial(_of_a_batch, kind=kind))
+        around(trainer, f"make_{kind}_function", functools.partial(_made, kind=kind))
+    around(trainer, _compat.LOOP_STATE, _left_in_variables)
+    around(_compat.Trainer, _compat.DATA_LOOK, _left_to_the_step)
+    around(_compat.Trainer, _compat.EPOCH_LOGS, _of_all_replicas)
+    owner: Any = _compat.Trainer
+    owner.compiled_loss = property(lambda model: functools.partial(_loss_of, model))
+    owner.compiled_metrics = property(lambda model: _compat.compiled_metrics(model) or NoMetrics())
+
+
+@final
+class BatchSteps:
+    """A model's train, test or predict function whose step takes a batch.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+    """
+
+    def __init__(self, model: Any, kind: str) -> None:
+        self._model, self._kind = model, kind
+        self._strategy = _compat.strategy_of(model)
+        if self._strategy is not None:
+            topology = self._strategy.extended.distribution.topology
+            divide = functools.partial(divided, topology)
+            self._divide = compiled(divide, devices=topology.devices)
+        self._step = getattr(model, f"{kind}_step")
+        self._one = self._replicated if self._strategy else self._step
+        if not model.run_eagerly:
+            self._one = function(self._one)
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        outputs = [self._output(next(iterator))]
+        for _ in range(self._model.steps_per_execution - 1):
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            outputs.append(self._output(batch))
+        if self._kind == "predict" and len(outputs) > 1:
+            return joined(outputs), state
+        return outputs[-1], state
+
+    def _output(self, batch: Any) -> Any:
+        if self._strategy is not None:
+            batch = self._divide(batch)
+        output = self._one(batch)
+        return output if self._kind == "predict" else _flat(output)
+
+    def _replicated(self, batch: Any) -> Any:
+        found = self._strategy.run(self._step, args=(batch,))
+        if self._kind == "predict":
+            return rows_together(found)
+        return self._strategy.reduce("MEAN", found, axis=None)
+
+    def restore(self) -> None:
+        """After a failure: the variables have the values of the last step."""
+        _compat.drop_loop_state(self._model)
+
+    def forget(self) -> None:
+        """The end of a call, which leaves nothing behind."""
+
+
+@final
+class NoMetrics:
+    """`compiled_metrics` of a model that was compiled without metrics."""
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Do nothing."""
+
+    def result(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+def _flat(logs: Any) -> Any:
+    """Logs without the dictionaries in them: `compiled_metrics.result()` is one."""
+    if not isinstance(logs, dict):
+        return logs
+    found: dict[str, Any] = {}
+    for name, value in logs.items():
+        found.update(_flat(value) if isinstance(value, dict) else {name: value})
+    return found
+
+
+def _known_as(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = _doing.set(kind)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _doing.reset(before)
+
+    return method
+
+
+def _of_a_batch(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    """Keras' own step, which a step of a batch may call with its batch."""
+
+    @functools.wraps(original)  # also what it takes, which is asked for
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) + len(kwargs) == 1:
+            return default_step(self, kind)(*args, *kwargs.values())
+        return original(self, *args, **kwargs)
+
+    return step
+
+
+def _made(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    attribute = f"{kind}_function"
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        owner = _compat.strategy_of(self)
+        by_closures = owner is not None and owner.extended.distribution.make_steps is not None
+        if by_closures or not takes_batch(self, kind):
+            return original(self, force)
+        if force or not isinstance(getattr(self, attribute), BatchSteps):
+            setattr(self, attribute, BatchSteps(self, kind))
+        return getattr(self, attribute)
+
+    return make
+
+
+def _left_in_variables(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The values of all variables for a loop: none, if its step reads and writes variables."""
+
+    @functools.wraps(original)
+    def state(self: Any, **wanted: bool) -> Any:
+        kind = "predict"
+        if wanted.get("metrics_variables"):
+            kind = "train" if wanted.get("optimizer_variables") else "test"
+        if not takes_batch(self, kind):
+            return original(self, **wanted)
+        return tuple([] for name, wish in wanted.items() if wish and name != _compat.PURGES)
+
+    return state
+
+
+def _left_to_the_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What Keras builds from the shapes of a batch; a step of a batch builds what it calls."""
+
+    @functools.wraps(original)
+    def look(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not takes_batch(self, _doing.get()):
+            original(self, *args, **kwargs)
+
+    return look
+
+
+def _of_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The logs of an epoch: of metrics what they say now, of the rest what a step has said.
+
+    Keras' own metric `loss` says nothing if a step makes its loss itself.
+    """
+
+    @functools.wraps(original)
+    def logs_of_epoch(self: Any, logs: Any) -> Any:
+        if not isinstance(logs, dict) or not takes_batch(self, _doing.get()):
+            return original(self, logs)
+        results = self.get_metrics_result()
+        if not _compat.has_tracked_loss(self):
+            results.pop("loss", None)
+        return {name: results.get(name, value) for name, value in logs.items()}
+
+    return logs_of_epoch
+
+
+def _loss_of(
+    model: Any, y: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+) -> Any:
+    """The loss that `compile` was given, which the metric `loss` hears of."""
+    loss = _compat.compiled_loss(model, y, y_pred, sample_weight)
+    if regularization_losses:
+        added = sum(regularization_losses[1:], regularization_losses[0])
+        loss = loss + _compat.losses.scale_loss_for_distribution(added)
+    _compat.track_loss(model, loss, y)
+    return loss
