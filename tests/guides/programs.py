@@ -28,7 +28,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BATCHES = 20  # after so many `fit` ends
 # A program that stops with one of these lacks what is not TensorFlow.
-_LACKING = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "SystemExit", "TimeoutError")
+_LACKING = (
+    "FileNotFoundError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "SystemExit",
+    "TimeoutError",
+    "Exception: URL fetch failure",
+)
 
 
 def main() -> None:

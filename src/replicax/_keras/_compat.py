@@ -555,6 +555,18 @@ def training_argument(model: Any, training: bool) -> dict[str, bool]:
     return {"training": training} if model._call_has_training_arg else {}
 
 
+def needs_training(layer: Any) -> bool:
+    """Whether a layer's `call` asks for `training` without saying what it is otherwise."""
+    parameter = layer._call_signature.parameters.get("training")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def training_around() -> bool | None:
+    """Whether the layer that is being called trains; None if it does not say, or there is none."""
+    context = global_state.get_global_attribute("current_call_ctx")
+    return None if context is None else context.get_value("training")
+
+
 def compute_loss(
     model: Any, x: Any, y: Any, predicted: Any, weights: Any, *, training: bool
 ) -> Any:

@@ -116,8 +116,6 @@ ABSENT = {
     "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",
     "tf.io.write_graph": "Programs have no graph.",
-    "tf.keras.Model.compiled_loss": "Use `self.compute_loss(y=y, y_pred=y_pred)`.",
-    "tf.keras.Model.compiled_metrics": "Use `self.compute_metrics(x, y, y_pred)`.",
     "tf.keras.Model.evaluate_generator": "`evaluate` takes generators.",
     "tf.keras.Model.fit_generator": "`fit` takes generators.",
     "tf.keras.Model.predict_classes": "Use `predict(x).argmax(-1)`.",

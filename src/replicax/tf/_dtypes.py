@@ -182,7 +182,7 @@ def as_dtype(type_value: Any) -> DType:
     """
     if isinstance(type_value, DType):
         return type_value
-    found = _BY_NUMBER.get(type_value) if type(type_value) is int else None
+    found = _numbered(type_value)
     if isinstance(type_value, str):
         found = _BY_NAME.get(type_value)
     elif isinstance(type_value, type):
@@ -200,6 +200,10 @@ def as_dtype(type_value: Any) -> DType:
             'holds such elements. Use one of them, such as tf.float32, or its name, "float32".'
         )
     return found
+
+
+def _numbered(value: Any) -> DType | None:
+    return _BY_NUMBER.get(value) if type(value) is int else None
 
 
 @final

@@ -454,7 +454,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         _of(
             "._keras2.functions",
-            "batch_get_value", "count_params", "flatten", "get_value", "int_shape", "set_value",
+            "batch_get_value", "count_params", "flatten", "get_value", "int_shape",
+            "random_normal", "random_uniform", "set_value", "truncated_normal",
         ),
         "keras.backend",
     ),

@@ -41,11 +41,6 @@ def test_hooks_of_keras_2_are_refused_when_the_class_is_made(hook, instead):
         type("Mine", (keras.optimizers.Adam,), {hook: lambda self, *args: None})
 
 
-def test_a_metric_that_is_reset_by_the_older_name_only_is_refused():
-    with pytest.raises(UsageError, match=r"Mine\.reset_states.*`reset_state\("):
-        type("Mine", (keras.metrics.Mean,), {"reset_states": lambda self: None})
-
-
 def test_a_rule_of_two_arguments_is_refused():
     with pytest.raises(UsageError, match=r"Mine\.update_step.*learning_rate"):
         type("Mine", (keras.optimizers.SGD,), {"update_step": lambda self, gradient, variable: 0})
@@ -103,24 +98,21 @@ def test_a_class_that_was_made_before_is_refused_when_it_is_used(mirrored):
         mirrored.run(lambda: optimizer.apply([weight * 2], [weight]))
 
 
-def test_a_metric_of_a_model_that_was_made_before_is_refused_in_fit(mirrored):
-    early = made_before(keras.metrics.Mean, reset_states=lambda self: None)
-    with pytest.raises(UsageError, match=r"Early\.reset_states"):
-        model_of(mirrored, metrics=[early()])
+@pytest.mark.parametrize("early", [False, True])
+def test_reset_states_of_a_metric_is_called_by_its_name_of_today(mirrored, early):
+    def reset_states(self):
+        keras.metrics.MeanSquaredError.reset_states(self)
+        self.calls = getattr(self, "calls", 0) + 1
 
-    class Holds(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.seen = keras.layers.Dense(1), early()
-
-        def call(self, x):
-            return self.layer(x)
-
-    with mirrored.scope():
-        model = Holds()
-        model.compile("sgd", "mse")
-    with pytest.raises(UsageError, match=r"Early\.reset_states"):
-        model.fit(X, Y, verbose=0)
+    made = made_before if early else lambda base, **methods: type("Mine", (base,), methods)
+    metric = made(keras.metrics.MeanSquaredError, reset_states=reset_states)()
+    model = model_of(mirrored, metrics=[metric])
+    metric.update_state(Y, X)
+    model.fit(X, Y, epochs=2, verbose=0)
+    assert metric.calls == 2
+    metric.reset_state()
+    assert metric.calls == 3
+    assert float(metric.result()) == 0.0
 
 
 def test_hooks_of_cross_device_ops_are_refused_when_the_class_is_made():

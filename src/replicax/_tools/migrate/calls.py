@@ -23,7 +23,7 @@ from replicax._tools.migrate.values import (
     Thing,
 )
 from replicax.tf._absent import ABSENT, CHANGES
-from replicax.tf._keras2.arguments import Change, LeftOut, Renamed
+from replicax.tf._keras2.arguments import Change, Given, LeftOut, Renamed
 
 LOOK = "look"
 
@@ -191,7 +191,10 @@ class _Judge:
             if remark is not None:
                 said = Remark(remark[0], f"`{label}({name}=…)`: {remark[1]}")
                 self._say(scope, node.lineno, said)
-        known = [name for name in names if name not in older]
+        known = [name for name in names if name not in older or isinstance(older[name], Given)]
+        if not node.args:
+            known += [name for name, one in older.items() if isinstance(one, Given)]
+        known = list(dict.fromkeys(known))
         texts = kinds.misfits(function, kind, path, len(node.args) + first, known, is_open=is_open)
         if texts is None or (is_open and not texts):
             own.unchecked.append((scope.home, node.lineno))
@@ -225,5 +228,5 @@ def _of_older(
 _TELLING = {
     name.rpartition(".")[2]: text
     for name, text in ABSENT.items()
-    if name.endswith(("_generator", "_iterator", "_run_v2", "compiled_loss"))
+    if name.endswith(("_generator", "_iterator", "_run_v2"))
 }

@@ -46,6 +46,34 @@ def flatten(x: Any) -> Any:
     return keras.ops.reshape(x, (-1,))
 
 
+def random_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.normal`."""
+    return _drawn("normal", shape, mean, stddev, dtype, seed)
+
+
+def random_uniform(
+    shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.uniform`."""
+    return _drawn("uniform", shape, minval, maxval, dtype, seed)
+
+
+def truncated_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.truncated_normal`."""
+    return _drawn("truncated_normal", shape, mean, stddev, dtype, seed)
+
+
+def _drawn(name: str, shape: Any, first: Any, second: Any, dtype: Any, seed: Any) -> Any:
+    from replicax import tf
+
+    draw = getattr(tf.random, name)
+    return draw(shape, first, second, dtype or keras.config.floatx(), seed)
+
+
 @final
 class Reduction:
     """How a loss combines what it is per example; the values are Keras 3's.

@@ -21,7 +21,9 @@ def install() -> None:
     for owner in (keras.Operation, keras.name_scope):
         around(owner, "__init__", _with_any_name)
     around(keras.Layer, "__init__", _with_first_weights)
+    around(keras.layers.InputLayer, "__init__", _with_a_length)
     around(keras.Layer, "__call__", _flags_by_name)
+    around(keras.Layer, "__call__", _training_from_around)
     around(keras.Layer, "add_variable", _as_a_weight)
     around(keras.Sequential, "add", _with_batch_shape)
     for owner, order in ((keras.Layer, ADD_WEIGHT), (keras.metrics.Metric, ADD_WEIGHT_OF_A_METRIC)):
@@ -94,6 +96,29 @@ def _flags_by_name(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(self, *args, **options)
 
     return call
+
+
+def _training_from_around(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The `__call__` of layers whose `call` asks for `training`: what it is around, or None."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        is_given = "training" in options or not _compat.needs_training(self)
+        if not is_given and len(args) <= self.call_signature_parameters.index("training"):
+            options["training"] = _compat.training_around()
+        return method(self, *args, **options)
+
+    return call
+
+
+def _with_a_length(method: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of inputs, of which a shape may be one number."""
+
+    @functools.wraps(method)
+    def init(self: Any, shape: Any = None, *args: Any, **options: Any) -> None:
+        method(self, (shape,) if isinstance(shape, int) else shape, *args, **options)
+
+    return init
 
 
 def _as_a_weight(method: Callable[..., Any]) -> Callable[..., Any]:

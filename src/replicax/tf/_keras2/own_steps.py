@@ -38,7 +38,7 @@ def install() -> None:
     around(_compat.Trainer, _compat.DATA_LOOK, _left_to_the_step)
     around(_compat.Trainer, _compat.EPOCH_LOGS, _of_all_replicas)
     owner: Any = _compat.Trainer
-    owner.compiled_loss = property(lambda model: functools.partial(_loss_of, model))
+    owner.compiled_loss = _loss_of
     owner.compiled_metrics = property(lambda model: _compat.compiled_metrics(model) or NoMetrics())
 
 

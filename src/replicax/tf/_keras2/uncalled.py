@@ -45,7 +45,7 @@ class Kind:
 
 @functools.cache
 def hooks() -> tuple[Kind, ...]:
-    """The hooks of optimizers and of metrics."""
+    """The hooks of optimizers."""
     rules = (
         "_resource_apply_dense",
         "_resource_apply_sparse",
@@ -85,8 +85,7 @@ def hooks() -> tuple[Kind, ...]:
         ("update_step", "apply", "_backend_update_step"),
         dict.fromkeys(("apply_gradients", "minimize"), _GRADIENTS),
     )
-    metric = Kind(keras.metrics.Metric, {"reset_states": "reset_state(self)"}, ("reset_state",), {})
-    return optimizer, metric
+    return (optimizer,)
 
 
 def install() -> None:
@@ -148,6 +147,8 @@ def refuse_uncalled(kind: type) -> None:
             _refuse(kind, known.instead, known.enough, "nobody calls")
     if issubclass(kind, _compat.BaseOptimizer):
         _check_rule(kind)
+    if issubclass(kind, keras.metrics.Metric):
+        _call_older_reset(kind)
 
 
 def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
@@ -161,8 +162,8 @@ def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
     """
     for one in objects:
         for known in hooks():
+            refuse_uncalled(type(one))
             if isinstance(one, known.base):
-                refuse_uncalled(type(one))
                 _refuse(type(one), known.in_fit, known.enough, "`fit` does not call")
 
 
@@ -183,6 +184,25 @@ def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: 
             f"{kind.__name__}.{found[0]}, which {who}: {kind.__name__} would do what it inherits. "
             f"Override `{hooks[found[0]]}`. See docs/tf_keras.md."
         )
+
+
+def _call_older_reset(kind: Any) -> None:
+    """Let `reset_state` of a metric call the `reset_states` that it has instead."""
+    names = {name for one in _own(kind) for name in vars(one)}
+    if "reset_states" not in names or "reset_state" in names:
+        return
+    within: set[int] = set()
+
+    def reset_state(self: Any) -> None:
+        if id(self) in within:  # from `super().reset_states()`
+            return super(kind, self).reset_state()
+        within.add(id(self))
+        try:
+            self.reset_states()
+        finally:
+            within.discard(id(self))
+
+    kind.reset_state = reset_state
 
 
 def _check_rule(kind: type) -> None:

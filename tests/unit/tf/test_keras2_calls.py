@@ -1,0 +1,56 @@
+"""How layers of Keras 2 are called and made: flags without defaults, lengths, random numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import replicax.tf as tf
+from replicax.tf import keras
+
+
+class Asking(keras.layers.Layer):
+    def call(self, x, training):
+        return x * 2 if training else x
+
+
+class Around(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.asking = Asking()
+
+    def call(self, x, training=None):
+        return self.asking(x)
+
+
+def test_training_without_a_default_is_what_it_is_around():
+    x = np.ones((1, 1))
+    assert float(Asking()(x)[0, 0]) == 1
+    assert float(Asking()(x, True)[0, 0]) == 2
+    assert [float(Around()(x, training=flag)[0, 0]) for flag in (None, False, True)] == [1, 1, 2]
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, Asking()(inputs))
+    assert [float(model(x, training=flag)[0, 0]) for flag in (False, True)] == [1, 2]
+
+
+def test_the_shape_of_an_input_may_be_a_length():
+    assert keras.Input(3).shape == keras.Input(shape=3).shape == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "mean"),
+    [
+        ("random_normal", (5.0, 0.1), 5),
+        ("random_uniform", (2.0, 4.0), 3),
+        ("truncated_normal", (), 0),
+    ],
+)
+def test_random_numbers_of_the_backend_have_a_shape_of_the_batch(draw, given, mean):
+    class Noise(keras.layers.Layer):
+        def call(self, x):
+            return getattr(keras.backend, draw)((tf.shape(x)[0], 500), *given)
+
+    inputs = keras.Input((2,))
+    found = keras.Model(inputs, Noise()(inputs))(np.ones((8, 2)))
+    assert found.shape == (8, 500)
+    assert float(np.mean(found)) == pytest.approx(mean, abs=0.1)
