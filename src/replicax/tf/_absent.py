@@ -143,6 +143,7 @@ ABSENT = {
     "tf.keras.layers.CuDNNLSTM": "Use `tf.keras.layers.LSTM`.",
     "tf.keras.layers.DenseFeatures": "Use preprocessing layers, or `keras.utils.FeatureSpace`.",
     "tf.keras.layers.Layer.add_update": "Assign in `call`: the assignment is the update.",
+    "tf.keras.layers.Layer.add_metric": "Keep a metric as an attribute, and update it in `call`.",
     "tf.keras.layers.LocallyConnected1D": "Use `keras.ops.einsum` in a layer of yours.",
     "tf.keras.layers.LocallyConnected2D": "Use `keras.ops.einsum` in a layer of yours.",
     "tf.keras.layers.RandomHeight": "Use `RandomZoom(height_factor)`.",

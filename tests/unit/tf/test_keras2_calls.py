@@ -38,6 +38,22 @@ def test_the_shape_of_an_input_may_be_a_length():
 
 
 @pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (keras.layers.Dense, ["units"]),
+        (keras.layers.Embedding, ["input_dim", "output_dim"]),
+        (keras.layers.MultiHeadAttention, ["num_heads", "key_dim"]),
+        (keras.layers.RepeatVector, ["n"]),
+        (keras.layers.UpSampling1D, ["size"]),
+    ],
+)
+def test_numbers_of_a_layer_may_be_numpys(layer, names):
+    number = np.int64(3)
+    found = layer(number, **dict.fromkeys(names[1:], number)).get_config()
+    assert [found[name] for name in names] == [3] * len(names)
+
+
+@pytest.mark.parametrize(
     ("draw", "given", "mean"),
     [
         ("random_normal", (5.0, 0.1), 5),

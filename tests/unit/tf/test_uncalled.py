@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 from replicax._core.errors import UsageError
 from replicax.tf import distribute
 
@@ -101,7 +102,7 @@ def test_a_class_that_was_made_before_is_refused_when_it_is_used(mirrored):
 @pytest.mark.parametrize("early", [False, True])
 def test_reset_states_of_a_metric_is_called_by_its_name_of_today(mirrored, early):
     def reset_states(self):
-        keras.metrics.MeanSquaredError.reset_states(self)
+        tf.keras.metrics.MeanSquaredError.reset_states(self)
         self.calls = getattr(self, "calls", 0) + 1
 
     made = made_before if early else lambda base, **methods: type("Mine", (base,), methods)
@@ -113,6 +114,22 @@ def test_reset_states_of_a_metric_is_called_by_its_name_of_today(mirrored, early
     metric.reset_state()
     assert metric.calls == 3
     assert float(metric.result()) == 0.0
+
+
+def test_a_metric_may_say_a_variable(mirrored):
+    class Seen(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="seen")
+            self.rows = self.add_weight(name="rows", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.rows.assign_add(keras.ops.cast(keras.ops.shape(y_true)[0], "float32"))
+
+        def result(self):
+            return self.rows
+
+    model = model_of(mirrored, metrics=[Seen()])
+    assert model.fit(X, Y, batch_size=4, verbose=0).history["seen"] == [8.0]
 
 
 def test_hooks_of_cross_device_ops_are_refused_when_the_class_is_made():

@@ -119,7 +119,7 @@ def is_noted(kind: type, name: str) -> bool:
 @functools.cache
 def attribute(kind: type, name: str) -> Any:
     """What an attribute of an instance is: `METHOD`, `MISSING`, `ARRAYS`, a class, or None."""
-    if not hasattr(kind, name):
+    if not hasattr(kind, name) or is_noted(kind, name):
         is_open = hasattr(kind, "__getattr__") or name in _mentioned(kind)
         is_open = is_open and not is_noted(kind, name)
         return _property(kind, name, None) if is_open else MISSING

@@ -15,6 +15,15 @@ from replicax._keras.variable_kinds import VariableSynchronization
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
 
+# Of the layers these refuse a number that is NumPy's.
+_ASK_FOR_INTEGERS = (
+    keras.layers.Dense,
+    keras.layers.Embedding,
+    keras.layers.MultiHeadAttention,
+    keras.layers.RepeatVector,
+    keras.layers.UpSampling1D,
+)
+
 
 def install() -> None:
     """Put them into Keras; it is called once."""
@@ -22,6 +31,8 @@ def install() -> None:
         around(owner, "__init__", _with_any_name)
     around(keras.Layer, "__init__", _with_first_weights)
     around(keras.layers.InputLayer, "__init__", _with_a_length)
+    for owner in _ASK_FOR_INTEGERS:
+        around(owner, "__init__", _with_plain_integers)
     around(keras.Layer, "__call__", _flags_by_name)
     around(keras.Layer, "__call__", _training_from_around)
     around(keras.Layer, "add_variable", _as_a_weight)
@@ -109,6 +120,19 @@ def _training_from_around(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(self, *args, **options)
 
     return call
+
+
+def _with_plain_integers(method: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` that takes NumPy's integers, such as `labels.max() + 1`."""
+
+    def plain(value: Any) -> Any:
+        return int(value) if isinstance(value, np.integer) else value
+
+    @functools.wraps(method)
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        method(self, *map(plain, args), **{name: plain(one) for name, one in options.items()})
+
+    return init
 
 
 def _with_a_length(method: Callable[..., None]) -> Callable[..., None]:

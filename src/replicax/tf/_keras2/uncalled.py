@@ -149,6 +149,7 @@ def refuse_uncalled(kind: type) -> None:
         _check_rule(kind)
     if issubclass(kind, keras.metrics.Metric):
         _call_older_reset(kind)
+        _say_values(kind)
 
 
 def refuse_uncalled_in_fit(objects: Iterable[Any]) -> None:
@@ -184,6 +185,22 @@ def _refuse(kind: type, hooks: Mapping[str, str], enough: tuple[str, ...], who: 
             f"{kind.__name__}.{found[0]}, which {who}: {kind.__name__} would do what it inherits. "
             f"Override `{hooks[found[0]]}`. See docs/tf_keras.md."
         )
+
+
+def _say_values(kind: Any) -> None:
+    """Let `result` of a metric give the value of a variable that it returns."""
+    original = vars(kind).get("result")
+    if not inspect.isfunction(original) or hasattr(original, "gives_values"):
+        return
+
+    @functools.wraps(original)
+    def result(self: Any) -> Any:
+        return keras.tree.map_structure(
+            lambda one: one.value if isinstance(one, keras.Variable) else one, original(self)
+        )
+
+    vars(result)["gives_values"] = True
+    kind.result = result
 
 
 def _call_older_reset(kind: Any) -> None:

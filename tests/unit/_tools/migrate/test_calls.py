@@ -119,6 +119,10 @@ WRONG = {
         "  def train_step(self, x):\n    self.o.get_slot(1, 2)\nG().compile(tf.optimizers.SGD())"),
         "Keep the variables",
     ),
+    "what Keras refuses": (
+        "class L(keras.layers.Layer):\n  def call(self, x):\n    self.add_metric(x, name='a')",
+        "Keep a metric as an attribute",
+    ),
     "in a comprehension": ("[m.predict_proba(1) for m in [keras.Model()]]", "Use `predict`"),
 }  # fmt: skip
 
