@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import jax
@@ -14,16 +15,19 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import SignatureMismatch, UsageError
+from replicax._function.graph import Graph
 from replicax._function.input_signature import (
+    PLAIN,
     InputSignature,
     fitted,
     flatten_specs,
     is_spec,
     numpy_dtype,
 )
+from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture, is_array
-from replicax._keras.feeding import Elements
+from replicax._keras.feeding import Elements, HostLoop
 
 logger = logging.getLogger("replicax")
 
@@ -34,18 +38,29 @@ class Spec:
     """The shape and type of an array.
 
     Args:
-        shape: Its axes; None for one of any size.
+        shape: Its axes; None for one of any size, and for the whole if there may be any number.
         dtype: Its type.
         name: The argument's.
     """
 
-    shape: tuple[int | None, ...]
+    shape: tuple[int | None, ...] | None
     dtype: Any
     name: str | None = None
 
     def __repr__(self) -> str:
         named = "" if self.name is None else f", name={self.name!r}"
-        return f"TensorSpec(shape={self.shape}, dtype={np.dtype(self.dtype).name}{named})"
+        shape = "<unknown>" if self.shape is None else self.shape
+        return f"TensorSpec(shape={shape}, dtype={self.dtype_name}{named})"
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of its type."""
+        return "string" if self.is_text else np.dtype(self.dtype).name
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is that of text."""
+        return numpy_dtype(self.dtype) is None
 
 
 @final
@@ -68,7 +83,8 @@ class Traced:
 class ConcreteFunction:
     """A compiled function for arguments of a kind.
 
-    **Differs from TF:** axes of any size are compiled for each size when it is called.
+    **Differs from TF:** it is traced when it is first called, and axes of any size are compiled for
+    each size. Of text, which XLA does not compute, it calls the Python function.
 
     Args:
         compiled: What `function` returned, or a method of it.
@@ -87,12 +103,18 @@ class ConcreteFunction:
         if inputs is not None and not args and not kwargs:
             args = inputs.specs
         self._compiled = compiled
-        self._fn = _python(compiled)
+        self._fn = compiled.traced_function
         self.__name__ = getattr(compiled, "__name__", "function")
         signature = inspect.signature(self._fn)
-        bound = signature.bind(*args, **kwargs)
-        self._given = {name: _as_specs(value, name) for name, value in bound.arguments.items()}
+        given = signature.bind(*args, **kwargs).arguments
+        for name, parameter in signature.parameters.items():  # constants, as if they were passed
+            if parameter.default is None or isinstance(parameter.default, PLAIN):
+                given.setdefault(name, parameter.default)
+        self._given = {name: _as_specs(value, name) for name, value in given.items()}
         self._signature = signature
+
+    def __repr__(self) -> str:
+        return f"<ConcreteFunction {self.name}{self._with_specs()}>"
 
     @property
     def name(self) -> str:
@@ -100,27 +122,94 @@ class ConcreteFunction:
         return self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
+        """Call the function, with all its arguments or with its arrays only.
 
         Raises:
             SignatureMismatch: If an argument does not fit its spec.
         """
+        try:
+            given = self._fitted(args, kwargs)
+        except TypeError:
+            arrays = self._flat(args, kwargs)
+            if arrays is None:
+                raise
+            given = self._filled(arrays)
+        bound = inspect.BoundArguments(self._signature, given)  # pyright: ignore[reportArgumentType]
+        return self._compiled(*bound.args, **bound.kwargs)
+
+    def _fitted(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """The arguments of a call by name, with the constants that it leaves out."""
         given = {**self._given, **self._signature.bind_partial(*args, **kwargs).arguments}
-        missing = [n for n, value in given.items() if value is self._given[n] and _has_specs(value)]
+        missing = [n for n, value in self._given.items() if given[n] is value and _has_specs(value)]
         if missing:
-            raise UsageError(
+            raise SignatureMismatch(
                 "A concrete function gets the arrays that it was made for. Received: a call "
                 f"without {missing}. Of them it knows shapes only. Pass them, too."
             )
-        for name, value in given.items():
-            given[name] = fitted(self._given[name], value, name) if name in self._given else value
-        bound = inspect.BoundArguments(self._signature, given)  # pyright: ignore[reportArgumentType]
-        return self._compiled(*bound.args, **bound.kwargs)
+        known = self._given
+        return {n: fitted(known[n], v, n) if n in known else v for n, v in given.items()}
+
+    def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The arrays of a call that passes just these, in order and by name; None if it does not.
+
+        So may be called what was made for a model, say, and an array.
+        """
+        specs = self.specs
+        rest = [spec.name for spec in specs[len(args) :]]
+        if len(args) > len(specs) or sorted(rest, key=str) != sorted(kwargs):
+            return None
+        arrays = [*args, *(kwargs[name] for name in rest if name is not None)]
+        return [fitted(s, a, s.name or "") for s, a in zip(specs, arrays, strict=True)]
+
+    def _filled(self, arrays: Sequence[Any]) -> Any:
+        rest = iter(arrays)
+        return self._given_with(lambda leaf: next(rest) if isinstance(leaf, Spec) else leaf)
+
+    def _given_with(self, change: Callable[[Any], Any]) -> dict[str, Any]:
+        """What it was made for, with its specs and constants changed in the arguments' order."""
+        leaves, tree = flatten_specs([*self._given.values()])
+        changed = tree.unflatten([change(leaf) for leaf in leaves])
+        return dict(zip(self._given, changed, strict=True))
 
     @property
     def parameters(self) -> list[tuple[str, int]]:
         """The names and kinds of its parameters."""
         return [(p.name, int(p.kind)) for p in self._signature.parameters.values()]
+
+    @property
+    def specs(self) -> list[Spec]:
+        """The specs of its arrays, in order."""
+        leaves, _ = flatten_specs([*self._given.values()])
+        return [leaf for leaf in leaves if isinstance(leaf, Spec)]
+
+    @property
+    def inputs_unknown(self) -> bool:
+        """Whether an array may have any number of axes."""
+        return any(spec.shape is None for spec in self.specs)
+
+    @property
+    def inference_fn(self) -> ConcreteFunction:
+        """The function itself: gradients are taken of it, not of a copy."""
+        return self
+
+    @property
+    def function_type(self) -> inspect.Signature:
+        """Its parameters, with the specs of arrays and the constants; and its results, if known."""
+        if any(spec.shape is None or spec.is_text for spec in self.specs):
+            return self._with_specs()
+        return self._with_specs().replace(return_annotation=self.structured_outputs)
+
+    def _with_specs(self) -> inspect.Signature:
+        parameters = [
+            p.replace(annotation=self._given.get(p.name, p.annotation))
+            for p in self._signature.parameters.values()
+        ]
+        return self._signature.replace(parameters=parameters)
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """The operations of its program, as TensorFlow's graphs list theirs."""
+        return Graph(self.traced().captured.jaxpr, [spec.name or "" for spec in self.specs])
 
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -137,32 +226,53 @@ class ConcreteFunction:
 
     def traced(self) -> Traced:
         """The function as a pure one, for axes of any size."""
-        args, kwargs = self.structured_input_signature
-        leaves, tree = flatten_specs((args, kwargs))
-        specs = [leaf for leaf in leaves if isinstance(leaf, Spec)]
+        specs = self.specs
+        self._check_is_known(specs)
 
         def fn(arrays: Sequence[Any]) -> Any:
-            rest = iter(arrays)
-            filled = [next(rest) if isinstance(leaf, Spec) else leaf for leaf in leaves]
-            args, kwargs = tree.unflatten(filled)
-            result = self._fn(*args, **kwargs)
+            given = self._filled(arrays)
+            bound = inspect.BoundArguments(self._signature, given)  # pyright: ignore[reportArgumentType]
+            result = self._fn(*bound.args, **bound.kwargs)
             return jax.tree.map(_sizes_as_arrays, result, is_leaf=_is_open_shape)
 
         def traced(rows: str) -> Traced:
             shapes = symbolic(specs, rows)
             return Traced(capture(fn, shapes, reader=Elements(())), shapes, specs)
 
-        if sum(spec.shape[:1] == (None,) for spec in specs) > 1:
-            try:
-                return traced("rows{}")
-            except Exception:  # they are added, perhaps, which needs equally many
-                logger.debug("One number of rows for all arguments of %s.", self.name)
-        return traced("rows")
+        try:
+            if sum(spec.shape[:1] == (None,) for spec in specs if spec.shape) > 1:
+                try:
+                    return traced("rows{}")
+                except Exception:  # they are added, perhaps, which needs equally many
+                    logger.debug("One number of rows for all arguments of %s.", self.name)
+            return traced("rows")
+        except HostLoop as signal:
+            raise UsageError(
+                "A function is written down as one program, without the data that go through it. "
+                f"Received: {self.name!r}, which runs as plain Python: it {signal.what}. "
+                "Pass it a batch as an array."
+            ) from None
 
+    def _check_is_known(self, specs: Sequence[Spec]) -> None:
+        for spec in specs:
+            if spec.shape is None or spec.is_text:
+                lacking = "computes text" if spec.is_text else "has any number of axes"
+                raise UsageError(
+                    "A program is for arrays of numbers, of a known number of axes. Received: "
+                    f"{spec} in {self.name!r}, which {lacking}. It has no program before it is "
+                    "called. Call it, or pass a spec like `tf.TensorSpec([None, 3], tf.float32)`."
+                )
 
-def _python(compiled: Any) -> Any:
-    fn, instance = compiled.python_function, getattr(compiled, "instance", None)
-    return fn if instance is None else functools.partial(fn, instance)
+    def with_axes(self, count: int) -> ConcreteFunction:
+        """The same for arrays of that many axes, where it is for any number."""
+
+        def known(leaf: Any) -> Any:
+            unknown = isinstance(leaf, Spec) and leaf.shape is None
+            return replace(leaf, shape=(None,) * count) if unknown else leaf
+
+        found = copy.copy(self)
+        found._given = self._given_with(known)
+        return found
 
 
 def _as_specs(value: Any, name: str) -> Any:
@@ -172,8 +282,8 @@ def _as_specs(value: Any, name: str) -> Any:
         own = name if len(leaves) == 1 else f"{name}_{number}"
         if is_spec(leaf) or is_array(leaf):
             named = getattr(leaf, "name", None) or own
-            dtype = leaf.dtype if numpy_dtype(leaf.dtype) is None else numpy_dtype(leaf.dtype)
-            leaf = Spec(tuple(leaf.shape), dtype, named)
+            dtype = numpy_dtype(leaf.dtype) or leaf.dtype
+            leaf = Spec(None if leaf.shape is None else tuple(leaf.shape), dtype, named)
         found.append(leaf)
     return tree.unflatten(found)
 
@@ -189,6 +299,8 @@ def _spec_of(aval: Any) -> Spec:
 
 def _sizes_as_arrays(leaf: Any) -> Any:
     """What a function returns; a size that is not known yet is computed by the program."""
+    if isinstance(leaf, _compat.KerasVariable):
+        return jnp.asarray(_compat.read(leaf))
     if _is_open_shape(leaf):
         return jnp.stack([jnp.asarray(size) for size in leaf])
     return jnp.asarray(leaf) if jax.export.is_symbolic_dim(leaf) else leaf
@@ -205,6 +317,7 @@ def symbolic(specs: Sequence[Spec], rows: str) -> list[jax.ShapeDtypeStruct]:
     scope = jax.export.SymbolicScope()
     shapes = []
     for number, spec in enumerate(specs):
+        assert spec.shape is not None
         names = [f"size{number}_{axis}" for axis in range(len(spec.shape))]
         names[:1] = [rows.format(number) for _ in names[:1]]
         text = ", ".join(

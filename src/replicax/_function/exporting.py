@@ -1,8 +1,8 @@
 """Saving what models and modules compute: programs for any device, and the weights.
 
-A folder has `saved_model.json` (what there is), `weights.npz`, and one file for each function: the
-program as `jax.export` writes it, for CPUs, GPUs and TPUs and for batches of any size. It says
-nothing of strategies: the weights go wherever the variables are made when it is loaded.
+A folder has `saved_model.json` (what there is), `weights.npz`, and one file for each program, as
+`jax.export` writes it, with its gradient: for CPUs, GPUs and TPUs and for batches of any size. It
+says nothing of strategies: the weights go wherever the variables are made when it is loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.export
+import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
@@ -31,9 +32,12 @@ from replicax._keras.module import Module
 
 logger = logging.getLogger("replicax")
 
-MANIFEST, WEIGHTS, FORMAT = "saved_model.json", "weights.npz", 1
+_FUNCTIONS = (ConcreteFunction, StatefulFunction, BoundFunction)
+MANIFEST, WEIGHTS, FORMAT = "saved_model.json", "weights.npz", 2
 SERVING = "serving_default"
 PLATFORMS = ("cpu", "cuda", "tpu")
+# A function of arrays of any number of axes is saved for so many, where it can compute them.
+MOST_AXES = 4
 
 
 @dataclass
@@ -42,43 +46,93 @@ class _Writer:
 
     variables: dict[int, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
-    known: dict[int, tuple[ConcreteFunction, str]] = field(default_factory=dict)
+    known: dict[int, tuple[ConcreteFunction, list[str]]] = field(default_factory=dict)
     functions: dict[str, Any] = field(default_factory=dict)
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)
 
     def number(self, variable: Any) -> int:
         """The number of a variable."""
         self.variables.setdefault(id(variable), variable)
         return list(self.variables).index(id(variable))
 
-    def function(self, concrete: ConcreteFunction) -> str:
-        """The key of a function, which is written once."""
-        if id(concrete) in self.known:
-            return self.known[id(concrete)][1]
-        key = str(len(self.functions))
-        self.known[id(concrete)] = (concrete, key)
-        self.functions[key] = {}
+    def programs(self, concrete: ConcreteFunction) -> list[str]:
+        """The keys of a function's programs, which are written once."""
+        if id(concrete) not in self.known:
+            known = _of_known_axes(concrete) if concrete.inputs_unknown else [concrete]
+            self.known[id(concrete)] = (concrete, [self.program(one) for one in known])
+        return self.known[id(concrete)][1]
+
+    def program(self, concrete: ConcreteFunction) -> str:
+        """The key of a program."""
         traced = concrete.traced()
-        captured, name = traced.captured, f"function_{key}.bin"
-        self.functions[key] = {
-            "file": name,
+        captured, key = traced.captured, str(len(self.functions))
+        values = [_compat.read(variable) for variable in captured.variables]
+        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+        about = {
+            "file": f"function_{key}.bin",
             "name": concrete.name,
             "parameters": concrete.parameters,
             "inputs": to_json(concrete.structured_input_signature),
             "outputs": to_json(concrete.structured_outputs),
-            "variables": [self.number(variable) for variable in captured.variables],
             "written": list(captured.written),
         }
-        values = [_compat.read(variable) for variable in captured.variables]
-        shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-        self.files[name] = _exported(captured.jaxpr, shapes, traced.shapes)
+        self.files[f"function_{key}.bin"] = _exported(captured.jaxpr, shapes, traced.shapes)
+        about["variables"] = [self.number(variable) for variable in captured.variables]
+        self.functions[key] = about
         return key
+
+    def object(self, obj: Any) -> int:
+        """The number of a module or a layer, with what it holds."""
+        if id(obj) in self.numbers:
+            return self.numbers[id(obj)]
+        number = self.numbers[id(obj)] = len(self.objects)
+        self.objects.append({})
+        found = {name: self.held(value) for name, value in _attributes(obj)}
+        if isinstance(obj, _compat.Trainer) and (call := _call_of(obj)) is not None:
+            found["serve"] = {"function": self.programs(call)}
+        self.objects[number] = {
+            "attributes": {name: held for name, held in found.items() if held is not None},
+            "variables": [self.number(variable) for variable in getattr(obj, "variables", ())],
+        }
+        return number
+
+    def held(self, value: Any) -> dict[str, Any] | None:
+        """What is written of a value that an object holds; None if nothing is."""
+        if isinstance(value, _compat.KerasVariable):
+            return {"variable": self.number(value)}
+        if isinstance(value, Module | keras.layers.Layer):
+            return {"object": self.object(value)}
+        if isinstance(value, _FUNCTIONS):
+            keys = [key for concrete in _concretes(value) for key in self.tried(concrete, value)]
+            return {"function": keys} if keys else None
+        if isinstance(value, list | tuple):
+            parts = [self.held(part) for part in value]
+            return {"list": parts} if any(parts) else None
+        if isinstance(value, dict):
+            named = [[key, self.held(part)] for key, part in value.items() if isinstance(key, str)]
+            return {"dict": named} if any(part for _, part in named) else None
+        return None
+
+    def tried(self, concrete: ConcreteFunction, value: Any) -> list[str]:
+        """The keys of a function; none, with a warning, of a call that cannot be written."""
+        try:
+            return self.programs(concrete)
+        except Exception as error:
+            if isinstance(value, ConcreteFunction) or value.input_signature is not None:
+                raise
+            logger.warning("%r is not saved for a call that it had: %s", concrete, error)
+            return []
 
 
 def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> None:
-    """Save what a model or a module computes, for inference.
+    """Save what a model or a module computes, and what it holds.
+
+    Compiled methods are saved for their `input_signature`, or for the calls that they had; with
+    them modules, layers and variables that are attributes, or in lists and dicts there.
 
     **Differs from TF:** the folder is Replicax' own: `load` and `TFSMLayer` read it, TensorFlow
-    does not. Of a module, functions with an `input_signature` are saved.
+    does not. A function of arrays of any number of axes is saved for up to four.
 
     Args:
         obj: A Keras model, or an `rx.Module`. A model that was not called is saved without
@@ -104,19 +158,11 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         (5, 2)
     """
     writer = _Writer()
-    own = _own_functions(obj)
-    named = _signatures(signatures)
-    if signatures is None and SERVING in own:
-        named = {SERVING: own[SERVING]}
-    attributes = {name: writer.function(fn) for name, fn in own.items() if name != SERVING}
-    entries = {name: writer.function(fn) for name, fn in named.items()}
-    held = {
-        name: writer.number(value)
-        for name, value in _attributes(obj)
-        if isinstance(value, _compat.KerasVariable)
-    }
-    for variable in getattr(obj, "variables", ()):
-        writer.number(variable)
+    writer.object(obj)
+    serve = writer.objects[0]["attributes"].get("serve")
+    entries = {name: writer.programs(fn) for name, fn in _signatures(signatures).items()}
+    if signatures is None and serve and isinstance(obj, _compat.Trainer):
+        entries = {SERVING: serve["function"]}
     if not (writer.functions or writer.variables or isinstance(obj, _compat.Trainer)):
         raise UsageError(
             "A saved model has functions or variables. Received: a "
@@ -127,8 +173,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         "format": FORMAT,
         "functions": writer.functions,
         "signatures": entries,
-        "attributes": attributes,
-        "held": held,
+        "objects": writer.objects,
         "variables": _described(writer.variables, obj),
     }
     weights = [to_host(_compat.read(variable)) for variable in writer.variables.values()]
@@ -146,19 +191,6 @@ def _described(variables: dict[int, Any], obj: Any) -> list[dict[str, Any]]:
         }
         for key, variable in variables.items()
     ]
-
-
-def _own_functions(obj: Any) -> dict[str, ConcreteFunction]:
-    """The functions of an object, by attribute; of a model, its call."""
-    if isinstance(obj, _compat.Trainer):
-        call = _call_of(obj)
-        return {} if call is None else {SERVING: call, "serve": call}
-    found = {}
-    for name, value in _attributes(obj):
-        concrete = _concrete(value) if isinstance(obj, Module) else None
-        if concrete is not None:
-            found[name] = concrete
-    return found
 
 
 def _call_of(model: Any) -> ConcreteFunction | None:
@@ -185,35 +217,62 @@ def _call_of(model: Any) -> ConcreteFunction | None:
 
 
 def _attributes(obj: Any) -> list[tuple[str, Any]]:
-    """What an object holds, and its compiled methods."""
+    """What an object holds, and its compiled methods; of Keras' own, what is public."""
     methods = inspect.getmembers_static(type(obj), lambda m: isinstance(m, StatefulFunction))
     bound = [(name, getattr(obj, name)) for name, _ in methods]
-    return [*bound, *getattr(obj, "__dict__", {}).items()]
+    held = getattr(obj, "__dict__", {}).items()
+    if not isinstance(obj, Module):
+        held = [(n, v) for n, v in held if n[0] != "_" and not isinstance(v, _FUNCTIONS)]
+    return [*bound, *held]
 
 
-def _concrete(value: Any) -> ConcreteFunction | None:
+def _concretes(value: Any) -> list[ConcreteFunction]:
+    """A compiled function for what is known of its arguments: its signature, or its calls."""
     if isinstance(value, ConcreteFunction):
-        return value
-    compiled = isinstance(value, StatefulFunction | BoundFunction)
-    if not compiled or value.input_signature is None:
-        return None
-    return value.get_concrete_function()
+        return [value]
+    if not isinstance(value, StatefulFunction | BoundFunction):
+        return []
+    if value.input_signature is not None:
+        return [value.get_concrete_function()]
+    found = [value.get_concrete_function(*args, **kwargs) for args, kwargs in value.calls]
+    return list({repr(one.structured_input_signature): one for one in found}.values())
+
+
+def _of_known_axes(concrete: ConcreteFunction) -> list[ConcreteFunction]:
+    """A function for arrays of any number of axes, for those that it can compute."""
+    found, errors = [], []
+    for count in range(MOST_AXES + 1):
+        one = concrete.with_axes(count)
+        try:
+            one.structured_outputs  # noqa: B018  # traces it
+        except Exception as error:
+            errors.append(error)
+        else:
+            found.append(one)
+    if not found:
+        raise UsageError(
+            "A function of arrays of any number of axes is saved for axes of any size. Received: "
+            f"{concrete!r}, which cannot be traced for any: {errors[-1]}. Say more of the shapes, "
+            "as in `tf.TensorSpec([None, 3], tf.float32)`."
+        ) from errors[-1]
+    return found
 
 
 def _signatures(signatures: Any) -> dict[str, ConcreteFunction]:
     if signatures is None:
         return {}
     given = signatures if isinstance(signatures, dict) else {SERVING: signatures}
-    found = {name: _concrete(value) for name, value in given.items()}
-    for name, concrete in found.items():
-        if concrete is None:
+    found = {name: _concretes(value) for name, value in given.items()}
+    for name, concretes in found.items():
+        if len(concretes) != 1:
             raise UsageError(
                 "A signature is a compiled function whose arguments are known. Received: "
-                f"{given[name]!r} for {name!r}. What shapes it is called with is not known. Pass "
+                f"{given[name]!r} for {name!r}, which was called with "
+                f"{[one.structured_input_signature for one in concretes]}. It has to be one. Pass "
                 "`fn.get_concrete_function(tf.TensorSpec([None, 3], tf.float32))`, or decorate it "
                 "with an `input_signature`."
             )
-    return {name: concrete for name, concrete in found.items() if concrete is not None}
+    return {name: concrete for name, (concrete,) in found.items()}
 
 
 def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes:
@@ -223,7 +282,11 @@ def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes
     except NotImplementedError:
         logger.info("The saved program is for this machine's devices: others lack an operation.")
         exported = jax.export.export(program)(values, leaves)
-    return bytes(exported.serialize())
+    try:
+        return bytes(exported.serialize(vjp_order=1))
+    except Exception as error:  # of many kinds: integers only, a loop without a known end
+        logger.debug("The saved program has no gradient: %s", error)
+        return bytes(exported.serialize())
 
 
 def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str, bytes]) -> None:

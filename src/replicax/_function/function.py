@@ -134,6 +134,20 @@ class StatefulFunction:
         return self._fn
 
     @property
+    def traced_function(self) -> Callable[..., Any]:
+        """What is traced: the function, with its control flow converted."""
+        return self._traced
+
+    @property
+    def calls(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """The kinds of its calls, with specs for arrays."""
+        return self.calls_of(None)
+
+    def calls_of(self, instance: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """The same, as a method if there is an instance."""
+        return list(self._traces.of(instance).calls.values())
+
+    @property
     def input_signature(self) -> Any:
         """What its arguments have to look like; None if that was not said."""
         return None if self._specs is None else tuple(self._specs)
@@ -228,6 +242,7 @@ class StatefulFunction:
             args, kwargs = self.inputs.bound(args, kwargs)
         traced = _method(self._traced, instance)
         if _compat.get_stateless_scope() is not None:
+            self._traces.of(instance).note(args, kwargs)
             return traced(*args, **kwargs)  # inlined into the function around it
         traces, fn = self._traces.of(instance), _method(self._fn, instance)
         if functions_run_eagerly():
@@ -239,7 +254,8 @@ class StatefulFunction:
                 tell(lambda: Step(f"call of {self.name}", (args, kwargs, given), result))
                 return result
             except HostLoop as signal:
-                traces.runs_as_python(once=signal.once)
+                if signal.always:
+                    traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
                 logger.info(text, self.name, signal.what)
         with host_loop(), an_end_is_an_error():
@@ -285,6 +301,16 @@ class BoundFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.func.call(self.instance, args, kwargs)
+
+    @property
+    def traced_function(self) -> Callable[..., Any]:
+        """What is traced, with the object as its first argument."""
+        return functools.partial(self.func.traced_function, self.instance)
+
+    @property
+    def calls(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """The kinds of its calls, with specs for arrays."""
+        return self.func.calls_of(self.instance)
 
     def __eq__(self, other: Any) -> bool:
         same = isinstance(other, BoundFunction) and self.func is other.func

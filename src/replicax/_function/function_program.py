@@ -45,6 +45,8 @@ class FunctionProgram:
         iterators: Sequence[Any],
         fed: Signature,
     ) -> None:
+        if any(map(_is_text, [*signature.arrays, *fed.arrays])):
+            raise HostLoop("gets text, which XLA does not compute", always=False)
         begin()
         rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
         count = len(signature.arrays)
@@ -115,6 +117,10 @@ class FunctionProgram:
             self._devices, self._queue = devices, queue_of(devices)
         self._queue.put(token)
         return self._captured.assemble(outputs), token
+
+
+def _is_text(array: Any) -> bool:
+    return getattr(getattr(array, "dtype", None), "kind", None) in ("O", "S", "U")
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:

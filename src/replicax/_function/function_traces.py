@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
+
+import jax
+import numpy as np
 
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._function.function_program import FunctionProgram
+from replicax._function.input_signature import PLAIN
 from replicax._keras.feeding import Feed, Feeds, NeedsElement, blank_of, first_of, next_of
 from replicax._keras.signature import ProgramCache, Signature
 
 _NOTHING = Signature.of((), {})
+_MOST_CALLS = 64
 
 
 class Found(NamedTuple):
@@ -37,7 +43,18 @@ class Traces:
         self.programs = ProgramCache()
         self.feeds = Feeds()
         self.is_host_loop = False
+        self.calls: OrderedDict[Any, Any] = OrderedDict()
         self._has_begun = False
+
+    def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Remember what a call looked like, for `saved_model.save`, if it can be written down."""
+        signature = Signature.of(args, kwargs)
+        arrays = [*signature.arrays, *(leaf.value for leaf in signature.leaves if leaf)]
+        if all(isinstance(one, (jax.Array, np.ndarray, *PLAIN)) for one in arrays):
+            shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in signature.arrays]
+            self.calls[signature.key] = signature.rebuild(shapes)
+            if len(self.calls) > _MOST_CALLS:
+                self.calls.popitem(last=False)
 
     def runs_as_python(self, *, once: bool) -> None:
         """The function is to run as plain Python, now or always.
@@ -90,7 +107,10 @@ class Traces:
             fed = Signature.of(given, {}, expand=True) if given else _NOTHING
             make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
             try:
+                known = len(self.programs)
                 program = self.programs.get(function, (key, fed.key), make, keep=keep)
+                if len(self.programs) != known and not iterators:
+                    self.note(args, kwargs)
                 break
             except NeedsElement as need:
                 iterators.append(need.iterator)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -67,11 +68,30 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
     variables = [
         _variable(about, data) for about, data in zip(manifest["variables"], raw, strict=True)
     ]
-    functions = {
-        key: LoadedFunction(about, programs[key], [variables[n] for n in about["variables"]])
+    compiled = {
+        key: LoadedProgram(about, programs[key], [variables[n] for n in about["variables"]])
         for key, about in manifest["functions"].items()
     }
-    return LoadedModel(manifest, variables, functions)
+    objects = [LoadedModel([variables[n] for n in one["variables"]]) for one in manifest["objects"]]
+
+    def held(about: dict[str, Any] | None) -> Any:
+        ((kind, content),) = (about or {"nothing": None}).items()
+        if kind == "function":
+            return LoadedFunction([compiled[key] for key in content])
+        if kind == "list":
+            return [held(part) for part in content]
+        if kind == "dict":
+            return {key: held(part) for key, part in content}
+        return {"variable": variables, "object": objects}[kind][content] if about else None
+
+    for loaded, about in zip(objects, manifest["objects"], strict=True):
+        loaded.hold({name: held(part) for name, part in about["attributes"].items()})
+    objects[0].variables = tuple(variables)
+    objects[0].signatures = {
+        name: SignatureFunction(LoadedFunction([compiled[key] for key in keys]))
+        for name, keys in manifest["signatures"].items()
+    }
+    return objects[0]
 
 
 def _variable(about: dict[str, Any], data: np.ndarray) -> Variable:
@@ -81,28 +101,26 @@ def _variable(about: dict[str, Any], data: np.ndarray) -> Variable:
 
 @final
 class LoadedModel:
-    """What `load` returns.
+    """What `load` returns, and the modules and layers in it.
 
     Args:
-        manifest: What was saved.
         variables: The variables.
-        functions: The functions, by key.
     """
 
-    def __init__(self, manifest: Any, variables: Sequence[Any], functions: dict[str, Any]) -> None:
+    def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = tuple(variables)
-        self.trainable_variables = tuple(v for v in variables if v.trainable)
-        self.signatures = {
-            name: SignatureFunction(functions[key]) for name, key in manifest["signatures"].items()
-        }
-        self._call: Any = None
-        for name, key in manifest["attributes"].items():
-            if name == "__call__":
-                self._call = functions[key]
-            else:
-                setattr(self, name, functions[key])
-        for name, number in manifest["held"].items():
-            setattr(self, name, variables[number])
+        self.signatures: dict[str, SignatureFunction] = {}
+        self._call: LoadedFunction | None = None
+
+    def hold(self, attributes: dict[str, Any]) -> None:
+        """Get the attributes of what was saved."""
+        self._call = attributes.pop("__call__", None)
+        vars(self).update(attributes)
+
+    @property
+    def trainable_variables(self) -> tuple[Any, ...]:
+        """Those that were trained."""
+        return tuple(variable for variable in self.variables if variable.trainable)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what was saved: a model, or the method `__call__`."""
@@ -110,15 +128,70 @@ class LoadedModel:
         if call is None:
             raise TypeError(
                 "A loaded module is called if its `__call__` was saved. Received: one that has "
-                f"{sorted(self.signatures)}, but is not callable. It had no input signature. Call "
-                "`loaded.signatures[…]`, or save it with an `input_signature` for `__call__`."
+                f"{sorted(self.signatures)}, but is not callable. It had no input signature, and "
+                "was not called. Call `loaded.signatures[…]`, or call it before it is saved."
             )
         return call(*args, **kwargs)
 
 
 @final
 class LoadedFunction:
-    """A function that was saved.
+    """A function that was saved: programs for the kinds of its calls.
+
+    Args:
+        programs: The programs.
+    """
+
+    def __init__(self, programs: Sequence[LoadedProgram]) -> None:
+        self._programs = programs
+        self.name = programs[0].name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it as it was called before it was saved; constants may be left out.
+
+        Raises:
+            SignatureMismatch: If an argument does not fit.
+        """
+        return self._of_first(lambda program, exact: program.bound(args, kwargs, exact))
+
+    def on(self, arrays: Sequence[Any]) -> Any:
+        """Its results for arrays in the order of its specs."""
+        return self._of_first(lambda program, exact: program.fitted(arrays, exact))
+
+    def _of_first(self, read: Callable[[LoadedProgram, bool], list[Any]]) -> Any:
+        """The results of the first program that fits, at best without a change of types."""
+        errors: list[TypeError] = []
+        for exact in (True, False):
+            for program in self._programs:
+                try:
+                    arrays = read(program, exact)
+                except TypeError as error:
+                    errors.append(error)
+                else:
+                    return program(arrays)
+        if len(self._programs) == 1:
+            raise errors[-1]
+        kinds = [program.structured_input_signature for program in self._programs]
+        raise SignatureMismatch(
+            f"A loaded function is called as it was before it was saved. Received: a call of "
+            f"{self.name!r} that fits none of {kinds}. There is no program for it. Pass arrays of "
+            "these types, or save it with an `input_signature`."
+        ) from errors[-1]
+
+    @property
+    def structured_input_signature(self) -> Any:
+        """The specs of its positional arguments, and of those by name."""
+        return _common([program.structured_input_signature for program in self._programs])
+
+    @property
+    def structured_outputs(self) -> Any:
+        """The specs of its results."""
+        return _common([program.structured_outputs for program in self._programs])
+
+
+@final
+class LoadedProgram:
+    """A program that was saved.
 
     Args:
         about: What was written of it.
@@ -136,25 +209,38 @@ class LoadedFunction:
         self.structured_outputs = from_json(about["outputs"])
         self._compiled = function(self._compute)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it as it was called before it was saved; constants may be left out.
+    def __call__(self, arrays: list[Any]) -> Any:
+        return self._compiled(arrays)
+
+    def bound(self, args: Sequence[Any], kwargs: dict[str, Any], exact: bool) -> list[Any]:
+        """The arrays of a call.
 
         Raises:
-            SignatureMismatch: If an argument does not fit.
+            SignatureMismatch: If an argument does not fit; if `exact`, also in its type.
         """
         signature = inspect.Signature(self._parameters)
         own_args, own_kwargs = self.structured_input_signature
         own = signature.bind(*own_args, **own_kwargs).arguments
         given = {**own, **signature.bind_partial(*args, **kwargs).arguments}
+        if unknown := given.keys() - own.keys():
+            raise SignatureMismatch(
+                f"A saved function has the arguments that it was called with. Received: "
+                f"{sorted(unknown)} for {self.name!r}. The program does not know them. Leave them "
+                "out, or save the function for a call with them."
+            )
         arrays: list[Any] = []
         for name, spec in own.items():
-            value = fitted(spec, given[name], name)
-            arrays += _arrays_of(spec, value)
-        return self.on(arrays)
+            fitted(spec, given[name], name)  # constants and structure, too
+            arrays += _arrays_of(spec, given[name])
+        return self.fitted(arrays, exact)
 
-    def on(self, arrays: list[Any]) -> Any:
-        """Its results for arrays in the order of its specs."""
-        return self._compiled(arrays)
+    def fitted(self, arrays: Sequence[Any], exact: bool) -> list[Any]:
+        """Arrays in the order of its specs, as these want them."""
+        specs = specs_of(self.structured_input_signature)
+        pairs = [*zip(specs, arrays, strict=True)]
+        if exact and any(getattr(array, "dtype", None) != spec.dtype for spec, array in pairs):
+            raise SignatureMismatch("An array has another type.")
+        return [fitted(spec, array, spec.name or "") for spec, array in pairs]
 
     def _compute(self, arrays: list[Any]) -> Any:
         values = [_compat.read(variable) for variable in self._variables]
@@ -239,9 +325,20 @@ class SignatureFunction:
                 f"and {sorted(kwargs)} by name. Each has to have one. Call "
                 f"`signature({', '.join(f'{name}=…' for name in names)})`."
             )
-        arrays = [fitted(spec, given[name], name) for name, spec in self._specs.items()]
-        result = self._loaded.on(arrays)
+        result = self._loaded.on([given[name] for name in names])
         return dict(zip(self._outputs, jax.tree.leaves(result), strict=True))
+
+
+def _common(nests: Sequence[Any]) -> Any:
+    """The nest of specs of several programs: of any shape where they differ."""
+    each = [specs_of(nest) for nest in nests]
+    if len({len(specs) for specs in each}) > 1:
+        return nests[0]
+    shapes = [{spec.shape for spec in specs} for specs in zip(*each, strict=True)]
+    rest = iter(shapes)
+    return filled(
+        nests[0], lambda spec: replace(spec, shape=spec.shape if len(next(rest)) == 1 else None)
+    )
 
 
 def _arrays_of(spec: Any, value: Any) -> list[Any]:
@@ -275,6 +372,7 @@ def _with_a_row(array: Any, spec: Spec) -> Any:
     if array.size:
         return array
     shape = [
-        max(1, n) if size is None else n for n, size in zip(array.shape, spec.shape, strict=True)
+        max(1, n) if size is None else n
+        for n, size in zip(array.shape, spec.shape or (), strict=True)
     ]
     return jnp.zeros(shape, array.dtype)

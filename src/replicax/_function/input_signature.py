@@ -33,6 +33,10 @@ def flatten_specs(specs: Any) -> tuple[list[Any], Any]:
     return jax.tree.flatten(specs, is_leaf=is_spec)
 
 
+# Constants that are the same if they are equal; others if they are one object.
+PLAIN = (bool, int, float, complex, str, bytes)
+
+
 @final
 class InputSignature:
     """The specs of a function's first arguments.
@@ -111,13 +115,31 @@ def fitted(spec: Any, value: Any, name: str) -> Any:
 
 
 def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
-    if not is_spec(spec) or spec.dtype is None:
+    if not is_spec(spec):
+        if value is spec or (
+            type(value) is type(spec) and isinstance(spec, PLAIN) and value == spec
+        ):
+            return value
+        raise SignatureMismatch(
+            "A constant of a compiled function is the one that it was made for. Received: for "
+            f"'{name}' {value!r}, where it has {spec!r}. The value is a part of the program. Leave "
+            "it out, or make a function for this one."
+        )
+    if spec.dtype is None:
         return value
     dtype = numpy_dtype(spec.dtype)
     if dtype is None:
-        return value
+        return _fitted_text(spec, value, name)
     if not (is_distributed(value) or isinstance(value, jax.Array | Tracer)):
-        value = np.asarray(getattr(value, "value", value), dtype)
+        given = np.asarray(getattr(value, "value", value))
+        text, fraction = given.dtype.kind in "OSU", given.dtype.kind in "fc"
+        if text or (fraction and np.issubdtype(dtype, np.integer)):
+            raise SignatureMismatch(
+                "An argument can be the number that its spec wants. Received: for "
+                f"'{name}' {value!r}, where {spec} is wanted. "
+                f"{'Text is none' if text else 'Its fraction would be lost'}. Cast it."
+            )
+        value = given.astype(dtype)
     for part in _parts(value):
         shape = None if spec.shape is None else tuple(spec.shape)
         if part.dtype != dtype or not _fits(shape, part.shape):
@@ -127,6 +149,16 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
                 "was promised other arguments. Cast or reshape it, or change `input_signature`; "
                 "None stands for an axis of any size."
             )
+    return value
+
+
+def _fitted_text(spec: Any, value: Any, name: str) -> Any:
+    kind = np.asarray(value).dtype.kind
+    if kind not in "OSU" or not _fits(spec.shape, np.shape(value)):
+        raise SignatureMismatch(
+            f"An argument has the shape and type of its spec. Received: for '{name}' {value!r}, "
+            f"where {spec} is wanted: text. Pass text, or change the spec."
+        )
     return value
 
 

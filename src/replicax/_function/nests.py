@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._function.concrete import Spec
@@ -15,8 +14,8 @@ from replicax._function.concrete import Spec
 def to_json(nest: Any) -> Any:
     """A nest as data of JSON."""
     if isinstance(nest, Spec):
-        kind = np.dtype(nest.dtype).name
-        return {"spec": [list(nest.shape), kind, nest.name]}
+        assert nest.shape is not None  # a program's are known
+        return {"spec": [list(nest.shape), nest.dtype_name, nest.name]}
     if isinstance(nest, dict):
         return {"dict": [[key, to_json(value)] for key, value in nest.items()]}
     if isinstance(nest, list | tuple):

@@ -29,12 +29,14 @@ class HostLoop(TraceAgain):
     Args:
         what: What it does.
         once: Whether it does so in its first call only.
+        always: Whether it does so for any arguments, not just for these.
     """
 
-    def __init__(self, what: str, *, once: bool = False) -> None:
+    def __init__(self, what: str, *, once: bool = False, always: bool = True) -> None:
         super().__init__(what)
         self.what = what
         self.once = once
+        self.always = always
 
 
 class NeedsElement(TraceAgain):

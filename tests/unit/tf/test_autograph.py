@@ -785,3 +785,17 @@ def test_a_loop_whose_condition_does_not_depend_on_it_is_refused():
 
     with pytest.raises(rx.errors.UsageError):
         take(tf.ones(2))
+
+
+def test_what_is_saved_and_what_a_graph_shows_is_converted(tmp_path):
+    class Halving(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+        def halve(self, x):
+            while x > 1.0:
+                x = x / 2.0
+            return x
+
+    tf.saved_model.save(Halving(), str(tmp_path / "saved"))
+    assert float(tf.saved_model.load(str(tmp_path / "saved")).halve(5.0)) == 0.625
+    nodes = Halving().halve.get_concrete_function().graph.as_graph_def().node
+    assert "while" in {node.op for node in nodes}
