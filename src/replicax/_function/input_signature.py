@@ -132,7 +132,8 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         return _fitted_text(spec, value, name)
     if not (is_distributed(value) or isinstance(value, jax.Array | Tracer)):
         given = np.asarray(getattr(value, "value", value))
-        text, fraction = given.dtype.kind in "OSU", given.dtype.kind in "fc"
+        text = given.dtype.kind in "OSU"
+        fraction = given.dtype.kind in "fc" and not hasattr(value, "dtype")  # NumPy's are cut off
         if text or (fraction and np.issubdtype(dtype, np.integer)):
             raise SignatureMismatch(
                 "An argument can be the number that its spec wants. Received: for "

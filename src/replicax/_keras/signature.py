@@ -95,6 +95,8 @@ def _static_key(leaf: Any) -> Hashable:
         return (type(leaf), leaf)
     if isinstance(leaf, float | complex):
         return (type(leaf), repr(leaf))  # 0.0 and -0.0 are equal, but not the same number
+    if hasattr(type(leaf), "__tf_tracing_type__"):
+        return (type(leaf), leaf.__tf_tracing_type__(None))
     # By identity: models, variables, functions. The cache keeps the leaf alive.
     return (type(leaf), id(leaf))
 

@@ -235,7 +235,7 @@ ABSENT = {
     "tf.train.TrackableView": "Use `checkpoint.restore(path).unused`.",
     "tf.train.experimental": "A checkpoint is one folder, written by the chief; an object with "
     "`get_state` and `set_state` is saved as it is.",
-    "tf.types": "Arrays are `jax.Array`; annotate with that.",
+    "tf.types.experimental": "Arrays are `jax.Array`; annotate with that.",
     "tf.variable_creator_scope": "Variables are placed by the strategy of the scope they are made "
     "in.",
     "tf.variable_scope": "Use layers, or `tf.name_scope`.",

@@ -746,6 +746,23 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         _of("._moving_average", "ExponentialMovingAverage"),
     ),
+    "tf.types": ("what annotations name",),
+    "tf.types.experimental": (
+        "what annotations name, and types by which a function is traced",
+        _of(
+            "._types",
+            "Callable", "FunctionType", "GenericFunction", "PolymorphicFunction",
+            "SupportsTracingProtocol", "TensorLike", "TraceType",
+        ),
+        {
+            "AtomicFunction": "replicax._function.concrete:ConcreteFunction",
+            "ConcreteFunction": "replicax._function.concrete:ConcreteFunction",
+        },
+    ),
+    "tf.types.experimental.distributed": (
+        "the values of replicas",
+        _of("replicax._core.values", "Mirrored", "PerReplica"),
+    ),
     "tf.version": (
         "the TensorFlow whose names these are, and the Replicax that has them",
         _of("._services", "COMPILER_VERSION", "GIT_VERSION", "VERSION"),

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.dtypes import canonicalize_dtype
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax.data import ArraySpec
 from replicax.data._host import HostTensor
@@ -194,8 +194,13 @@ def _get_shape(self: Any) -> TensorShape:
     return TensorShape(self.shape)
 
 
+@final
+class NoNumpy(LeakedTracer, AttributeError):
+    """A `LeakedTracer` as TensorFlow raises it, whose tensors in functions have no `numpy`."""
+
+
 def _no_numpy(self: Any) -> NoReturn:
-    raise UsageError(
+    raise NoNumpy(
         f"`numpy()` is for values that are known. Received: {self}, which is computed by compiled "
         "code. It has no value while the code is compiled. Return it and call `numpy()` on the "
         "result, or use `tf.print`."

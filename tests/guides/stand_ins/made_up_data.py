@@ -62,20 +62,15 @@ def downloaded(fname=None, origin=None, **_options) -> str:
     return str(Path("downloads", fname or origin.rpartition("/")[2]).absolute())
 
 
-def install(tf, *, full: bool = False) -> None:
-    """What `tf.keras.datasets` would download is made here; `full` has as many rows as there."""
+def install(tf, train: int = TRAIN, test: int = TEST) -> None:
+    """What `tf.keras.datasets` would download is made here, of so many rows."""
     datasets = tf.keras.datasets
-    sizes = (
-        ({"train": 60_000, "test": 10_000}, {"train": 50_000, "test": 10_000}) if full else ({}, {})
-    )
-    datasets.mnist.load_data = functools.partial(mnist, **sizes[0])
-    datasets.fashion_mnist.load_data = datasets.mnist.load_data
-    datasets.cifar10.load_data = functools.partial(cifar10, **sizes[1])
-    datasets.cifar100.load_data = datasets.cifar10.load_data
+    digits = functools.partial(mnist, train, test)
+    objects = functools.partial(cifar10, train=min(train, 50_000), test=test)
+    datasets.mnist.load_data = datasets.fashion_mnist.load_data = digits
+    datasets.cifar10.load_data = datasets.cifar100.load_data = objects
     datasets.imdb.load_data = reviews
     datasets.boston_housing.load_data = houses
-    if full:
-        tf.keras.utils.get_file = downloaded
 
 
 def ratings() -> str:

@@ -96,7 +96,7 @@ def test_a_concrete_function():
     assert concrete(np.ones((4, 2)))["out"].tolist() == [[3.0, 3.0]] * 4
     assert str(concrete.structured_outputs["out"]) == "TensorSpec(shape=(None, 2), dtype=float32)"
     (spec,), named = concrete.structured_input_signature
-    assert (spec.shape, spec.dtype, spec.name, named) == ((None, 2), "float32", "x", {})
+    assert (spec.shape, spec.dtype, spec.name, named) == ((None, 2), "float32", "x", {"times": 3})
     assert concrete.name == "fn"
     with pytest.raises(mismatch, match=r"for 'x' float32\[4, 3\]"):
         concrete(np.ones((4, 3)))
@@ -168,3 +168,11 @@ def test_a_bound_method():
 def test_a_function_can_be_pickled():
     again = pickle.loads(cloudpickle.dumps(rx.function(lambda x: x + 1.0)))
     assert float(again(np.float32(2))) == 3.0
+
+
+@pytest.mark.parametrize("wrong", [2.5, [1.5], "2", b"2", 2j])
+def test_what_is_no_integer_is_not_made_one(wrong):
+    fn = rx.function(lambda x: x, input_signature=[ArraySpec(None, "int32")])
+    assert int(fn(2)) == 2
+    with pytest.raises(TypeError):
+        fn(wrong)

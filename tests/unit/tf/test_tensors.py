@@ -36,6 +36,10 @@ def test_numpy_gives_an_array_of_its_own_or_a_number():
 def test_values_of_compiled_code_have_no_numpy():
     with pytest.raises(UsageError, match=r"`numpy\(\)` is for values that are known"):
         jax.jit(lambda x: x.numpy())(1.0)
+    leaked = []
+    tf.function(lambda x: leaked.append(x))(tf.constant(1))
+    with pytest.raises(AttributeError):  # as in TensorFlow
+        leaked[0].numpy()
 
 
 def test_compiled_values_have_a_shape_to_ask():
