@@ -72,6 +72,13 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
         key: LoadedProgram(about, programs[key], [variables[n] for n in about["variables"]])
         for key, about in manifest["functions"].items()
     }
+    return _assembled(manifest, variables, compiled)
+
+
+def _assembled(
+    manifest: dict[str, Any], variables: Sequence[Any], compiled: dict[str, LoadedProgram]
+) -> LoadedModel:
+    """The objects that were saved, with what they held; the first holds the others."""
     objects = [LoadedModel([variables[n] for n in one["variables"]]) for one in manifest["objects"]]
 
     def held(about: dict[str, Any] | None) -> Any:
