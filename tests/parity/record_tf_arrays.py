@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 RECORDED = Path(__file__).with_name("recorded_arrays.json")
-NAMESPACES = ("", "math", "linalg", "nn", "nest", "dtypes")
+NAMESPACES = ("", "math", "linalg", "nn", "nest", "dtypes", "ragged", "sparse")
 
 random = np.random.default_rng(7)
 

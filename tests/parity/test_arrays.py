@@ -186,7 +186,9 @@ def test_the_page_lists_the_names_of_tf():
     assert {name for name, home in homes.items() if home[1:] in TOP} <= listed("tf") <= set(homes)
 
 
-@pytest.mark.parametrize("namespace", ["dtypes", "linalg", "math", "nest", "nn", "version"])
+@pytest.mark.parametrize(
+    "namespace", ["dtypes", "linalg", "math", "nest", "nn", "ragged", "sparse", "version"]
+)
 def test_the_page_lists_the_names_of_a_namespace(namespace):
     names, found = dir(getattr(tf, namespace)), listed(f"tf.{namespace}")
     assert found <= set(names)

@@ -66,7 +66,10 @@ def _number(value: Any) -> str:
 
 
 def nest_text(value: Any, leaf: Any, *, inside: bool = False) -> str:
-    """A nest as text; `leaf` gives that of what is no list, tuple, mapping or string."""
+    """A nest as text; `leaf` gives that of what is no list, tuple, mapping or string.
+
+    Of a sparse or ragged tensor it shows the arrays, and what else it is made of.
+    """
     if isinstance(value, str) and inside:
         return repr(value)
     if isinstance(value, Mapping):
@@ -81,4 +84,9 @@ def nest_text(value: Any, leaf: Any, *, inside: bool = False) -> str:
             pairs = (f"{name}={item}" for name, item in zip(names, items, strict=True))
             return f"{type(value).__name__}({', '.join(pairs)})"
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    flatten = getattr(value, "tree_flatten", None)
+    if flatten is not None:
+        arrays, rest = flatten()
+        items = [nest_text(item, leaf, inside=True) for item in (*arrays, rest)]
+        return f"{type(value).__name__}({', '.join(items)})"
     return leaf(value)

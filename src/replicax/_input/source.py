@@ -17,7 +17,7 @@ from replicax._core.errors import BatchStructureChanged, ExhaustedInput, Unbatch
 from replicax.data import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Dataset
 from replicax.data._formatted import formatted_iterator, has_formats
 from replicax.data._node import Cursor, Node, OneByOne, Path
-from replicax.data._spec import spec_of
+from replicax.data._spec import refuse_composites, spec_of
 
 
 def as_dataset(value: Any) -> Dataset:
@@ -187,6 +187,7 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
         BatchStructureChanged: If it is nested differently from the first.
         UnbatchedInput: If a leaf is a scalar, or its leaves differ in rows.
     """
+    refuse_composites(batch)
     tree = check_structure(batch, number, structure)
     leaves = jax.tree.leaves(batch)
     if has_scalars(batch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,19 +28,40 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
     """
     with needs_package("pillow", extra="data"):
         from PIL import Image
-    try:
+    with _readable(contents):
         image: Any = Image.open(io.BytesIO(contents))
         if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         mode = _MODES[channels] if channels else _own_mode(image)
         found = np.asarray(image.convert(mode))
+    return found.reshape(*found.shape[:2], -1)
+
+
+def decode_frames(contents: bytes) -> np.ndarray:
+    """The uint8 pixels of an animation, of the shape (pictures, height, width, 3).
+
+    Raises:
+        CorruptRecord: If the bytes are no image.
+        UsageError: If Pillow is missing.
+    """
+    with needs_package("pillow", extra="data"):
+        from PIL import Image, ImageSequence
+    with _readable(contents):
+        image: Any = Image.open(io.BytesIO(contents))
+        return np.stack([np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(image)])
+
+
+@contextlib.contextmanager
+def _readable(contents: bytes) -> Iterator[None]:
+    """Say what is wrong with bytes that Pillow cannot read."""
+    try:
+        yield
     except (OSError, SyntaxError, ValueError) as error:
         raise CorruptRecord(
             f"What is decoded is an image. Received: {len(contents)} bytes of which Pillow says: "
             f"{error}. They are damaged, cut off, or something else. Replace the file, or leave "
             "it out."
         ) from error
-    return found.reshape(*found.shape[:2], -1)
 
 
 def _own_mode(image: Any) -> str:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax.data._composite import Composite, is_composite
 from replicax.data._shape import TensorShape
 
 # The kinds of NumPy's text of a fixed width, and what text is here.
@@ -62,7 +63,7 @@ class ArraySpec:
 
 def spec_of(element: Any) -> Any:
     """The `ArraySpec` of each array of an element."""
-    return jax.tree.map(_leaf_spec, element)
+    return jax.tree.map(_leaf_spec, element, is_leaf=is_composite)
 
 
 def _leaf_spec(leaf: Any) -> Any:
@@ -136,7 +137,9 @@ def columns(elements: Sequence[Any]) -> tuple[Any, list[tuple[Any, ...]]]:
     Raises:
         UsageError: If they differ in structure.
     """
-    leaves, whole = jax.tree.flatten(list(elements))
+    # Only if there are any: the question is asked of every part of every element.
+    mixed = bool(elements) and composite_in(elements[0]) is not None
+    leaves, whole = jax.tree.flatten(list(elements), is_leaf=is_composite if mixed else None)
     trees = whole.children()
     if any(tree != trees[0] for tree in trees):
         raise _unlike(elements)
@@ -144,12 +147,27 @@ def columns(elements: Sequence[Any]) -> tuple[Any, list[tuple[Any, ...]]]:
     return trees[0], [tuple(leaves[place::width]) for place in range(width)]
 
 
+def composite_in(nest: Any) -> Composite | None:
+    """The first sparse or ragged tensor in a nest."""
+    return next(filter(is_composite, jax.tree.leaves(nest, is_leaf=is_composite)), None)
+
+
 def _combined(elements: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) -> Any:
     tree, found = columns(elements)
+    if any(isinstance(leaves[0], Composite) for leaves in found):
+        return tree.unflatten([_stacked(leaves, combine) for leaves in found])
     try:
         return tree.unflatten([combine(leaves) for leaves in found])
     except (ValueError, TypeError) as error:
         raise _unlike(elements) from error
+
+
+def _stacked(leaves: Sequence[Any], combine: Callable[[Sequence[Any]], Any]) -> Any:
+    if not isinstance(leaves[0], Composite):
+        return combine(leaves)
+    if combine is not _stack_leaves:
+        raise leaves[0].refused("cut into rows")
+    return leaves[0].stacked(leaves)
 
 
 def _unlike(elements: Sequence[Any]) -> UsageError:
@@ -184,6 +202,7 @@ def num_rows(batch: Any) -> int:
     Raises:
         UsageError: If an array has none, or they differ.
     """
+    refuse_composites(batch)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
         raise UsageError(
@@ -192,6 +211,12 @@ def num_rows(batch: Any) -> int:
             "batches, with rows on the first axis, can be cut."
         )
     return shapes[0][0]
+
+
+def refuse_composites(batch: Any) -> None:
+    """Raise an error if there is a sparse or ragged tensor in what is cut into rows."""
+    if (found := composite_in(batch)) is not None:
+        raise found.refused("cut into rows")
 
 
 def own_copy(batch: Any) -> Any:

@@ -29,15 +29,16 @@ ABSENT = {
     "tf.IndexedSlicesSpec": "Gradients are dense arrays.",
     "tf.InteractiveSession": "Sessions are gone since TensorFlow 2: call the function itself.",
     "tf.OptionalSpec": "Use Python's `next(iterator, default)`.",
-    "tf.RaggedTensor": "Rows of one length: fill them up with `Dataset.padded_batch`, and mask.",
-    "tf.RaggedTensorSpec": "Rows of one length: fill them up with `Dataset.padded_batch`.",
+    "tf.RaggedTensor.from_nested_row_splits": "One axis is ragged: fill the inner rows up.",
+    "tf.RaggedTensor.from_uniform_row_length": "Use `tf.reshape`: such rows are alike.",
+    "tf.RaggedTensor.merge_dims": "One axis is ragged: `values` are all of them.",
+    "tf.RaggedTensorSpec": "Leave it out: functions are compiled for what they are called with.",
     "tf.RegisterGradient": "Use `tf.custom_gradient`.",
     "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
-    "tf.SparseTensor": "Arrays are dense: use `jax.experimental.sparse.BCOO`, or ids with -1 for "
-    "none.",
-    "tf.SparseTensorSpec": "Arrays are dense: use `jax.experimental.sparse.BCOO`.",
+    "tf.SparseTensorSpec": "Leave it out: functions are compiled for what they are called with.",
     "tf.Tensor.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.TypeSpec": "Use `tf.TensorSpec`.",
+    "tf.Variable.count_up_to": "Use `assign_add`, or `tf.data.Dataset.range`.",
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.Variable.initializer": "Variables have their values from the start; leave it out.",
     "tf.Variable.load": "Use `assign`.",
@@ -61,7 +62,7 @@ ABSENT = {
     "tf.data.Dataset.map_with_legacy_function": "Use `map`.",
     "tf.data.Dataset.output_shapes": "Use `element_spec`.",
     "tf.data.Dataset.output_types": "Use `element_spec`.",
-    "tf.data.Dataset.ragged_batch": "Use `padded_batch`.",
+    "tf.data.Dataset.ragged_batch": "Use `padded_batch`, or `tf.ragged.stack` of several elements.",
     "tf.data.FixedLengthRecordDataset": "Read the file with `numpy.fromfile`, and pass "
     "the rows to `from_tensor_slices`.",
     "tf.data.NumpyIterator": "Use `dataset.as_numpy_iterator()`.",
@@ -112,8 +113,8 @@ ABSENT = {
     "tf.hessians": "Use `jax.hessian`, or two `tf.GradientTape`s.",
     "tf.histogram_fixed_width": "Use `jax.numpy.histogram`.",
     "tf.histogram_fixed_width_bins": "Use `jax.numpy.digitize`.",
-    "tf.io.RaggedFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
-    "tf.io.SparseFeature": "Use tf.io.VarLenFeature, which fills rows up to one length.",
+    "tf.io.SparseFeature": "Read its indices and values as `tf.io.RaggedFeature`s, and make a "
+    "`tf.SparseTensor` of them.",
     "tf.io.decode_proto": "Use the message's own `FromString` in `Dataset.map`.",
     "tf.io.write_graph": "Programs have no graph.",
     "tf.keras.Model.evaluate_generator": "`evaluate` takes generators.",
@@ -194,7 +195,6 @@ ABSENT = {
     "tf.math.sobol_sample": "Use `scipy.stats.qmc.Sobol`.",
     "tf.math.zeta": "Use `jax.scipy.special.zeta`.",
     "tf.mlir": "Use `jax.jit(fn).lower(*args).as_text()`.",
-    "tf.nn.ctc_beam_search_decoder": "Use `keras.ops.ctc_decode`, with `strategy='beam_search'`.",
     "tf.nondifferentiable_batch_function": "Batch with `rx.data.Dataset.batch`.",
     "tf.parallel_stack": "Use `tf.stack`.",
     "tf.placeholder": "Pass arrays to a `tf.function`.",
@@ -205,7 +205,11 @@ ABSENT = {
     "tf.python.keras": "Use `tf.keras`.",
     "tf.quantization": "Use Keras' `model.quantize`.",
     "tf.queue": "Use `tf.data.Dataset`, or Python's queue.",
-    "tf.ragged": "Rows of one length: fill them up with `Dataset.padded_batch`, and mask.",
+    "tf.ragged": "Make an array of the rows with `to_tensor()`, and mask.",
+    "tf.ragged.cross": "Use `tf.keras.layers.HashedCrossing`.",
+    "tf.ragged.cross_hashed": "Use `tf.keras.layers.HashedCrossing`.",
+    "tf.ragged.stack_dynamic_partitions": "Sort by the partitions, and use "
+    "`tf.RaggedTensor.from_value_rowids`.",
     "tf.raw_ops": "Use `keras.ops`, or `jax.lax` for what is nearest to the hardware.",
     "tf.recompute_grad": "Use `jax.checkpoint`, or `keras.RematScope`.",
     "tf.register_tensor_conversion_function": "Give the class a method `__jax_array__`.",
@@ -214,7 +218,17 @@ ABSENT = {
     "tf.sets": "Use `jax.numpy.intersect1d` and its sisters with `size=`, or Python's sets.",
     "tf.space_to_batch": "It is `tf.nn.space_to_batch`.",
     "tf.space_to_batch_nd": "It is `tf.nn.space_to_batch`.",
-    "tf.sparse": "Arrays are dense: use `jax.experimental.sparse`, or ids with -1 for none.",
+    "tf.sparse": "Make an array of it with `tf.sparse.to_dense`.",
+    "tf.sparse.bincount": "Use `tf.math.bincount` of the values.",
+    "tf.sparse.cross": "Use `tf.keras.layers.HashedCrossing`.",
+    "tf.sparse.cross_hashed": "Use `tf.keras.layers.HashedCrossing`.",
+    "tf.sparse.eye": "Use `tf.sparse.from_dense(tf.eye(n))`.",
+    "tf.sparse.mask": "Gradients are dense arrays: use `tf.where`.",
+    "tf.sparse.reset_shape": "Make a `tf.SparseTensor` of its indices and values with that shape.",
+    "tf.sparse.segment_mean": "Use `tf.math.segment_mean(tf.gather(data, indices), ids)`.",
+    "tf.sparse.segment_sqrt_n": "Use `tf.math.segment_sum(tf.gather(data, indices), ids)`.",
+    "tf.sparse.segment_sum": "Use `tf.math.segment_sum(tf.gather(data, indices), ids)`.",
+    "tf.sparse.split": "Use `tf.sparse.slice`.",
     "tf.summary.audio": "Write sounds as files, with a link in tf.summary.text.",
     "tf.summary.graph": "Programs have no graph; `tf.profiler` shows what was compiled.",
     "tf.sysconfig": "Use `jax.print_environment_info()`.",
@@ -226,11 +240,8 @@ ABSENT = {
     "tf.train.CheckpointView": "Use `tf.train.list_variables`.",
     "tf.train.ClusterDef": "Use `tf.train.ClusterSpec`.",
     "tf.train.Coordinator": "Use Python's threading, or `tf.data`.",
-    "tf.train.FeatureList": "Records of sequences: use `Dataset.save`, or Parquet.",
-    "tf.train.FeatureLists": "Records of sequences: use `Dataset.save`, or Parquet.",
     "tf.train.GradientDescentOptimizer": "Use `tf.keras.optimizers.SGD`.",
     "tf.train.JobDef": "Use `tf.train.ClusterSpec`.",
-    "tf.train.SequenceExample": "Records of sequences: use `Dataset.save`, or Parquet.",
     "tf.train.ServerDef": "Pass a `tf.train.ClusterSpec` to `tf.distribute.Server`.",
     "tf.train.TrackableView": "Use `checkpoint.restore(path).unused`.",
     "tf.train.experimental": "A checkpoint is one folder, written by the chief; an object with "
@@ -253,6 +264,8 @@ CHANGES = {
     "tensorflow_datasets.load": "Data sets of `rx.data`, of ArrayRecord files; needs `pip install "
     "tensorflow-datasets array_record`.",
     "tf.GradientTape": "In compiled code the forward pass is computed once.",
+    "tf.RaggedTensor": "One axis is ragged, the second; compiled code is compiled for the lengths "
+    "of the rows.",
     "tf.Variable": "It is a `keras.Variable`: `value` is an attribute; an integer has 32 bits; a "
     "write that differs between replicas needs an aggregation.",
     "tf.config.experimental.set_memory_growth": "Holds for all GPUs of the process; before JAX is "
@@ -301,7 +314,6 @@ CHANGES = {
     "tf.function(jit_compile=False)": "Compiled by XLA all the same.",
     "tf.int64": "Computed in 32 bits unless `jax_enable_x64` is set; a value that does not fit is "
     "an error.",
-    "tf.io.VarLenFeature": "No sparse tensors: rows are filled up.",
     "tf.keras.Model.compile(jit_compile=False)": "Compiled by XLA all the same.",
     "tf.keras.Model.compile(run_eagerly=True)": "Under a strategy a step is compiled all the "
     "same; print with `tf.print`.",
@@ -318,6 +330,7 @@ CHANGES = {
     "mask for each replica.",
     "tf.keras.optimizers.Optimizer(decay)": "The rate is divided by 1 + decay · updates.",
     "tf.keras.optimizers.legacy": "Keras 3's optimizers under their old names.",
+    "tf.nn.ctc_beam_search_decoder": "With few beams others may be kept; by Keras.",
     "tf.nn.embedding_lookup": "An id that is not there gives NaN.",
     "tf.numpy_function": "In compiled code it calls back to the host; in `Dataset.map` it is the "
     "function itself.",
@@ -328,6 +341,8 @@ CHANGES = {
     "tf.random.set_seed": "The numbers are JAX's, in functions of pipelines NumPy's.",
     "tf.saved_model.load": "Reads what `tf.saved_model.save` here has written.",
     "tf.saved_model.save": "A folder that `load` here reads, and `TFSMLayer`; TensorFlow does not.",
+    "tf.sparse": "Data sets cut no sparse tensors into rows; results of unknown size are computed "
+    "outside of compiled code.",
     "tf.train.Checkpoint": "Restores TensorFlow's, writes another format; checked at once when it "
     "is restored; with several workers the chief writes, and all call the same methods.",
     "tf.train.CheckpointManager": "The latest is the one with the highest number; all workers call "

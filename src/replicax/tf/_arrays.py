@@ -62,7 +62,7 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 
 def size(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     """How many elements an array has, known also while code is compiled."""
-    sizes = shape(input)
+    sizes = shape(getattr(input, "flat_values", input))  # of a ragged tensor
     if is_symbolic(sizes):
         return math.prod(sizes)
     if not isinstance(sizes, HostTensor):  # of a saved program, any
@@ -279,9 +279,10 @@ def ones(shape: Any, dtype: Any = float32, name: str | None = None) -> Any:
 
 @array_function
 def fill(dims: Any, value: Any, name: str | None = None) -> Any:
-    """An array of one number, in its type."""
+    """An array of one number or text, in its type."""
     _, value = array(value)
-    xp = numpy_or_jax(*([value] if isinstance(value, jax.Array) else []))
+    counts = isinstance(value, jax.Array) or value.dtype == object
+    xp = numpy_or_jax(*([value] if counts else []))
     return xp.full(static_shape(dims), value, value.dtype)
 
 

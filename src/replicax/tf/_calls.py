@@ -47,6 +47,8 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
 
             found: Any = ArrayFunction(function.__name__)(*args, **kwargs)
             return found
+        if composite := composite_among((args, kwargs)):
+            return composite[0].call(call, args, kwargs)
         # As JAX does, NumPy shall say nothing of 0/0.
         with np.errstate(all="ignore"):
             try:
@@ -123,6 +125,19 @@ def is_symbolic(value: Any) -> bool:
     """Whether an input of a Keras model that is being built is in a nest."""
     keras = sys.modules.get("keras")
     return hasattr(keras, "KerasTensor") and _holds(value, keras.KerasTensor)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def composite_among(value: Any) -> list[Any]:
+    """The sparse and ragged tensors in a nest."""
+    module = sys.modules.get("replicax.tf._composite")
+    return [] if module is None else _found(value, module.CompositeTensor)
+
+
+def _found(value: Any, kind: type) -> list[Any]:
+    if isinstance(value, list | tuple | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        return [one for part in parts for one in _found(part, kind)]
+    return [value] if isinstance(value, kind) else []
 
 
 def _holds(value: Any, kind: type) -> bool:
@@ -342,4 +357,5 @@ def concrete(value: Any, what: str) -> np.ndarray:
             "code. XLA lays out every array in advance. Call it outside of compiled code, in "
             "`dataset.map` for example, or keep the shape and mask with `tf.where(mask, x, y)`."
         )
-    return np.asarray(array(value)[1])
+    with jax.ensure_compile_time_eval():  # numbers of Python, too, in compiled code
+        return np.asarray(array(value)[1])

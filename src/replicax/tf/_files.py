@@ -10,14 +10,13 @@ import glob as globbing
 import importlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from replicax import data
 from replicax._core.errors import UsageError
-from replicax.data._codecs import decode, encode
+from replicax.data._codecs import decode, decode_frames, encode
 from replicax.data._host import HostTensor
 from replicax.tf._calls import hosted
 
@@ -210,7 +209,7 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
     if folder:
         makedirs(folder)
     with GFile(filename, "wb") as file:
-        file.write(_bytes_of(contents))
+        file.write(bytes_of(contents))
 
 
 def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
@@ -218,7 +217,7 @@ def matching_files(pattern: Any, name: str | None = None) -> HostTensor:
     return HostTensor.of(np.array(glob(pattern), object))
 
 
-def _bytes_of(value: Any) -> bytes:
+def bytes_of(value: Any) -> bytes:
     """Bytes, of a text or an array of one."""
     found = value.item() if hasattr(value, "item") else value
     return found.encode() if isinstance(found, str) else bytes(found)
@@ -235,7 +234,7 @@ def decode_image(
 
     **Differs from TF:** Pillow decodes: pixels of a JPEG may be other ones by a few steps.
     """
-    found = decode(_bytes_of(contents), channels or 0)
+    found = decode(bytes_of(contents), channels or 0)
     kind = np.dtype(dtype)
     if kind.kind == "f":
         found = (found / np.float32(255)).astype(kind)
@@ -265,6 +264,39 @@ def decode_jpeg(
             "smaller on the way. Use `tf.image.resize` behind it."
         )
     return decode_image(contents, channels)
+
+
+def decode_and_crop_jpeg(
+    contents: Any, crop_window: Any, channels: int = 0, *args: Any, **kwargs: Any
+) -> Any:
+    """A part of the pixels of a JPEG; see `decode_image`.
+
+    Args:
+        contents: The bytes.
+        crop_window: The first row, the first column, the height and the width.
+        channels: How many channels; 0 for those of the image.
+        *args: As for `decode_jpeg`.
+        **kwargs: As for `decode_jpeg`.
+
+    Raises:
+        UsageError: If the part is not in the picture.
+    """
+    pixels = decode_jpeg(contents, channels, *args, **kwargs)
+    top, left, height, width = (int(number) for number in crop_window)
+    bottom, right = top + height, left + width
+    inside = 0 <= top < bottom <= pixels.shape[0] and 0 <= left < right <= pixels.shape[1]
+    if not inside:
+        raise UsageError(
+            "What is cut out is a part of the picture. Received: "
+            f"{[top, left, height, width]} of a picture of {pixels.shape[:2]}. There are no such "
+            "pixels. Correct the window: its first row and column, its height and width."
+        )
+    return pixels[top:bottom, left:right]
+
+
+def decode_gif(contents: Any, name: str | None = None) -> Any:
+    """The pixels of all pictures of a GIF, each of three channels."""
+    return hosted(decode_frames(bytes_of(contents)))
 
 
 def decode_png(
@@ -308,7 +340,7 @@ def decode_raw(
     """
     kind = np.dtype(out_type).newbyteorder("<" if little_endian else ">")
     given = np.asarray(input_bytes, object)
-    texts = map(_bytes_of, given.reshape(-1))
+    texts = map(bytes_of, given.reshape(-1))
     if fixed_length is not None:
         texts = (text[:fixed_length].ljust(fixed_length, b"\0") for text in texts)
     rows = [np.frombuffer(text, kind).astype(np.dtype(out_type)) for text in texts]
@@ -340,7 +372,7 @@ def decode_csv(
     """
     lines = np.asarray(records, object)
     quoting = csv.QUOTE_MINIMAL if use_quote_delim else csv.QUOTE_NONE
-    texts = [_bytes_of(line).decode() for line in lines.reshape(-1)]
+    texts = [bytes_of(line).decode() for line in lines.reshape(-1)]
     rows = list(csv.reader(texts, delimiter=field_delim, quoting=quoting))
     if select_cols is not None:
         rows = [[row[column] for column in select_cols] for row in rows]
@@ -375,17 +407,3 @@ class TFRecordOptions(str):
 
     def __new__(cls, compression_type: str | None = None, **others: Any) -> TFRecordOptions:
         return super().__new__(cls, compression_type or "")
-
-
-def parse_example(
-    serialized: Any, features: Mapping[str, Any], example_names: Any = None, name: Any = None
-) -> dict[str, Any]:
-    """The features of a batch of records; see `rx.data.parse_example`."""
-    return data.parse_example([_bytes_of(one) for one in serialized], features)
-
-
-def parse_single_example(
-    serialized: Any, features: Mapping[str, Any], example_names: Any = None, name: Any = None
-) -> dict[str, Any]:
-    """The features of a record; see `rx.data.parse_single_example`."""
-    return data.parse_single_example(_bytes_of(serialized), features)

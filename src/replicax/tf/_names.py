@@ -125,6 +125,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
         _of("._flow.ranges", "range"),
         _of("._flow.tensor_array", "TensorArray"),
+        {"RaggedTensor": "._ragged", "SparseTensor": "._sparse"},
         {"__version__": "._services:VERSION"},
     ),
     "tf.autograph": (
@@ -396,7 +397,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         _of(
             "._files",
-            "decode_bmp", "decode_image", "decode_jpeg", "decode_png", "encode_jpeg", "encode_png",
+            "decode_and_crop_jpeg", "decode_bmp", "decode_gif", "decode_image", "decode_jpeg",
+            "decode_png", "encode_jpeg", "encode_png",
         ),
         _of(
             "._boxes",
@@ -420,9 +422,14 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "files, images and records; on the host, with NumPy",
         _of(
             "._files",
-            "TFRecordOptions", "decode_bmp", "decode_csv", "decode_image", "decode_jpeg",
-            "decode_png", "decode_raw", "encode_jpeg", "encode_png", "matching_files",
-            "parse_example", "parse_single_example", "read_file", "write_file",
+            "TFRecordOptions", "decode_and_crop_jpeg", "decode_bmp", "decode_csv", "decode_gif",
+            "decode_image", "decode_jpeg", "decode_png", "decode_raw", "encode_jpeg", "encode_png",
+            "matching_files", "read_file", "write_file",
+        ),
+        _of(
+            "._examples",
+            "FixedLenSequenceFeature", "RaggedFeature", "parse_example", "parse_sequence_example",
+            "parse_single_example", "parse_single_sequence_example",
         ),
         _of("._tensor_messages", "parse_tensor", "serialize_tensor"),
         _of("replicax.data", "FixedLenFeature", "TFRecordWriter", "VarLenFeature"),
@@ -621,6 +628,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "sparse_softmax_cross_entropy_with_logits", "sufficient_statistics", "swish", "top_k",
             "weighted_cross_entropy_with_logits", "weighted_moments",
         ),
+        _of("._ctc", "ctc_beam_search_decoder", "ctc_greedy_decoder"),
         _of("._reductions", "zero_fraction"),
         _of("._linalg", "l2_normalize"),
         _of("replicax._core.nn", "compute_average_loss", "scale_regularization_loss"),
@@ -646,6 +654,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.python.client.device_lib": (
         "the devices of this process",
         _of("._config", "list_local_devices"),
+    ),
+    "tf.ragged": (
+        "rows of different lengths",
+        _of(
+            "._ragged_functions",
+            "boolean_mask", "constant", "map_flat_values", "row_splits_to_segment_ids",
+            "segment_ids_to_row_splits", "stack",
+        ),
+        {"range": "._ragged_functions:ragged_range"},
     ),
     "tf.random": (
         "the numbers are JAX's, new at each call and on each replica",
@@ -688,6 +705,15 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "inverse_stft_window_fn", "irfft", "irfft2d", "kaiser_window",
             "linear_to_mel_weight_matrix", "mfccs_from_log_mel_spectrograms", "overlap_and_add",
             "rfft", "rfft2d", "stft",
+        ),
+    ),
+    "tf.sparse": (
+        "tensors of which only some elements are held",
+        _of(
+            "._sparse",
+            "SparseTensor", "add", "concat", "expand_dims", "fill_empty_rows", "from_dense",
+            "map_values", "reduce_max", "reduce_sum", "reorder", "reshape", "retain", "slice",
+            "sparse_dense_matmul", "to_dense", "to_indicator", "transpose",
         ),
     ),
     "tf.strings": (
@@ -741,8 +767,9 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("replicax.cluster_resolver", "ClusterSpec"),
         _of(
             "._train",
-            "BytesList", "CheckpointState", "Example", "Feature", "Features", "FloatList",
-            "Int64List", "get_checkpoint_state", "latest_checkpoint",
+            "BytesList", "CheckpointState", "Example", "Feature", "FeatureList", "FeatureLists",
+            "Features", "FloatList", "Int64List", "SequenceExample", "get_checkpoint_state",
+            "latest_checkpoint",
         ),
         _of("._moving_average", "ExponentialMovingAverage"),
     ),

@@ -273,7 +273,7 @@ def ctc_loss(
 ) -> Any:
     """The loss of texts that are not aligned to the sounds, by `keras.ops.ctc_loss`.
 
-    **Differs from TF:** labels are dense.
+    **Differs from TF:** labels are dense: `tf.sparse.to_dense` makes them.
 
     Args:
         labels: Of shape (examples, most labels).
@@ -355,8 +355,19 @@ def embedding_lookup_sparse(
     name: str | None = None,
     allow_fast_lookup: bool = False,
 ) -> Any:
-    """Combine the rows of several ids per example: `replicax.nn.embedding_lookup_sparse`."""
-    return lookup.embedding_lookup_sparse(params, sp_ids, sp_weights, combiner, max_norm)
+    """Combine the rows of several ids per example: `replicax.nn.embedding_lookup_sparse`.
+
+    The ids and weights are sparse or ragged tensors, or what that function takes.
+    """
+    ids, weights = _ids(sp_ids, lookup.NO_ID), _ids(sp_weights, 0)
+    return lookup.embedding_lookup_sparse(params, ids, weights, combiner, max_norm)
+
+
+def _ids(given: Any, padding: int) -> Any:
+    """Sparse and ragged ids in the forms that look-ups take."""
+    if hasattr(given, "dense_shape"):
+        return given.indices, given.values, tuple(given.shape)
+    return given.to_tensor(padding) if hasattr(given, "row_splits") else given
 
 
 def safe_embedding_lookup_sparse(
@@ -379,5 +390,5 @@ def safe_embedding_lookup_sparse(
             f"An example without ids gives a row of zeros. Received: default_id={default_id}. No "
             "other row is looked up. Leave it out, or put that id into the empty examples."
         )
-    args = (embedding_weights, sparse_ids, sparse_weights, combiner, max_norm)
-    return lookup.embedding_lookup_sparse(*args)
+    ids, weights = sparse_ids, sparse_weights
+    return embedding_lookup_sparse(embedding_weights, ids, weights, combiner, max_norm)

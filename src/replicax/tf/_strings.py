@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
+from replicax.tf._ragged import RaggedTensor
+from replicax.tf._ragged_functions import of_each
 
 
 def _each(fn: Callable[[str], Any], value: Any, kind: Any = object) -> Any:
     """`fn` of every text; bytes are read as UTF-8, and given back as bytes."""
+    if isinstance(value, RaggedTensor):
+        return value.with_values(_each(fn, value.values, kind))
 
     def one(text: Any) -> Any:
         if not isinstance(text, bytes):
@@ -26,6 +31,24 @@ def _each(fn: Callable[[str], Any], value: Any, kind: Any = object) -> Any:
 
 def _mapped(fn: Callable[[Any], Any], array: np.ndarray) -> Any:
     return HostTensor.of(np.frompyfunc(fn, 1, 1)(array))
+
+
+def _parts(fn: Callable[[Any], list[Any]], value: Any, kind: Any = object) -> Any:
+    """The parts of a text; of a vector of texts, a row for each.
+
+    Raises:
+        UsageError: If there are more axes, or the vector is ragged itself.
+    """
+    texts = None if isinstance(value, RaggedTensor) else np.asarray(value, object)
+    if texts is None or texts.ndim > 1:
+        raise UsageError(
+            "A text is taken apart, or a vector of texts into rows of different lengths. Received: "
+            f"texts of shape {value.shape if texts is None else texts.shape}. One axis of a ragged "
+            "tensor is ragged. Take the elements of `tf.reshape(texts, [-1])` apart."
+        )
+    rows = [fn(text) for text in texts.reshape(-1)]
+    flat = HostTensor.of(np.array([part for row in rows for part in row], kind))
+    return RaggedTensor.from_row_lengths(flat, [len(row) for row in rows]) if texts.ndim else flat
 
 
 def lower(input: Any, encoding: str = "utf-8", name: str | None = None) -> Any:
@@ -75,26 +98,37 @@ def regex_full_match(input: Any, pattern: str, name: str | None = None) -> Any:
 
 
 def split(input: Any, sep: str | None = None, maxsplit: int = -1, name: str | None = None) -> Any:
-    """The words of a text; of an array, an array of arrays, since rows differ in length."""
+    """The words of a text; of a vector of texts, a ragged tensor with a row for each.
+
+    Raises:
+        UsageError: If there are more axes.
+    """
     between = _plain(sep) if sep else None
 
-    def words(text: Any) -> Any:
+    def words(text: Any) -> list[Any]:
         found = _plain(text).split(between, maxsplit)
-        parts = [part.encode() for part in found] if isinstance(text, bytes) else found
-        return HostTensor.of(np.array(parts, object))
+        return [part.encode() for part in found] if isinstance(text, bytes) else list(found)
 
-    return _mapped(words, np.asarray(input, object))
+    return _parts(words, input)
 
 
 def bytes_split(input: Any, name: str | None = None) -> Any:
-    """The bytes of a text, one by one."""
-    text = _plain(input).encode()
-    return HostTensor.of(np.array([text[i : i + 1] for i in range(len(text))], object))
+    """The bytes of a text, one by one; of a vector of texts, a ragged tensor."""
+
+    def split_up(text: Any) -> list[Any]:
+        held = text if isinstance(text, bytes) else str(text).encode()
+        return [held[i : i + 1] for i in range(len(held))]
+
+    return _parts(split_up, input)
 
 
 def unicode_split(input: Any, input_encoding: str = "UTF-8", name: str | None = None) -> Any:
-    """The characters of a text, one by one."""
-    return HostTensor.of(np.array(list(_plain(input)), object))
+    """The characters of a text, one by one; of a vector of texts, a ragged tensor."""
+    return _parts(lambda text: list(_decoded(text, input_encoding)), input)
+
+
+def _decoded(text: Any, encoding: str) -> str:
+    return text.decode(encoding, "replace") if isinstance(text, bytes) else str(text)
 
 
 def ngrams(
@@ -117,11 +151,13 @@ def ngrams(
         preserve_short_sequences: Whether too few words give one text of all of them.
         name: Of no consequence.
     """
-    texts = np.asarray(data, object)
+    is_ragged = isinstance(data, RaggedTensor)
+    texts = np.asarray(data.values if is_ragged else data, object)
     widths = [ngram_width] if isinstance(ngram_width, int) else list(ngram_width)
     ends = (pad_values, pad_values) if isinstance(pad_values, str | bytes) else pad_values
     rows = []
-    for words in texts.reshape(-1, texts.shape[-1]).tolist():
+    given = data if is_ragged else texts.reshape(-1, texts.shape[-1])
+    for words in (np.asarray(row).tolist() for row in given):
         row = []
         for width in widths:
             times = width - 1 if padding_width is None else min(padding_width, width - 1)
@@ -130,15 +166,20 @@ def ngrams(
             row += [padded[i : i + width] for i in range(len(padded) - width + 1)]
         rows.append(row or [words] * bool(preserve_short_sequences and words))
     joined = [[_plain(separator).join(map(_plain, run)) for run in row] for row in rows]
+    if is_ragged:
+        flat = np.array([run for row in joined for run in row], object)
+        return RaggedTensor.from_row_lengths(HostTensor.of(flat), [len(row) for row in joined])
     found = np.array(joined, object)
     return HostTensor.of(found.reshape(*texts.shape[:-1], len(joined[0])))
 
 
 def unicode_decode(input: Any, input_encoding: str, name: str | None = None) -> Any:
-    """The numbers of the characters of a text."""
-    text = input.item() if hasattr(input, "item") else input
-    text = text.decode(input_encoding, "replace") if isinstance(text, bytes) else str(text)
-    return HostTensor.of(np.array([ord(character) for character in text], np.int32))
+    """The numbers of the characters of a text; of a vector of texts, a ragged tensor."""
+
+    def numbers(text: Any) -> list[int]:
+        return [ord(character) for character in _decoded(text, input_encoding)]
+
+    return _parts(numbers, input, np.int32)
 
 
 def unicode_encode(input: Any, output_encoding: str = "UTF-8", name: str | None = None) -> Any:
@@ -162,6 +203,8 @@ def unicode_transcode(
 
 def join(inputs: Any, separator: str = "", name: str | None = None) -> Any:
     """The texts of several arrays joined, one of each; a single text goes to all."""
+    if any(isinstance(one, RaggedTensor) for one in inputs):
+        return of_each(lambda *flats: join(flats, separator), inputs, {})
     columns = np.broadcast_arrays(*(np.asarray(one, object) for one in inputs))
     return HostTensor.of(_joined(np.stack(columns, axis=-1), separator))
 
@@ -178,12 +221,23 @@ def reduce_join(
     inputs: Any, axis: Any = None, keepdims: bool = False, separator: str = "", name: Any = None
 ) -> Any:
     """The texts along an axis joined, or all of them."""
+    if isinstance(inputs, RaggedTensor):
+        return _joined_rows(inputs, axis, keepdims, separator)
     texts = np.asarray(inputs, object)
     if axis is None:
         found = _joined(texts.reshape(-1), separator)
         return HostTensor.of(found.reshape([1] * texts.ndim) if keepdims else found)
     found = _joined(np.moveaxis(texts, axis, -1), separator)
     return HostTensor.of(np.expand_dims(found, axis) if keepdims else found)
+
+
+def _joined_rows(rows: RaggedTensor, axis: Any, keepdims: bool, separator: str) -> Any:
+    """The texts of each row joined."""
+    if axis not in (1, -1) or rows.values.ndim > 1:
+        raise rows.refused("joined along other axes than its rows")
+    texts = [_joined(np.asarray(row, object), separator) for row in rows]
+    found = HostTensor.of(np.array([text.item() for text in texts], object))
+    return found[:, None] if keepdims else found
 
 
 def to_number(input: Any, out_type: Any = "float32", name: str | None = None) -> Any:
@@ -210,6 +264,8 @@ def as_string(
         text = text.lower() if isinstance(value, bool) else text
         return text if width < 0 else text.rjust(width, fill or " ")
 
+    if isinstance(input, RaggedTensor):
+        return input.with_values(_mapped(one, np.asarray(input.values)))
     return _mapped(one, np.asarray(input))
 
 

@@ -18,6 +18,7 @@ from jax.dtypes import canonicalize_dtype
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
 from replicax.data import ArraySpec
+from replicax.data._composite import Composite
 from replicax.data._host import HostTensor
 from replicax.data._inside import is_inside
 from replicax.data._shape import TensorShape as TensorShape
@@ -159,7 +160,7 @@ def identity_n(input: Any, name: str | None = None) -> list[Any]:
 
 def is_tensor(x: Any) -> bool:
     """Whether this is an array of JAX or of a pipeline, or a variable."""
-    known = isinstance(x, jax.Array | HostTensor | IndexedSlices)
+    known = isinstance(x, jax.Array | HostTensor | IndexedSlices | Composite)
     return known or is_symbolic(x) or (hasattr(x, "assign") and hasattr(x, "__jax_array__"))
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import os
 
-MESSAGES = ("BytesList", "Example", "Feature", "Features", "FloatList", "Int64List")
+MESSAGES = (
+    *("BytesList", "Example", "Feature", "FeatureList", "FeatureLists", "Features", "FloatList"),
+    *("Int64List", "SequenceExample"),
+)
 
 
 def __getattr__(name: str) -> Any:

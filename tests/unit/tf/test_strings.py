@@ -64,7 +64,9 @@ def test_results(found, expected):
 
 def test_splitting_an_array_gives_rows_of_their_own_length():
     rows = s.split(["a b", "c"])
-    assert [row.tolist() for row in rows.tolist()] == [["a", "b"], ["c"]]
+    assert [row.tolist() for row in rows] == [["a", "b"], ["c"]]
+    with pytest.raises(rx.errors.UsageError):
+        s.split([["a b"], ["c"]])
 
 
 def test_buckets_are_always_the_same():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.messages import messages
+from replicax.data._formats.messages import message_class, messages
 
 # The three kinds of list: NumPy's type → the field of a message.
 _FIELDS = {"int64": "int64_list", "float32": "float_list", "bytes": "bytes_list"}
@@ -49,7 +49,7 @@ class FixedLenFeature:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
-        object.__setattr__(self, "dtype", _kind(self.dtype))
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
         if not all(isinstance(size, int | np.integer) and size >= 0 for size in self.shape):
             raise UsageError(
                 f"A feature of fixed length has a known shape. Received: shape={self.shape}. It "
@@ -93,7 +93,7 @@ class VarLenFeature:
     dtype: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _kind(self.dtype))
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
 
 
 Feature = FixedLenFeature | VarLenFeature
@@ -121,10 +121,10 @@ def parse_single_example(serialized: bytes, features: Mapping[str, Feature]) -> 
         >>> rx.data.parse_single_example(example, features)
         {'name': b'Ada'}
     """
-    found = _parse(serialized, 0)
+    found = features_of(serialized, 0)
     parsed = {}
     for name, feature in features.items():
-        values = _values(found, name, feature, 0)
+        values = values_of(found, name, feature, 0)
         fixed = isinstance(feature, FixedLenFeature)
         parsed[name] = values.reshape(feature.shape)[()] if fixed else values
     return parsed
@@ -151,12 +151,12 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Feature]) 
         >>> rx.data.parse_example(batch, {"x": rx.data.FixedLenFeature((2,), int)})
         {'x': array([[0, 1], [1, 2], [2, 3]])}
     """
-    examples = [_parse(record, index) for index, record in enumerate(serialized)]
+    examples = [features_of(record, index) for index, record in enumerate(serialized)]
     parsed = {}
     for name, feature in features.items():
-        rows = [_values(found, name, feature, index) for index, found in enumerate(examples)]
+        rows = [values_of(found, name, feature, index) for index, found in enumerate(examples)]
         if isinstance(feature, FixedLenFeature):
-            flat = np.concatenate([_array((), feature.dtype), *rows])
+            flat = np.concatenate([array_of((), feature.dtype), *rows])
             parsed[name] = flat.reshape(len(rows), *feature.shape)
         else:
             parsed[name] = _filled_up(rows, feature.dtype)
@@ -189,7 +189,7 @@ def make_example(values: Mapping[str, Any]) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def _kind(dtype: Any) -> str:
+def kind_of(dtype: Any) -> str:
     """The key of `_FIELDS` that a type stands for."""
     if dtype in (bytes, "bytes", "string"):
         return "bytes"
@@ -206,18 +206,27 @@ def _array_type(kind: str) -> Any:
     return object if kind == "bytes" else kind
 
 
-def _array(values: Any, kind: str) -> np.ndarray:
+def array_of(values: Any, kind: str) -> np.ndarray:
     return np.array(values, _array_type(kind))
 
 
-def _parse(serialized: Any, index: int) -> Any:
-    """The features of a message, by name."""
-    message, error_type = messages()
+def features_of(serialized: Any, index: int) -> Any:
+    """The features of an example, by name."""
+    return message_of("Example", serialized, index).features.feature
+
+
+def message_of(kind: str, serialized: Any, index: int) -> Any:
+    """A record as a message, an "Example" or "SequenceExample".
+
+    Raises:
+        CorruptRecord: If it is none.
+        UsageError: If it is no bytes.
+    """
     try:
-        return message.FromString(serialized).features.feature
-    except error_type as error:
+        return message_class(kind).FromString(serialized)
+    except messages()[1] as error:
         raise CorruptRecord(
-            f"A record holds a serialized tf.train.Example. Received: {len(serialized)} bytes "
+            f"A record holds a serialized tf.train.{kind}. Received: {len(serialized)} bytes "
             f"(number {index} of the batch) that are none. It was written as something else. "
             "Check what the file holds; `make_example` makes such records."
         ) from error
@@ -229,14 +238,14 @@ def _parse(serialized: Any, index: int) -> Any:
         ) from error
 
 
-def _values(found: Any, name: str, feature: Feature, index: int) -> np.ndarray:
+def values_of(found: Any, name: str, feature: Feature, index: int) -> np.ndarray:
     """The flat values of a feature, checked."""
     entry = found.get(name) if name in found else None
     field = entry and entry.WhichOneof("kind")
     fixed = isinstance(feature, FixedLenFeature)
     if not field:
         if not fixed:
-            return _array((), feature.dtype)
+            return array_of((), feature.dtype)
         if feature.default_value is None:
             raise UsageError(
                 f"Every example has the features without a default. Received: example {index} "
@@ -250,7 +259,7 @@ def _values(found: Any, name: str, feature: Feature, index: int) -> np.ndarray:
             f"{name!r} of example {index} is a {field}, asked for as {feature.dtype}. Values are "
             "not converted. Ask for the type it has."
         )
-    values = _array(getattr(entry, field).value[:], feature.dtype)  # sliced: a list is quicker
+    values = array_of(getattr(entry, field).value[:], feature.dtype)  # sliced: a list is quicker
     if fixed and len(values) != math.prod(feature.shape):
         raise UsageError(
             "A feature has as many values as its shape says. Received: "

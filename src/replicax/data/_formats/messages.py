@@ -1,4 +1,4 @@
-"""The protobuf messages of `tf.train.Example`, built here: no package but TensorFlow brings them.
+"""The messages of `tf.train.Example` and `SequenceExample`: only TensorFlow's package has them.
 
 They are those of tensorflow/core/example/{example,feature}.proto, field by field.
 """
@@ -27,17 +27,27 @@ def messages() -> tuple[Any, Any]:
     for number, kind in enumerate(("Bytes", "Float", "Int64"), 1):
         field = _add_field(feature, f"{kind.lower()}_list", number, f"{kind}List")
         field.oneof_index = 0
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    _add_field(entry, "key", 1, "TYPE_STRING")
-    _add_field(entry, "value", 2, "Feature")
-    _add_field(features, "feature", 1, "Features.FeatureEntry", "LABEL_REPEATED")
+    _add_map(file.message_type.add(name="Features"), "feature", "Feature")
     _add_field(file.message_type.add(name="Example"), "features", 1, "Features")
+    steps = file.message_type.add(name="FeatureList")
+    _add_field(steps, "feature", 1, "Feature", "LABEL_REPEATED")
+    _add_map(file.message_type.add(name="FeatureLists"), "feature_list", "FeatureList")
+    sequence = file.message_type.add(name="SequenceExample")
+    _add_field(sequence, "context", 1, "Features")
+    _add_field(sequence, "feature_lists", 2, "FeatureLists")
     pool = descriptor_pool.DescriptorPool()  # of its own: TensorFlow's has these names too
     pool.Add(file)
     example = pool.FindMessageTypeByName("tensorflow.Example")
     return message_factory.GetMessageClass(example), DecodeError
+
+
+def _add_map(message: Any, name: str, kind: str) -> None:
+    """A field of messages by name."""
+    entry = message.nested_type.add(name=f"{kind}Entry")
+    entry.options.map_entry = True
+    _add_field(entry, "key", 1, "TYPE_STRING")
+    _add_field(entry, "value", 2, kind)
+    _add_field(message, name, 1, f"{message.name}.{kind}Entry", "LABEL_REPEATED")
 
 
 def _add_field(

@@ -17,7 +17,14 @@ from replicax.data._cardinality import UNKNOWN_CARDINALITY
 from replicax.data._element import as_element
 from replicax.data._node import Cursor, Handles, Node, OneByOne, Path, open_elements
 from replicax.data._nodes.tables import ArrayTable, FetchTable, RangeTable
-from replicax.data._spec import ArraySpec, common_spec, num_rows, own_copy, spec_of
+from replicax.data._spec import (
+    ArraySpec,
+    common_spec,
+    num_rows,
+    own_copy,
+    refuse_composites,
+    spec_of,
+)
 
 
 @final
@@ -53,6 +60,7 @@ class Slices(Node):
     arrays: Any
 
     def __post_init__(self) -> None:
+        refuse_composites(self.arrays)
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self.arrays)]
         if not shapes or any(not s for s in shapes) or len({s[0] for s in shapes}) > 1:
             raise UsageError(

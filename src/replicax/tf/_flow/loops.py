@@ -12,6 +12,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
+from replicax.data._spec import refuse_composites
 from replicax.tf._flow.tensor_array import materialised
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
@@ -231,6 +232,7 @@ def vectorized_map(
 
     def build() -> Any:
         arrays = arrays_of(elems)
+        refuse_composites(arrays)
         touched = Touched()
         touched.by(fn, jax.tree.map(lambda leaf: leaf[0], arrays))
         if touched.written:
@@ -249,6 +251,7 @@ def _scanned(step: Callable[..., Any], state: Any, elems: Any, reverse: bool = F
     """The last state, and the second results of `step(state, element)`, stacked."""
 
     def build() -> Any:
+        refuse_composites(elems)
         example = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), elems)
         touched = Touched()
         shape = touched.by(step, state, example)

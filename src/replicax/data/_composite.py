@@ -1,0 +1,40 @@
+"""Tensors of several arrays, sparse and ragged ones: what data sets must know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from replicax._core.errors import UsageError
+
+
+class Composite:
+    """A tensor of several arrays, which have no row for each of its rows.
+
+    It is a pytree, so that functions are called with it; data sets take it for a single value.
+    """
+
+    dense: ClassVar[str]
+    """How an array is made of it, in a sentence of advice."""
+
+    @classmethod
+    def stacked(cls, rows: Sequence[Any]) -> Any:
+        """A batch of these.
+
+        Raises:
+            UsageError: Always, unless a class can.
+        """
+        raise cls.refused("the element of a batch")
+
+    @classmethod
+    def refused(cls, where: str) -> UsageError:
+        """The error of one that stands where only arrays may."""
+        return UsageError(
+            f"Only an array can be {where}. Received: a {cls.__name__}. Its arrays have no row "
+            f"for each of its rows. {cls.dense}"
+        )
+
+
+def is_composite(value: Any) -> bool:
+    """Whether this is a sparse or ragged tensor."""
+    return isinstance(value, Composite)

@@ -1,0 +1,104 @@
+"""What sparse and ragged tensors share: they are no arrays, and know what a function does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from replicax._core.errors import UsageError
+from replicax.data._composite import Composite
+from replicax.data._host import HostTensor
+from replicax.tf._tensors import convert_to_tensor
+
+if TYPE_CHECKING:
+    from replicax.data._shape import TensorShape
+
+
+class CompositeTensor(Composite):
+    """A tensor of several arrays.
+
+    Args:
+        values: Its elements.
+        ndim: How many axes the elements have.
+    """
+
+    __array_ufunc__ = None  # so that NumPy leaves operators to us
+
+    def __init__(self, values: Any, ndim: int) -> None:
+        self._values, self._ndim = values, ndim
+
+    @property
+    def values(self) -> Any:
+        """The elements, one after the other.
+
+        Raises:
+            UsageError: If a function such as `jax.vmap` cut them.
+        """
+        if getattr(self._values, "ndim", self._ndim) != self._ndim:
+            raise self.refused("cut into rows")
+        return self._values
+
+    @property
+    def dtype(self) -> Any:
+        """The type of the elements."""
+        return self.values.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """The shape of the whole."""
+        raise NotImplementedError
+
+    def get_shape(self) -> TensorShape:
+        """The shape of the whole."""
+        return self.shape
+
+    def call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What an array function gives of arguments among which this is.
+
+        Raises:
+            UsageError: If the function is for arrays only.
+        """
+        raise self.refused(f"an argument of `tf.{function.__name__}` here")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise self.refused("used as one")
+
+    def __bool__(self) -> NoReturn:
+        raise self.refused("a condition")
+
+
+def elements(values: Any, dtype: Any = None) -> Any:
+    """The elements of a tensor, as an array."""
+    if isinstance(values, Composite):
+        raise values.refused("the elements of another tensor")
+    return values if isinstance(values, jax.ShapeDtypeStruct) else convert_to_tensor(values, dtype)
+
+
+def places(values: Any) -> Any:
+    """Integers in host memory, of 64 bits as in TensorFlow; of compiled code what they are."""
+    if isinstance(values, Tracer):
+        return values
+    return HostTensor.of(np.asarray(values, np.int64))
+
+
+def is_text(values: Any) -> bool:
+    """Whether the elements are texts."""
+    return values.dtype == object
+
+
+def filling(values: Any, given: Any) -> Any:
+    """What stands where there is no element: 0, or no text."""
+    if given is not None:
+        return given.item() if hasattr(given, "item") and not isinstance(given, Tracer) else given
+    if not is_text(values):
+        return 0
+    return "" if values.size and isinstance(np.asarray(values).flat[0], str) else b""
+
+
+def invalid(what: str, received: str, advice: str) -> UsageError:
+    """The error of arguments of which no tensor can be made."""
+    return UsageError(f"{what} Received: {received}. {advice}")

@@ -1,0 +1,290 @@
+"""`tf.io.parse_…`: records of features as arrays, sparse tensors and ragged ones; on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax.data import FixedLenFeature, VarLenFeature
+from replicax.data import parse_example as parse_arrays
+from replicax.data._formats.example import array_of, features_of, kind_of, message_of, values_of
+from replicax.data._host import HostTensor
+from replicax.tf._calls import hosted
+from replicax.tf._composite import filling
+from replicax.tf._files import bytes_of
+from replicax.tf._ragged import RaggedTensor
+from replicax.tf._sparse import SparseTensor
+
+Features = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FixedLenSequenceFeature:
+    """A feature of any number of steps, each of a known shape; an array, filled up in a batch.
+
+    Args:
+        shape: The shape of a step.
+        dtype: int64, float32 or `tf.string`.
+        allow_missing: Whether examples without the feature have no steps. Of `parse_example` it
+            must be True, as in TensorFlow.
+        default_value: What a batch is filled up with; 0 or no text by default.
+
+    Raises:
+        UsageError: If the type is none of these, or the shape not known.
+    """
+
+    shape: Sequence[int]
+    dtype: Any
+    allow_missing: bool = False
+    default_value: Any = None
+
+    def __post_init__(self) -> None:
+        step = FixedLenFeature(self.shape, self.dtype)
+        object.__setattr__(self, "shape", tuple(step.shape))
+        object.__setattr__(self, "dtype", step.dtype)
+
+
+@dataclass(frozen=True)
+class RaggedFeature:
+    """A feature of any number of values: a vector, in a batch the row of a ragged tensor.
+
+    Args:
+        dtype: int64, float32 or `tf.string`.
+        value_key: The name that the record has for it; that of the feature by default.
+        partitions: Not supported: one axis is ragged.
+        row_splits_dtype: Of no consequence.
+        validate: Of no consequence.
+
+    Raises:
+        UsageError: If the type is none of these, or there are partitions.
+    """
+
+    dtype: Any
+    value_key: str | None = None
+    partitions: Sequence[Any] = ()
+    row_splits_dtype: Any = None
+    validate: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", kind_of(self.dtype))
+        if self.partitions:
+            raise UsageError(
+                f"A RaggedFeature is one vector of each record. Received: {self.partitions}. One "
+                "axis of a ragged tensor is ragged. Read the values and their partitions as "
+                "features of their own."
+            )
+
+
+def parse_single_example(
+    serialized: Any, features: Features, example_names: Any = None, name: Any = None
+) -> dict[str, Any]:
+    """The features of a record.
+
+    A `FixedLenFeature` and a `FixedLenSequenceFeature` give arrays, a `RaggedFeature` a vector,
+    and a `VarLenFeature` a sparse one.
+
+    Args:
+        serialized: The record: the bytes of a `tf.train.Example`.
+        features: What to take, by name.
+        example_names: Of no consequence.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If the record does not have what the features say.
+        CorruptRecord: If the bytes are no example.
+
+    Example:
+        >>> import replicax as rx
+        >>> import replicax.tf as tf
+        >>> record = rx.data.make_example({"words": [5, 3]})
+        >>> found = tf.io.parse_single_example(record, {"words": tf.io.VarLenFeature(tf.int64)})
+        >>> tf.sparse.to_dense(found["words"]).numpy().tolist()
+        [5, 3]
+    """
+    found = features_of(bytes_of(serialized), 0)
+    return {key: _of_one(found, key, feature) for key, feature in features.items()}
+
+
+def parse_example(
+    serialized: Any, features: Features, example_names: Any = None, name: Any = None
+) -> dict[str, Any]:
+    """The features of a batch of records; see `parse_single_example`.
+
+    A `VarLenFeature` gives a sparse tensor and a `RaggedFeature` a ragged one with a row for each
+    record; a `FixedLenSequenceFeature` an array that is filled up to the most steps. A single
+    record gives what `parse_single_example` does.
+    """
+    given = np.asarray(serialized, object)
+    if not given.ndim:
+        return parse_single_example(serialized, features)
+    records = [bytes_of(one) for one in given.reshape(-1)]
+    fixed = {key: one for key, one in features.items() if isinstance(one, FixedLenFeature)}
+    arrays = parse_arrays(records, fixed) if fixed else {}
+    found = [features_of(record, index) for index, record in enumerate(records)]
+    return {
+        key: hosted(arrays[key]) if key in arrays else _of_batch(found, key, feature)
+        for key, feature in features.items()
+    }
+
+
+def parse_single_sequence_example(
+    serialized: Any,
+    context_features: Features | None = None,
+    sequence_features: Features | None = None,
+    example_name: Any = None,
+    name: Any = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The features of a `tf.train.SequenceExample`: those of the whole, and those with steps.
+
+    Args:
+        serialized: The record.
+        context_features: What to take of the whole, by name; see `parse_single_example`.
+        sequence_features: What to take of the steps: a `FixedLenSequenceFeature` gives an array, a
+            `VarLenFeature` a sparse matrix, and a `RaggedFeature` a ragged one, of a row for each
+            step.
+        example_name: Of no consequence.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If the record does not have what the features say.
+        CorruptRecord: If the bytes are no such example.
+    """
+    message = message_of("SequenceExample", bytes_of(serialized), 0)
+    whole, lists = message.context.feature, message.feature_lists.feature_list
+    context = {key: _of_one(whole, key, one) for key, one in (context_features or {}).items()}
+    sequences = {}
+    for key, feature in (sequence_features or {}).items():
+        rows = _steps(lists, key, feature, 0)
+        if isinstance(feature, FixedLenSequenceFeature):
+            sequences[key] = hosted(_stacked(rows, feature))
+        else:
+            sequences[key] = _variable(rows, feature)
+    return context, sequences
+
+
+def parse_sequence_example(
+    serialized: Any,
+    context_features: Features | None = None,
+    sequence_features: Features | None = None,
+    example_names: Any = None,
+    name: Any = None,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The features of a batch of `tf.train.SequenceExample`s, and how many steps each has.
+
+    The arguments are those of `parse_single_sequence_example`; arrays are filled up to the most
+    steps.
+
+    Raises:
+        UsageError: If a record does not have what the features say, or for a `RaggedFeature` of
+            steps, which would have two ragged axes.
+        CorruptRecord: If the bytes of one are no such example.
+    """
+    records = [bytes_of(one) for one in np.asarray(serialized, object).reshape(-1)]
+    messages = [message_of("SequenceExample", one, index) for index, one in enumerate(records)]
+    wholes = [message.context.feature for message in messages]
+    context = {key: _of_batch(wholes, key, one) for key, one in (context_features or {}).items()}
+    sequences, lengths = {}, {}
+    for key, feature in (sequence_features or {}).items():
+        rows = [
+            _steps(message.feature_lists.feature_list, key, feature, index)
+            for index, message in enumerate(messages)
+        ]
+        if isinstance(feature, FixedLenSequenceFeature):
+            sequences[key] = _filled_up([_stacked(one, feature) for one in rows], feature)
+            lengths[key] = HostTensor.of(np.array([len(one) for one in rows], np.int64))
+        elif isinstance(feature, VarLenFeature):
+            sequences[key] = SparseTensor.stacked([_variable(one, feature) for one in rows])
+        else:
+            raise UsageError(
+                f"One axis of a ragged tensor is ragged. Received: the RaggedFeature {key!r} of "
+                "the steps of a batch. Steps and their values would be. Use a VarLenFeature, or "
+                "`parse_single_sequence_example`."
+            )
+    return context, sequences, lengths
+
+
+def _of_one(found: Any, key: str, feature: Any) -> Any:
+    if isinstance(feature, FixedLenFeature):
+        return HostTensor.of(values_of(found, key, feature, 0).reshape(feature.shape)[()])
+    values = _row(found, key, feature, 0)
+    if isinstance(feature, VarLenFeature):
+        return SparseTensor(np.arange(len(values))[:, None], HostTensor.of(values), values.shape)
+    return hosted(values)
+
+
+def _of_batch(found: Sequence[Any], key: str, feature: Any) -> Any:
+    if isinstance(feature, FixedLenFeature):
+        rows = [values_of(one, key, feature, index) for index, one in enumerate(found)]
+        flat = np.concatenate([array_of((), feature.dtype), *rows])
+        return hosted(flat.reshape(len(rows), *feature.shape))
+    rows = [_row(one, key, feature, index) for index, one in enumerate(found)]
+    if isinstance(feature, FixedLenSequenceFeature):
+        return _filled_up(rows, feature)
+    return _variable(rows, feature)
+
+
+def _row(found: Any, key: str, feature: Any, index: int) -> np.ndarray:
+    """The values that a record has of a feature of any length."""
+    if isinstance(feature, RaggedFeature):
+        key = feature.value_key or key
+    values = values_of(found, key, VarLenFeature(feature.dtype), index)
+    if not isinstance(feature, FixedLenSequenceFeature):
+        return values
+    if not feature.allow_missing:
+        raise UsageError(
+            f"A FixedLenSequenceFeature of an example allows none. Received: {key!r} with "
+            "allow_missing=False. TensorFlow has no other. Pass `allow_missing=True`."
+        )
+    size = int(np.prod(feature.shape))
+    if len(values) % max(size, 1):
+        raise UsageError(
+            f"A feature has whole steps. Received: {len(values)} values in {key!r} of example "
+            f"{index}, for steps of shape {feature.shape}. The last one is not whole. Use the "
+            "shape it was written with, or a VarLenFeature."
+        )
+    return values.reshape(-1, *feature.shape)
+
+
+def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
+    """The values of each step of a record."""
+    name = getattr(feature, "value_key", None) or key
+    if name not in lists:
+        if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing:
+            raise UsageError(
+                f"Every example has the sequences that may not miss. Received: example {index} "
+                f"without {name!r}; it has {sorted(lists)}. Nothing says what stands for it. Pass "
+                "`allow_missing=True`."
+            )
+        return []
+    fixed = isinstance(feature, FixedLenSequenceFeature)
+    kind = FixedLenFeature(feature.shape, feature.dtype) if fixed else VarLenFeature(feature.dtype)
+    return [values_of({name: step}, name, kind, index) for step in lists[name].feature]
+
+
+def _stacked(rows: Sequence[np.ndarray], feature: FixedLenSequenceFeature) -> np.ndarray:
+    """The steps of a record as one array."""
+    flat = np.concatenate([array_of((), feature.dtype), *rows])
+    return flat.reshape(len(rows), *feature.shape)
+
+
+def _filled_up(rows: Sequence[np.ndarray], feature: FixedLenSequenceFeature) -> Any:
+    """The steps of several records in one array."""
+    most = max(map(len, rows), default=0)
+    none = array_of((), feature.dtype)
+    fill = filling(none, feature.default_value)
+    fill = fill.encode() if isinstance(fill, str) else fill
+    batch = np.full((len(rows), most, *feature.shape), fill, none.dtype)
+    for target, row in zip(batch, rows, strict=True):
+        target[: len(row)] = row
+    return hosted(batch)
+
+
+def _variable(rows: Sequence[np.ndarray], feature: Any) -> Any:
+    """Rows of different lengths, as a ragged or a sparse tensor."""
+    flat = HostTensor.of(np.concatenate([array_of((), feature.dtype), *rows]))
+    ragged = RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+    return ragged if isinstance(feature, RaggedFeature) else ragged.to_sparse()

@@ -1,0 +1,55 @@
+"""Sparse and ragged tensors give what TensorFlow's give: by themselves, and in pipelines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import replicax.tf as tf
+from replicax.data._inside import inside
+
+from . import composite_cases
+
+RECORDED = json.loads(Path(__file__).with_name("recorded_composites.json").read_text())
+
+
+@pytest.fixture(params=["alone", "in a pipeline"])
+def where(request):
+    token = inside.set(request.param == "in a pipeline")
+    yield request.param
+    inside.reset(token)
+
+
+@pytest.mark.parametrize("name", composite_cases.CASES)
+def test_results(name, where):
+    case, recorded = composite_cases.CASES[name], RECORDED[name]
+    if recorded is None:
+        with pytest.raises((ValueError, IndexError)):
+            case(tf)
+        return
+    # Through JSON, as what was recorded: tuples are lists there, NaN is NaN.
+    found = json.loads(json.dumps(composite_cases.described(tf, case(tf))))
+    assert_same(found, recorded)
+
+
+def assert_same(found, recorded):
+    if isinstance(recorded, dict) and "array" in recorded:
+        assert found["kind"] == recorded["kind"]
+        if recorded["kind"] == "O":
+            assert found["array"] == recorded["array"]
+        else:
+            assert np.shape(found["array"]) == np.shape(recorded["array"])
+            np.testing.assert_allclose(found["array"], recorded["array"], rtol=1e-5, atol=1e-6)
+    elif isinstance(recorded, dict):
+        assert found.keys() == recorded.keys()
+        for key, value in recorded.items():
+            assert_same(found[key], value)
+    elif isinstance(recorded, list):
+        assert len(found) == len(recorded)
+        for one, other in zip(found, recorded, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == recorded
