@@ -710,11 +710,12 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.sparse": (
         "tensors of which only some elements are held",
         _of(
-            "._sparse",
-            "SparseTensor", "add", "concat", "expand_dims", "fill_empty_rows", "from_dense",
+            "._sparse_functions",
+            "add", "concat", "expand_dims", "fill_empty_rows", "from_dense",
             "map_values", "reduce_max", "reduce_sum", "reorder", "reshape", "retain", "slice",
             "sparse_dense_matmul", "to_dense", "to_indicator", "transpose",
         ),
+        {"SparseTensor": "._sparse"},
     ),
     "tf.strings": (
         "texts of pipelines; on the host, of Python's texts and NumPy arrays of them",

@@ -1,0 +1,405 @@
+"""The functions of `tf.sparse`.
+
+What has a number of elements that depends on values, such as the sum of two sparse tensors, is
+computed outside of compiled code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from replicax.data._host import HostTensor
+from replicax.tf._calls import apart, array, axes_of, concrete, hosted, static_shape
+from replicax.tf._composite import elements, filling, invalid, is_text
+from replicax.tf._debugging import assert_less
+from replicax.tf._sparse import SparseTensor, sparse
+
+
+def _ordered(indices: Any, values: Any, shape: Any) -> SparseTensor:
+    """A sparse tensor in the order of the rows of a matrix."""
+    xp = jnp if isinstance(indices, Tracer) else np
+    order = xp.lexsort(tuple(indices.T[::-1]))
+    return SparseTensor(indices[order], values[order], shape)
+
+
+def _columns(tensor: SparseTensor, xp: Any) -> list[Any]:
+    """The places along each axis."""
+    return [*xp.asarray(tensor.indices).T]
+
+
+def from_dense(tensor: Any, name: str | None = None) -> SparseTensor:
+    """The elements that are not 0, or not an empty text; not in compiled code."""
+    held = concrete(tensor, "tf.sparse.from_dense")
+    none = ~(held.astype(bool)) if held.dtype == object else held == 0
+    where = np.argwhere(~none)
+    return SparseTensor(where, elements(tensor)[tuple(where.T)], held.shape)
+
+
+def to_dense(
+    sp_input: Any, default_value: Any = None, validate_indices: bool = True, name: Any = None
+) -> Any:
+    """The whole tensor as an array.
+
+    Args:
+        sp_input: The sparse tensor.
+        default_value: What stands where nothing is held; 0 or an empty text by default.
+        validate_indices: Whether to check, in compiled code whenever it runs, that no place is
+            held twice and that they are in order.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If places are held twice, or not in order.
+    """
+    tensor = sparse(sp_input, "tf.sparse.to_dense")
+    xp, values = array(tensor.values)
+    where = tuple(_columns(tensor, xp))
+    if validate_indices and where and values.size > 1:
+        # Of 64 bits on the host: there are more places than int32 has numbers.
+        module: Any = jnp if isinstance(tensor.indices, Tracer) else np
+        flat = module.ravel_multi_index(tuple(tensor.indices.T), tensor.shape, mode="clip")
+        message = "Places are in order, none twice: see `tf.sparse.reorder`."
+        assert_less(flat[:-1], flat[1:], message)
+    whole = xp.full(tensor.shape, filling(values, default_value), values.dtype)
+    if xp is jnp:
+        return whole.at[where].set(values)
+    whole[where] = values
+    return hosted(whole)
+
+
+def reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
+    """The elements in the order of the rows of a matrix."""
+    tensor = sparse(sp_input, "tf.sparse.reorder")
+    return _ordered(tensor.indices, tensor.values, tensor.shape)
+
+
+def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
+    """A function of the elements that are held; of several tensors with the same places.
+
+    Raises:
+        UsageError: If there is no sparse tensor, or places differ.
+    """
+    given = [*args, *kwargs.values()]
+    found = [one for one in given if isinstance(one, SparseTensor)]
+    first = sparse(found[0] if found else given and given[0], "tf.sparse.map_values")
+    for one in found[1:]:
+        if one.indices is not first.indices:
+            places_of = [concrete(each.indices, "tf.sparse.map_values") for each in (one, first)]
+            if one.shape != first.shape or not np.array_equal(places_of[0], places_of[1]):
+                raise invalid(
+                    "`tf.sparse.map_values` takes tensors with the same places.",
+                    f"{first} and {one}",
+                    "Use `tf.sparse.add`, or arrays.",
+                )
+
+    def plain(value: Any) -> Any:
+        return value.values if isinstance(value, SparseTensor) else value
+
+    return first.with_values(op(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()}))
+
+
+def add(a: Any, b: Any, threshold: Any = 0) -> Any:
+    """The sum of two sparse tensors, outside of compiled code; or of one and an array, an array.
+
+    Args:
+        a: The first.
+        b: The second.
+        threshold: Sums of two elements are left out of a sparse result if they are smaller.
+
+    Raises:
+        UsageError: If neither is sparse, or the shapes differ.
+    """
+    if not isinstance(b, SparseTensor):
+        a, b = b, a
+    b = sparse(b, "tf.sparse.add")
+    if not isinstance(a, SparseTensor):
+        xp, (whole, values) = apart(a, b.values)
+        _check_shapes(tuple(whole.shape), b.shape)
+        return _added(xp, whole, tuple(_columns(b, xp)), values)
+    _check_shapes(a.shape, b.shape)
+    both = [concrete(one.indices, "tf.sparse.add") for one in (a, b)]
+    where, numbers, counts = np.unique(
+        np.concatenate(both), axis=0, return_inverse=True, return_counts=True
+    )
+    xp, (first, second) = apart(a.values, b.values)
+    values = xp.concatenate([first, second])
+    total = _added(xp, xp.zeros(len(where), values.dtype), numbers.reshape(-1), values)
+    if threshold:
+        kept = (counts == 1) | (np.abs(concrete(total, "tf.sparse.add")) >= threshold)
+        where, total = where[kept], total[kept]
+    return SparseTensor(where, total, a.shape)
+
+
+def _check_shapes(first: Any, second: Any) -> None:
+    if first != second:
+        raise invalid(
+            "What is added has one shape.", f"{first} and {second}", "Bring them to one shape."
+        )
+
+
+def _added(xp: Any, start: Any, where: Any, values: Any) -> Any:
+    if xp is jnp:
+        return start.at[where].add(values)
+    total = np.array(start, np.result_type(start, values))
+    np.add.at(total, where, values)
+    return hosted(total)
+
+
+def sparse_dense_matmul(
+    sp_a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: Any = None
+) -> Any:
+    """The product of a sparse matrix and an array, or the other way round; an array.
+
+    Args:
+        sp_a: The first matrix.
+        b: The second matrix.
+        adjoint_a: Whether the first is transposed, and its complex numbers conjugated.
+        adjoint_b: Whether the second is.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If not exactly one is sparse, or the shapes do not fit.
+    """
+    if not isinstance(sp_a, SparseTensor):
+        # a · b = (bᴴ · aᴴ)ᴴ
+        swapped = sparse_dense_matmul(b, sp_a, not adjoint_b, not adjoint_a)
+        return hosted(swapped.conj().T)
+    xp, (values, right) = apart(sp_a.values, b)
+    rows, columns = _columns(sp_a, xp) if len(sp_a.shape) == 2 else (None, None)
+    height, width = sp_a.shape if len(sp_a.shape) == 2 else (0, -1)
+    if adjoint_a:
+        rows, columns, values = columns, rows, values.conj()
+        height, width = width, height
+    right = right.conj().T if adjoint_b else right
+    if right.ndim != 2 or right.shape[0] != width:
+        raise invalid(
+            "A product of matrices has as many columns on its left as rows on its right.",
+            f"{sp_a.shape} and {tuple(right.shape)}, adjoint_a={adjoint_a}",
+            "Transpose one of them.",
+        )
+    kind = xp.result_type(values, right)
+    return _added(
+        xp, xp.zeros((height, right.shape[1]), kind), rows, values[:, None] * right[columns]
+    )
+
+
+def reduce_sum(
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    output_is_sparse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The sum over axes, an array; the arguments are those of `tf.reduce_sum`.
+
+    Raises:
+        UsageError: If a sparse result is asked for.
+    """
+    xp, target, where, values = _reducing(sp_input, axis, output_is_sparse, "tf.sparse.reduce_sum")
+    total = _added(xp, xp.zeros(target, values.dtype), where, values)
+    return _kept(total, sp_input, axis, keepdims)
+
+
+def reduce_max(
+    sp_input: Any,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    output_is_sparse: bool = False,
+    name: str | None = None,
+) -> Any:
+    """The largest of the elements that are held, over axes; of none, 0.
+
+    Raises:
+        UsageError: If a sparse result is asked for.
+    """
+    xp, target, where, values = _reducing(sp_input, axis, output_is_sparse, "tf.sparse.reduce_max")
+    start = xp.full(target, _least(values.dtype), values.dtype)
+    if xp is np:
+        largest, there = start, np.zeros(target, bool)
+        np.maximum.at(largest, where, values)
+        there[where] = True
+    else:
+        largest = start.at[where].max(values)
+        there = jnp.zeros(target, bool).at[where].set(True)
+    found = xp.where(there, largest, xp.zeros((), values.dtype))
+    return _kept(hosted(found), sp_input, axis, keepdims)
+
+
+def _least(kind: Any) -> Any:
+    return -np.inf if jnp.issubdtype(kind, jnp.inexact) else np.iinfo(kind).min
+
+
+def _axes(tensor: SparseTensor, axis: Any) -> set[int]:
+    rank = len(tensor.shape)
+    given = range(rank) if axis is None else np.atleast_1d(axes_of(axis)).tolist()
+    if not all(-rank <= one < rank for one in given):
+        raise invalid(
+            f"An axis of a tensor with {rank} is from {-rank} to {rank - 1}.",
+            f"axis={axis}",
+            "Choose one of them.",
+        )
+    return {one % rank for one in given}
+
+
+def _reducing(sp_input: Any, axis: Any, output_is_sparse: bool, name: str) -> Any:
+    """The module, the shape of the result, where in it each element goes, and the elements."""
+    tensor = sparse(sp_input, name)
+    if output_is_sparse:
+        raise invalid(
+            f"`{name}` gives an array.",
+            "output_is_sparse=True",
+            "Use `tf.sparse.from_dense` of the result.",
+        )
+    xp, values = array(tensor.values)
+    gone = _axes(tensor, axis)
+    left = [number for number in range(len(tensor.shape)) if number not in gone]
+    columns = _columns(tensor, xp)
+    where = tuple(columns[number] for number in left)
+    target = tuple(tensor.shape[number] for number in left)
+    # A number has no axis to add along, so it is the one element of a vector.
+    return xp, target or (1,), where or (xp.zeros(values.size, np.int32),), values
+
+
+def _kept(found: Any, tensor: SparseTensor, axis: Any, keepdims: Any) -> Any:
+    gone = _axes(tensor, axis)
+    sizes = [1 if number in gone else size for number, size in enumerate(tensor.shape)]
+    left = [size for number, size in enumerate(tensor.shape) if number not in gone]
+    return found.reshape(sizes if keepdims else left)
+
+
+def transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> SparseTensor:
+    """The tensor with its axes in another order; reversed, by default."""
+    tensor = sparse(sp_input, "tf.sparse.transpose")
+    order = range(len(tensor.shape))[::-1] if perm is None else static_shape(perm)
+    shape = tuple(tensor.shape[axis] for axis in order)
+    return _ordered(tensor.indices[:, list(order)], tensor.values, shape)
+
+
+def expand_dims(sp_input: Any, axis: Any = None, name: str | None = None) -> SparseTensor:
+    """The tensor with an axis of one; the last, by default."""
+    tensor = sparse(sp_input, "tf.sparse.expand_dims")
+    place = -1 if axis is None else int(axis)
+    place += len(tensor.shape) + 1 if place < 0 else 0
+    shape = (*tensor.shape[:place], 1, *tensor.shape[place:])
+    xp = jnp if isinstance(tensor.indices, Tracer) else np
+    return SparseTensor(xp.insert(tensor.indices, place, 0, axis=1), tensor.values, shape)
+
+
+def reshape(sp_input: Any, shape: Any, name: str | None = None) -> SparseTensor:
+    """The elements in another shape, in which -1 is computed; not in compiled code."""
+    tensor = sparse(sp_input, "tf.sparse.reshape")
+    wanted, count = list(static_shape(shape)), math.prod(tensor.shape)
+    if -1 in wanted:
+        place = wanted.index(-1)
+        wanted[place] = count // max(1, math.prod(wanted[:place] + wanted[place + 1 :]))
+    if math.prod(wanted) != count:
+        raise invalid(
+            "A tensor keeps its number of elements.",
+            f"{list(tensor.shape)} to become {wanted}",
+            "Correct the shape.",
+        )
+    where = concrete(tensor.indices, "tf.sparse.reshape")
+    flat = np.ravel_multi_index(tuple(where.T), tensor.shape)
+    where = np.stack(np.unravel_index(flat, wanted), axis=-1)
+    return SparseTensor(where, tensor.values, wanted)
+
+
+def slice(sp_input: Any, start: Any, size: Any, name: str | None = None) -> SparseTensor:
+    """The part from `start` on, of `size`, as far as there is one; not in compiled code."""
+    tensor = sparse(sp_input, "tf.sparse.slice")
+    first, wanted, whole = map(np.asarray, (start, size, tensor.shape))
+    shape = np.clip(np.minimum(wanted, whole - first), 0, None)
+    where = concrete(tensor.indices, "tf.sparse.slice") - first
+    inside = np.all((where >= 0) & (where < shape), axis=1)
+    return SparseTensor(where[inside], tensor.values[inside], shape)
+
+
+def concat(
+    axis: Any, sp_inputs: Any, expand_nonconcat_dims: bool = False, name: str | None = None
+) -> SparseTensor:
+    """Several tensors one after the other along an axis.
+
+    Args:
+        axis: The axis.
+        sp_inputs: The tensors.
+        expand_nonconcat_dims: Whether other axes may differ, and have room for the largest.
+        name: Of no consequence.
+
+    Raises:
+        UsageError: If other axes differ.
+    """
+    tensors = [sparse(one, "tf.sparse.concat") for one in sp_inputs]
+    (place,) = _axes(tensors[0], axis)
+    ranks = {len(one.shape) for one in tensors}
+    shapes = np.array([one.shape for one in tensors]) if len(ranks) == 1 else None
+    others = None if shapes is None else np.delete(shapes, place, axis=1)
+    if others is None or (np.any(others != others[0]) and not expand_nonconcat_dims):
+        raise invalid(
+            "Tensors that are put together differ in one axis only.",
+            f"shapes {[one.shape for one in tensors]}, axis={axis}",
+            "Bring them to one shape, or pass `expand_nonconcat_dims=True`.",
+        )
+    shape = np.max(shapes, axis=0)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    sizes = [one.shape[place] for one in tensors]
+    shape[place] = sum(sizes)
+    xp, parts = apart(*(one.values for one in tensors))
+    before = np.eye(len(shape), dtype=np.int64)[place]
+    where = [one.indices + before * sum(sizes[:number]) for number, one in enumerate(tensors)]
+    kind = jnp if any(isinstance(one, Tracer) for one in where) else np
+    return _ordered(kind.concatenate(where), hosted(xp.concatenate(parts)), shape)
+
+
+def retain(sp_input: Any, to_retain: Any) -> SparseTensor:
+    """The elements of which a mask says so; not in compiled code."""
+    tensor = sparse(sp_input, "tf.sparse.retain")
+    kept = concrete(to_retain, "tf.sparse.retain").astype(bool)
+    where = concrete(tensor.indices, "tf.sparse.retain")
+    return SparseTensor(where[kept], tensor.values[kept], tensor.shape)
+
+
+def fill_empty_rows(
+    sp_input: Any, default_value: Any, name: str | None = None
+) -> tuple[SparseTensor, Any]:
+    """The tensor with an element in each row that had none, and which rows those are.
+
+    It is not computed in compiled code.
+
+    Args:
+        sp_input: The tensor.
+        default_value: What is put at the beginning of rows without an element.
+        name: Of no consequence.
+    """
+    tensor = sparse(sp_input, "tf.sparse.fill_empty_rows")
+    where = concrete(tensor.indices, "tf.sparse.fill_empty_rows")
+    empty = ~np.isin(np.arange(tensor.shape[0]), where[:, 0])
+    added = np.zeros((int(empty.sum()), len(tensor.shape)), np.int64)
+    added[:, 0] = np.flatnonzero(empty)
+    xp, values = array(tensor.values)
+    more = xp.full(len(added), default_value, values.dtype)
+    both = hosted(xp.concatenate([values, more]))
+    filled = _ordered(np.concatenate([where, added]), both, tensor.shape)
+    return filled, HostTensor.of(empty)
+
+
+def to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None) -> Any:
+    """Which ids each row holds: an array that is True at the ids; its last axis is the ids'."""
+    tensor = sparse(sp_input, "tf.sparse.to_indicator")
+    xp, values = array(tensor.values)
+    ids = np.asarray(values) if not isinstance(values, Tracer) else None
+    if is_text(values) or (ids is not None and np.any((ids < 0) | (ids >= vocab_size))):
+        raise invalid(
+            f"Ids are integers from 0 to {int(vocab_size) - 1}.",
+            f"{tensor}",
+            "Correct `vocab_size`, or look texts up in a table first.",
+        )
+    where = (*_columns(tensor, xp)[:-1], values)
+    whole = xp.zeros((*tensor.shape[:-1], int(vocab_size)), bool)
+    if xp is jnp:
+        return whole.at[where].set(True)
+    whole[where] = True
+    return hosted(whole)
