@@ -73,7 +73,11 @@ def test_splits(package):
     assert package.made[-1].kwargs == {"data_dir": "/there", "file_format": "array_record"}
     assert package.made[-1].prepared == {}
     everything = tfds.load("some")
-    assert {name: len(one) for name, one in everything.items()} == dict(train=10, test=4, none=0)
+    assert {name: len(one) for name, one in everything.items()} == {
+        "train": 10,
+        "test": 4,
+        "none": 0,
+    }
     first, second = tfds.load("some", split=["test", "train"], download=False)
     assert (len(first), len(second)) == (4, 10)
     assert package.made[-1].prepared is None
