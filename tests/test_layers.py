@@ -38,6 +38,7 @@ LAYERS = {
     "_tape": {"_core", "_keras"},
     "_fit": {"_core", "_control", "_keras"},
     "data": {
+        "_core.checksums",
         "_core.errors",
         "_core.env",
         "_core.extras",
@@ -146,7 +147,8 @@ LIBRARIES = {
     "grain": {"data", "_tools.compare", "testing"},
     # In launch, in one file and on first use: functions travel by it.
     "cloudpickle": {"data", "launch._payload", "_ps"},
-    **dict.fromkeys(["absl", "google", "google_crc32c", "pyarrow", "PIL"], {"data"}),
+    **dict.fromkeys(["absl", "google", "pyarrow", "PIL"], {"data"}),
+    "google_crc32c": {"_core.checksums"},
     "filelock": {"_core.compilation_cache"},
     "ray": {"_ps"},
     "packaging": {"_tools.doctor"},

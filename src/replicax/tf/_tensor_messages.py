@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.wire import TYPES, fields, message, number
+from replicax._core.wire import TYPES, fields, message, number
 from replicax.data._host import HostTensor
 from replicax.tf._calls import array, hosted, numpy_dtype
 from replicax.tf._dtypes import as_dtype

@@ -87,17 +87,9 @@ def load(
     found = builder(name, data_dir=data_dir, try_gcs=try_gcs, **kwargs)
     if download:
         found.download_and_prepare(**(download_and_prepare_kwargs or {}))
-    dataset = found.as_dataset(
-        **{
-            "split": split,
-            "batch_size": batch_size,
-            "shuffle_files": shuffle_files,
-            "as_supervised": as_supervised,
-            "decoders": decoders,
-            "read_config": read_config,
-            **(as_dataset_kwargs or {}),
-        }
-    )
+    own = {"split": split, "batch_size": batch_size, "shuffle_files": shuffle_files}
+    own |= {"as_supervised": as_supervised, "decoders": decoders, "read_config": read_config}
+    dataset = found.as_dataset(**{**own, **(as_dataset_kwargs or {})})
     return (dataset, found.info) if with_info else dataset
 
 

@@ -6,8 +6,9 @@ from collections import UserDict, UserList
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._keras.attributes import finish
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, finish, put
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
 from replicax.train._saved import all_saved, saved_for
 from replicax.train._waiting import Waiting

@@ -8,7 +8,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
@@ -229,14 +228,6 @@ def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
     else:
         with _compat.outside_scopes():
             assign(variable, arrays, key)
-
-
-def finish(owner: Any) -> None:
-    """Let layers compute what they derive from their weights, as `Normalization` does."""
-    layers = [owner, *_compat.layers_in(owner)] if isinstance(owner, keras.Layer) else ()
-    for layer in layers:
-        if layer.built and layer.weights and hasattr(layer, "finalize_state"):
-            layer.finalize_state()
 
 
 def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]) -> list[int]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicax._core.errors import UsageError
-from replicax.train._objects import full_name, names_below
+from replicax._keras.attributes import names_below
+from replicax.train._objects import full_name
 from replicax.train._parts import Variables, check_fits, matched
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-import keras
 import numpy as np
 
 from replicax._core.errors import CheckpointError, UsageError
 from replicax._keras import _compat
+from replicax._keras.attributes import AGAIN, finish, weights_of
 from replicax.train._files import dtype_of
-from replicax.train._objects import AGAIN, GRAPH, Node, graph_of, match
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, finish, put
+from replicax.train._objects import GRAPH, Node, graph_of, match
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
 from replicax.train._plain import Value
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class RestoredGraph:
             if left:
                 self._log_left(part.name, left)
         there = {id(one) for one, _ in found}
-        if missing := [one.path for one in _weights(part.owner) if id(one) not in there]:
+        if missing := [one.path for one in weights_of(part.owner) if id(one) not in there]:
             names = [name for name in self._keys(node) if "optimizer" not in name]
             raise UsageError(
                 "A checkpoint of TensorFlow is restored into the model that it was made of. "
@@ -288,13 +288,6 @@ def _is_optimizer(part: Part) -> bool:
     return isinstance(part.owner, _compat.BaseOptimizer)
 
 
-def _weights(owner: Any) -> Sequence[Any]:
-    """The variables without which an object is not restored; seeds and metrics may begin anew."""
-    if isinstance(owner, _compat.KerasVariable):
-        return [owner]
-    return owner.weights if isinstance(owner, keras.Layer) else ()
-
-
 def _with_slots(
     part: Variables, node: Node, found: _Plan, nodes: Mapping[int, Node]
 ) -> tuple[_Plan, str]:
@@ -306,7 +299,7 @@ def _with_slots(
         found: What it gets by the names of its attributes.
         nodes: The checkpoint's nodes of the variables that it trains, by `id`.
     """
-    trained = list(part.owner._trainable_variables) if part.owner.built else []
+    trained = _compat.trainable_variables(part.owner) if part.owner.built else []
     attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
     lists = {name: held for name, held in attributes if _is_list_for(trained, held)}
     of = {id(slot): one for held in lists.values() for slot, one in zip(held, trained, strict=True)}

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, final
 
 from replicax._keras import _compat
-from replicax.train._parts import Variables, assign, finish, put
+from replicax._keras.attributes import finish
+from replicax.train._parts import Variables, assign, put
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, final
 
+from replicax._core.checksums import crc32c_function, masked
 from replicax._core.errors import CorruptRecord, UsageError
-from replicax.data._formats.format import needs_package, open_bytes, window_bits_of
+from replicax.data._formats.format import open_bytes, window_bits_of
 
 _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
@@ -166,23 +167,6 @@ class TFRecordWriter:
                 f"A closed writer is done. Received: a call after the end of {self._path!r}. Its "
                 "file is finished. Write before `close`, within the `with` block."
             )
-
-
-def crc32c_function() -> Callable[[bytes], int]:
-    """The function that computes a CRC-32C.
-
-    Raises:
-        UsageError: If google-crc32c is missing.
-    """
-    with needs_package("google-crc32c", extra="data"):
-        import google_crc32c
-    return google_crc32c.value
-
-
-def masked(checksum: int) -> int:
-    """A checksum as it stands in files."""
-    # The format rotates it, because the checksum of data that holds its own is degenerate.
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
