@@ -30,11 +30,11 @@ HERE = Path(__file__).resolve().parent
 BATCHES = 20  # after so many `fit` ends
 # What `replicax migrate` misses is there.
 _STOOD_IN = re.compile("|".join(f"`{path.stem}" for path in (HERE / "stand_ins").glob("*.py")))
-# A program that stops with one of these lacks what is not TensorFlow: data, time, a package, or
-# the NumPy of its day.
+# A program that stops with one of these lacks what is not TensorFlow: data, time, a package,
+# IPython, or the NumPy of its day.
 _LACKING = (
     *("FileNotFoundError", "ImportError", "ModuleNotFoundError", "SystemExit", "TimeoutError"),
-    *("Exception: URL fetch failure", "AttributeError: `np."),
+    *("Exception: URL fetch failure", "AttributeError: `np.", "NameError: name 'get_ipython'"),
 )
 
 
@@ -138,6 +138,7 @@ def run(script: Path, arguments: str, listed: list, seconds: int, program: dict)
     environ |= program.get("environment", {})
     result = script.parent / ".result.json"
     request = {"script": str(script), "arguments": shlex.split(arguments), "listed": listed}
+    request["folder"] = str(script.parents[len(Path(program["path"]).parts) - 1])
     request |= {"seconds": seconds, "result": str(result)}
     with (script.parent / ".log").open("w+b") as log:
         child = subprocess.Popen(
@@ -216,7 +217,7 @@ def run_inside(request: dict) -> None:
         run_program(request["script"], request["arguments"])
     except BaseException as error:
         traceback.print_exc()
-        folder = str(Path(request["script"]).parent)
+        folder = request["folder"]
         frames = traceback.extract_tb(error.__traceback__)
         result["places"] = [
             (Path(frame.filename).name, frame.lineno)
