@@ -21,7 +21,6 @@ from jax.core import Tracer
 from jax.extend.core import take_current_trace
 
 from replicax._core.errors import UsageError
-from replicax._core.events import COMPUTE, timed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
@@ -72,19 +71,13 @@ def array_of(value: Any) -> Any:
     return value.__jax_array__() if hasattr(value, "__jax_array__") else np.asarray(value)
 
 
-def carried_out(program: Callable[..., Any], *args: Any, may_fail: bool) -> Any:
-    """Call a compiled program.
+def carried_out(program: Callable[..., Any], *args: Any) -> Any:
+    """Call a compiled program that calls Python, wait for it, and raise what a call has raised.
 
-    Args:
-        program: The program.
-        args: Its arguments.
-        may_fail: Whether it calls Python: then wait for it, and raise what a call has raised. The
-            program itself goes on to its end, so that no device is left with a failed array.
+    The program itself goes on to its end, so that no device is left with a failed array.
     """
-    if not may_fail:
-        return timed(COMPUTE, program, *args)
     with _line().listening() as raised:
-        results = jax.block_until_ready(timed(COMPUTE, program, *args))
+        results = jax.block_until_ready(program(*args))
         _line().wait()
     if raised:
         raise raised[0]

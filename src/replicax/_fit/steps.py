@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from replicax._core.central import may_fail
 from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
-from replicax._core.events import Step, begin_step, dispatched, settled, tell
+from replicax._core.events import COMPUTE, Step, begin_step, dispatched, settled, tell, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
@@ -141,8 +141,9 @@ class Steps:
         else:
             self._queue.wait()
             with uninterrupted:  # from here on the old values are gone
-                # If it may, the values before are still there.
-                logs, new = carried_out(program, state, batches, may_fail=self._may_fail)
+                # If it may fail, the values before are still there.
+                call = [carried_out, program] if self._may_fail else [program]
+                logs, new = timed(COMPUTE, *call, state, batches)
                 _compat.hold_loop_state(self._model, self._groups, new)
             # Of the logs, not of the state: the next step reuses the memory of the state.
             token = _smallest(logs)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._core.events import COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
@@ -108,9 +109,8 @@ class FunctionProgram:
         self._queue.wait()
         with uninterrupted:
             values = self._state.taken()
-            outputs, news, token = carried_out(
-                self._compiled, *values, leaves, may_fail=self._state.may_fail
-            )
+            call = [carried_out, self._compiled] if self._state.may_fail else [self._compiled]
+            outputs, news, token = timed(COMPUTE, *call, *values, leaves)
             self._state.give(news)
         devices = token.sharding.device_set
         if devices != self._devices:  # arrays of equal shapes may be elsewhere

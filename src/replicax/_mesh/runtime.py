@@ -19,6 +19,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import (
+    COMPUTE,
     COPY,
     Step,
     begin_common,
@@ -191,7 +192,8 @@ class Runtime:
         self, program: Program, values: Sequence[Any], arrays: Sequence[Any], *, may_fail: bool
     ) -> Any:
         try:
-            return carried_out(program.compiled, *values, arrays, may_fail=may_fail)
+            call = [carried_out, program.compiled] if may_fail else [program.compiled]
+            return timed(COMPUTE, *call, *values, arrays)
         except Exception as error:
             blame(error)
             raise_explained(error)

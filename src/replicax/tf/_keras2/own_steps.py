@@ -7,7 +7,6 @@ the model's own. It runs as a custom loop does: compiled, and under a strategy b
 
 from __future__ import annotations
 
-import contextvars
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any, final
@@ -23,7 +22,7 @@ from replicax.tf._keras2 import around
 _METHODS = {
     "fit": "train", "train_on_batch": "train", "evaluate": "test", "test_on_batch": "test",
 }  # fmt: skip
-_doing: contextvars.ContextVar[str] = contextvars.ContextVar("doing", default="predict")
+_DOING = "_rx_doing"  # the attribute of a model that says which of them runs
 
 
 def install() -> None:
@@ -119,11 +118,13 @@ def _flat(logs: Any) -> Any:
 def _known_as(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = _doing.set(kind)
+        attributes = vars(self)
+        before = attributes.get(_DOING, "predict")
+        attributes[_DOING] = kind
         try:
             return original(self, *args, **kwargs)
         finally:
-            _doing.reset(before)
+            attributes[_DOING] = before
 
     return method
 
@@ -176,7 +177,7 @@ def _left_to_the_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def look(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not takes_batch(self, _doing.get()):
+        if not takes_batch(self, vars(self).get(_DOING, "predict")):
             original(self, *args, **kwargs)
 
     return look
@@ -190,7 +191,7 @@ def _of_all_replicas(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def logs_of_epoch(self: Any, logs: Any) -> Any:
-        if not isinstance(logs, dict) or not takes_batch(self, _doing.get()):
+        if not isinstance(logs, dict) or not takes_batch(self, vars(self).get(_DOING, "predict")):
             return original(self, logs)
         results = self.get_metrics_result()
         if not _compat.has_tracked_loss(self):
