@@ -6,7 +6,7 @@ once. What an optimizer keeps never leaves its device, and its memory is used ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -182,12 +182,17 @@ def _array(value: Any, aval: Any) -> Any:
 
 def may_fail(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
-    return bool(closed.effects) or _calls_python(closed.jaxpr)
+    return _has(closed.jaxpr, {"pure_callback", "io_callback", "debug_callback", "debug_print"})
 
 
-def _calls_python(jaxpr: Any) -> bool:
+def tells_python(closed: Any) -> bool:
+    """Whether a program calls Python for what that does: to check, to print."""
+    return _has(closed.jaxpr, {"debug_callback"})
+
+
+def _has(jaxpr: Any, names: Collection[str]) -> bool:
     return any(
-        equation.primitive.name == "pure_callback"
-        or any(map(_calls_python, jax.extend.core.jaxprs_in_params(equation.params)))
+        equation.primitive.name in names
+        or any(_has(inner, names) for inner in jax.extend.core.jaxprs_in_params(equation.params))
         for equation in jaxpr.eqns
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax
 
-from replicax._core.central import CentralProgram, may_fail
+from replicax._core.central import CentralProgram, may_fail, tells_python
 from replicax._keras import _compat
 from replicax._keras.ownership import donatable, note_made
 
@@ -35,8 +35,9 @@ class ProgramState:
         self.others = [v for i, v in enumerate(captured.variables) if i not in is_written]
         self._keys = list(map(id, self.written))
         self.store, self.away = _home_of([*self.written, *self.others])
-        self.may_fail = may_fail(captured.jaxpr)
-        donates = donates and not self.may_fail
+        #: Whether a call is waited for, as what it calls in Python may raise.
+        self.is_checked = tells_python(captured.jaxpr)
+        donates = donates and not may_fail(captured.jaxpr)
         resident = all(map(_is_resident, [*self.written, *self.others]))
         #: Which of the written ones a call uses up; a program of variables that live away says it.
         self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)

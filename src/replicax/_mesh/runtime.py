@@ -169,7 +169,7 @@ class Runtime:
     def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
         state = program.state
         if traced:  # the function around lends, keeps and waits
-            outputs, news, _ = self._computed(program, state.values(), arrays, may_fail=False)
+            outputs, news, _ = self._computed(program, state.values(), arrays, checked=False)
             _compat.write_all(state.written, news)
             return program.wrapped(outputs, self.topology.num_replicas)
         several = self.topology.num_processes > 1
@@ -179,7 +179,7 @@ class Runtime:
             self._watch.step(state.named)
         with uninterrupted:
             values = state.taken()
-            outputs, news, token = self._computed(program, values, arrays, may_fail=state.may_fail)
+            outputs, news, token = self._computed(program, values, arrays, checked=state.is_checked)
             state.give(news)
         self._queue.put(token)
         if several:
@@ -189,10 +189,10 @@ class Runtime:
         return result
 
     def _computed(
-        self, program: Program, values: Sequence[Any], arrays: Sequence[Any], *, may_fail: bool
+        self, program: Program, values: Sequence[Any], arrays: Sequence[Any], *, checked: bool
     ) -> Any:
         try:
-            call = [carried_out, program.compiled] if may_fail else [program.compiled]
+            call = [carried_out, program.compiled] if checked else [program.compiled]
             return timed(COMPUTE, *call, *values, arrays)
         except Exception as error:
             blame(error)
