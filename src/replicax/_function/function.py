@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+import jax
+
 from replicax._core import seams
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
@@ -101,7 +103,8 @@ class StatefulFunction:
         self._fn, self._autograph = fn, autograph
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            return seams.call_traced(fn, args, kwargs, autograph)
+            result = seams.call_traced(fn, args, kwargs, autograph)
+            return jax.tree.map(_value_now, result)  # not of a later time, when it is looked at
 
         self._traced = functools.update_wrapper(traced, fn, updated=())
         self.name = getattr(fn, "__qualname__", "a function")
@@ -274,6 +277,10 @@ class StatefulFunction:
         if program.is_common:
             dispatched(token.is_ready)
         return result
+
+
+def _value_now(result: Any) -> Any:
+    return _compat.read(result) if isinstance(result, _compat.KerasVariable) else result
 
 
 def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:

@@ -138,6 +138,10 @@ class Captured:
         return self.tree.unflatten(leaves)
 
 
+class MadeOfArguments(UsageError):
+    """A variable begins with a value that only the call has: no other trace can make it."""
+
+
 def capture(
     fn: Callable[[Sequence[Any]], Any],
     leaves: Sequence[Any],
@@ -187,7 +191,8 @@ def capture(
             raise error
         # The first value of a variable is lost with a trace that fails.
         is_users = created <= 0 and found.keys() <= variables.keys()
-        if error is not None and (is_users or scope.beginnings):
+        is_lost = bool(scope.beginnings) or isinstance(error, MadeOfArguments)
+        if error is not None and (is_users or is_lost):
             raise_explained(error)
         if complete and result is not None:
             return result
@@ -233,7 +238,7 @@ def _trace(
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
     begun = scope.beginnings
     if begun and not begin(begun, noted["seeds"], jaxpr, variables, axis_env or ()):
-        raise UsageError(_MADE_OF_ARGUMENTS)
+        raise MadeOfArguments(_MADE_OF_ARGUMENTS)
     return Captured(jaxpr, variables, noted["written"], noted["outputs"], noted["tree"])
 
 

@@ -99,7 +99,6 @@ ABSENT = {
     "tf.experimental.async_scope": "JAX computes asynchronously always; leave it out.",
     "tf.experimental.dlpack": "Use `jax.dlpack`.",
     "tf.experimental.dtensor": "Use `rx.ModelParallelStrategy`.",
-    "tf.experimental.numpy": "Use `jax.numpy`.",
     "tf.experimental.tensorrt": "Export the model with `jax.export`, or `model.export` to ONNX.",
     "tf.extract_volume_patches": "Use `jax.lax.conv_general_dilated_patches`.",
     "tf.feature_column": "Use Keras' preprocessing layers, or `keras.utils.FeatureSpace`.",

@@ -380,6 +380,11 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         "dlpack; what else was there has other places",
         {"Optional": "replicax.data._next", "dlpack": "._dlpack:"},
     ),
+    "tf.experimental.numpy": (
+        "functions of NumPy: those of `jax.numpy`, with its types",
+        {"experimental_enable_numpy_behavior": "._compat:enable_eager_execution"},
+        "jax.numpy",
+    ),
     "tf.image": (
         "images as arrays; NumPy arrays, as in pipelines, stay on the host",
         _of(

@@ -176,3 +176,26 @@ def test_a_wrong_call_stays_a_type_error():
     with pytest.raises(TypeError):
         tf.reshape(tf.ones([4]))
     assert not issubclass(rx.errors.UsageError, TypeError)
+
+
+def test_a_function_that_returns_a_variable_gives_its_value_at_that_time():
+    strategy = rx.MirroredStrategy(["cpu:0", "cpu:1"])
+    with strategy.scope():
+        inside = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
+    outside = tf.Variable(1.0)
+
+    def replica_step():
+        inside.assign_add(1.0)
+        return inside
+
+    before = tf.function(lambda: [outside, outside.assign_add(1.0)])()
+    stepped = tf.function(lambda: strategy.run(replica_step))()
+    outside.assign(9.0)
+    inside.assign(9.0)
+    assert [float(x) for x in before] == [2.0, 2.0]
+    assert float(strategy.reduce("MEAN", stepped, axis=None)) == 2.0
+
+
+def test_numpys_functions_are_jaxs():
+    tf.experimental.numpy.experimental_enable_numpy_behavior()
+    assert tf.experimental.numpy.sum(tf.constant([1.0, 2.0])) == 3.0
