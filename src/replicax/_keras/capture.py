@@ -190,9 +190,8 @@ def capture(
         if isinstance(error, TraceAgain):
             raise error
         # The first value of a variable is lost with a trace that fails.
-        is_users = created <= 0 and found.keys() <= variables.keys()
         is_lost = bool(scope.beginnings) or isinstance(error, MadeOfArguments)
-        if error is not None and (is_users or is_lost):
+        if error is not None and (complete or is_lost):
             raise_explained(error)
         if complete and result is not None:
             return result

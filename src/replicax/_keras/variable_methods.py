@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 
 from replicax._keras import _compat
@@ -169,7 +169,7 @@ class VariableMethods:
     def __getitem__(self, index: Any) -> Any:
         part = super().__getitem__(index)  # pyright: ignore[reportAttributeAccessIssue]
         # While a model is built, a slice of an unknown size is an operation of it.
-        return VariableSlice(self, index, part) if isinstance(part, jax.Array) else part
+        return part if isinstance(part, keras.KerasTensor) else VariableSlice(self, index, part)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[row] for row in range(len(self.read_value())))

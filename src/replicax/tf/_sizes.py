@@ -191,8 +191,9 @@ def trying_sizes(original: Callable[..., Any]) -> Callable[..., Any]:
                     found = [spec(self, args, kwargs, size) for size in pair]
                     return keras.tree.map_structure(functools.partial(_common, pair), *found)
             before = error.__context__
-            # Keras makes another error of JAX's class, which takes no text.
-            raise_explained(before if isinstance(before, _OF_TRACES) else error)
+            if isinstance(before, _OF_TRACES):  # Keras makes another of its class, without a text
+                raise_explained(before)
+            raise
 
     return compute_output_spec
 
