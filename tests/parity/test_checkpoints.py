@@ -53,6 +53,19 @@ def test_training_goes_on_from_tensorflow(name, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("name", ["keras2_adam", "keras2_legacy"])
+def test_an_optimizer_that_is_built_later_has_its_slots(name):
+    model, optimizer = models.functional(keras), keras.optimizers.Adam(0.5)
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer)
+    checkpoint.restore(tf.train.latest_checkpoint(FOLDER / name)).expect_partial()
+    checkpoint.model = model
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, "mse")
+    check(model, models.INPUTS, name)
+    models.train(model, 1)
+    check(model, models.INPUTS, name, "after")
+
+
 @pytest.mark.parametrize("name", ["keras2_sequential", "keras2_subclassed"])
 @pytest.mark.parametrize("built", [True, False])
 def test_load_weights(name, built):

@@ -76,6 +76,8 @@ def carried_out(program: Callable[..., Any], *args: Any) -> Any:
 
     The program itself goes on to its end, so that no device is left with a failed array.
     """
+    if _inside.a_call:  # then whoever waits for that call is told
+        return program(*args)
     with _line().listening() as raised:
         results = jax.block_until_ready(program(*args))
         _line().wait()
@@ -93,6 +95,15 @@ def flush() -> None:
         raise raised[0]
 
 
+class _Inside(threading.local):
+    """Whether this thread makes a call."""
+
+    a_call = False
+
+
+_inside = _Inside()
+
+
 @final
 class _Line:
     """Calls that wait for a long array, and what comes after them, in order."""
@@ -101,20 +112,21 @@ class _Line:
         self._waiting: queue.SimpleQueue[tuple[Callable[..., Any], Any]] = queue.SimpleQueue()
         self._left, self._idle = 0, threading.Condition()
         self._thread: threading.Thread | None = None
-        self._listening, self._raised = 0, list[Exception]()
+        self._listening, self._raised = False, list[Exception]()
+        self._one_listens = threading.Lock()  # what is raised is of the program that is waited for
 
     @contextlib.contextmanager
     def listening(self) -> Generator[list[Exception], None, None]:
         """Collect what calls raise in a `with` block, instead of failing the program."""
-        with self._idle:
-            self._listening += 1
         raised: list[Exception] = []
-        try:
-            yield raised
-        finally:
-            with self._idle:
-                self._listening -= 1
-            raised += self.taken()
+        with self._one_listens:
+            before, self._listening = self.taken(), True
+            try:
+                yield raised
+            finally:
+                self._listening = False
+                raised += self.taken()
+                self._raised = before
 
     def taken(self) -> list[Exception]:
         """What calls have raised and nobody was told of."""
@@ -123,6 +135,7 @@ class _Line:
         return raised
 
     def _called(self, fn: Callable[..., Any], arrays: Any) -> None:
+        _inside.a_call = True
         try:
             fn(*map(np.asarray, arrays))
         except Exception as error:
@@ -130,6 +143,8 @@ class _Line:
                 if not (self._listening or threading.current_thread() is self._thread):
                     raise  # into the program, which fails
                 self._raised.append(error)
+        finally:
+            _inside.a_call = False
 
     def open(self) -> None:
         with self._idle:

@@ -127,7 +127,7 @@ def _zero_if_empty(original: Callable[..., Any]) -> Callable[..., Any]:
         reduction = kwargs.get("reduction", args[-1] if args else "sum_over_batch_size")
         if _group() is None or reduction in (None, "none") or loss.size:
             return loss
-        return jnp.zeros((), loss.dtype)
+        return jnp.sum(loss)  # 0, which a tape still follows to the variables
 
     return reduce
 

@@ -84,7 +84,11 @@ def ctc_beam_search_decoder(
 
 def _given(inputs: Any, sequence_length: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     logits, lengths = concrete(inputs, name), concrete(sequence_length, name)
-    if logits.ndim != 3 or lengths.shape != logits.shape[1:2] or lengths.max() > len(logits):
+    if (
+        logits.ndim != 3
+        or lengths.shape != logits.shape[1:2]
+        or lengths.max(initial=0) > len(logits)
+    ):
         raise invalid(
             "Logits have the shape (steps, examples, classes), and examples their steps.",
             f"logits of shape {logits.shape}, sequence_length {lengths.tolist()}",

@@ -110,6 +110,8 @@ def _reduced(name: str, fill: Callable[[Any], Any], of_none: Callable[[Any], Any
 
     def function(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
         gone = _axes(input_tensor, axis)
+        if axis is None and not keepdims:
+            return reduce(input_tensor.values)
         if min(gone) > 1:
             flat = [one - 1 for one in gone]
             return input_tensor.with_values(reduce(input_tensor.values, flat, keepdims))
@@ -156,8 +158,9 @@ def reduce_mean(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_
         return input_tensor.with_values(flat)
     # As in TensorFlow, of integers it is no integer.
     total = _sum_of(input_tensor, gone, keepdims)
-    counts = np.asarray(_counts(input_tensor, gone, keepdims), np.float32)
-    return _elementwise.truediv(_elementwise.cast(total, _floating(total)), counts)
+    kind = _floating(total)
+    counts = _elementwise.cast(_counts(input_tensor, gone, keepdims), kind)
+    return _elementwise.truediv(_elementwise.cast(total, kind), counts)
 
 
 def _floating(values: Any) -> Any:
@@ -174,7 +177,7 @@ def reduce_variance(input_tensor: Any, axis: Any = None, keepdims: bool = False,
     apart_ = held.to_tensor() - whole
     kept = RaggedTensor(np.ones(held.values.shape, bool), held.row_splits).to_tensor()
     squares = _elementwise_where(kept, apart_ * apart_, 0)
-    counts = np.asarray(_counts(held, gone, keepdims), np.float32)
+    counts = _elementwise.cast(_counts(held, gone, keepdims), held.dtype)
     return _elementwise.truediv(_reductions.reduce_sum(squares, gone, keepdims), counts)
 
 
@@ -234,12 +237,19 @@ def _inner(rows: RaggedTensor, axis: Any, more: int) -> int:
     return place - 1
 
 
-def gather(params: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    axis = kwargs.get("axis") or 0
-    if not isinstance(params, RaggedTensor) and not axis:
+def gather(
+    params: Any,
+    indices: Any,
+    validate_indices: Any = None,
+    axis: Any = None,
+    batch_dims: int = 0,
+    name: str | None = None,
+) -> Any:
+    if not isinstance(params, RaggedTensor) and not axis and not batch_dims:
         return indices.with_values(_indexing.gather(params, indices.values))
-    if isinstance(indices, RaggedTensor) or axis or args or kwargs.get("batch_dims"):
-        raise params.refused("gathered along other axes than the first")
+    if isinstance(indices, RaggedTensor) or axis or batch_dims:
+        ragged = params if isinstance(params, RaggedTensor) else indices
+        raise ragged.refused("gathered along other axes than the first")
     numbers = concrete(indices, "tf.gather")
     if numbers.size and (numbers.min() < 0 or numbers.max() >= params.nrows()):
         raise invalid(

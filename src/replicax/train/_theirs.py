@@ -103,7 +103,7 @@ class RestoredGraph:
                 self._leave_out(part)
             elif isinstance(part, Stateful):
                 if isinstance(part.owner, Value) and node.key is not None:
-                    states.append((part.owner, self._bundle.read(node.key)[()]))
+                    states.append((part.owner, self._bundle.read(node.key).item()))
                     found.append((part, node))
                 elif not part.optional:
                     self._log_left(part.name, "only TensorFlow can read its state")
@@ -121,7 +121,7 @@ class RestoredGraph:
             self._matched |= {part.name for part, _ in found}
             self._put(plan, values)
             for value, state in states:
-                value.set_state(state.item())
+                value.set_state(state)
             for part, _ in found:
                 finish(part.owner)
             self._waiting |= later
@@ -225,7 +225,8 @@ class RestoredGraph:
 
     def _all_below(self, node: Node) -> dict[str, np.ndarray]:
         """The values that objects which are not built yet may ask for; the files may go."""
-        return {name: self._bundle.read(name) for name in self._keys(node)}
+        slots = [slot.key for _, _, slot in node.slots if slot.key in self._bundle.entries]
+        return {str(name): self._bundle.read(str(name)) for name in [*self._keys(node), *slots]}
 
     def _keys(self, node: Node) -> list[str]:
         return [one.key for one in node.below() if one.key in self._bundle.entries and one.key]

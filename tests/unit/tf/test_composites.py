@@ -156,6 +156,8 @@ def test_what_takes_arrays_only_says_so(sparse, ragged):
         lambda: tf.stack([ragged, ragged]),
         lambda: tf.ragged.constant([[[1, 2], [3]], [[4]]]),
         lambda: tf.expand_dims(ragged, 1),
+        lambda: tf.gather(np.eye(3), tf.ragged.constant([[1, 0], [], [1]]), batch_dims=1),
+        lambda: tf.gather(np.eye(3), tf.ragged.constant([[1, 0], [], [1]]), None, 1),
         lambda: ragged + sparse,
         lambda: tf.io.RaggedFeature(tf.int64, partitions=["x"]),
         lambda: tf.keras.layers.Dense(1)(sparse),
@@ -176,3 +178,10 @@ def test_few_beams_have_a_message():
         tf.nn.ctc_beam_search_decoder(np.zeros((2, 1, 3), np.float32), [2], 1, top_paths=2)
     with pytest.raises(rx.errors.UsageError):
         tf.nn.ctc_greedy_decoder(np.zeros((2, 1, 3), np.float32), [3])
+
+
+def test_means_keep_their_type_and_nothing_at_all_has_no_largest():
+    halves = tf.ragged.constant([[1.0, 2.0], []], dtype=tf.float16)
+    assert tf.reduce_mean(halves, 1).dtype == np.float16
+    nothing = tf.ragged.constant([[], []], dtype=tf.float32)
+    assert (float(tf.reduce_max(nothing)), float(tf.reduce_sum(nothing))) == (-np.inf, 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -163,3 +165,31 @@ def test_the_number_that_a_check_does_not_hold_for_is_named():
     checked = tf.function(lambda x: tf.debugging.assert_less(x, 5.0))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"17\."):
         checked(tf.constant([1.0, 2.0, 3.0, 4.0, 17.0]))
+
+
+def test_what_a_check_raises_is_of_its_own_program():
+    def fails(x):
+        tf.debugging.assert_less(x, 0.0)
+        return x
+
+    def holds(x):
+        tf.debugging.assert_less(x, 10.0)
+        return x
+
+    found = {fails: [], holds: []}
+
+    def repeat(fn):
+        compiled = tf.function(fn)
+        for _ in range(20):
+            try:
+                compiled(tf.constant(1.0))
+                found[fn].append(True)
+            except tf.errors.InvalidArgumentError:
+                found[fn].append(False)
+
+    threads = [threading.Thread(target=repeat, args=(fn,)) for fn in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {fails: [False] * 20, holds: [True] * 20}

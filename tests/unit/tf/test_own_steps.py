@@ -146,3 +146,47 @@ def test_a_model_without_metrics_has_none_to_update():
     model = Compiled(inputs, keras.layers.Dense(1)(inputs))
     model.compile("sgd", "mse")
     assert list(trained(model)) == ["loss"]
+
+
+class Returned(keras.Model):
+    """Gives back the loss itself."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.by, self.dense = by, keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            y_pred = self(x)
+            if self.by == "compute_loss":
+                loss = self.compute_loss(y=y, y_pred=y_pred)
+            else:
+                loss = self.compiled_loss(y, y_pred)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss, "own": loss}
+
+
+@pytest.mark.parametrize("by", ["compute_loss", "compiled_loss"])
+def test_the_loss_that_a_step_returns_is_the_one_of_its_batch(scope, by):
+    told = []
+
+    class Tell(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            told.append(float(logs["own"]))
+
+    with scope():
+        model = Returned(by)
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    rows = np.array([[1.0], [3.0], [5.0]], "float32")
+    # Squares of 1, 3 and 5; the second batch has one row, which leaves a replica without any.
+    history = model.fit(
+        rows, 0 * rows, batch_size=2, shuffle=False, verbose=0, callbacks=[Tell()]
+    ).history
+    assert told[0] == pytest.approx(5.0)
+    assert history["loss"] == pytest.approx([35 / 3])
+    assert model.train_on_batch(rows[:2], 0 * rows[:2])[0] == pytest.approx(5.0)

@@ -8,9 +8,13 @@ the model's own. It runs as a custom loop does: compiled, and under a strategy b
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+import jax
+
+from replicax._core import seams
 from replicax._core.compiling import compiled
 from replicax._fit.closure_steps import default_step, takes_batch
 from replicax._fit.replica_steps import divided, rows_together
@@ -22,6 +26,7 @@ from replicax.tf._keras2 import around
 _METHODS = {
     "fit": "train", "train_on_batch": "train", "evaluate": "test", "test_on_batch": "test",
 }  # fmt: skip
+_LOSSES = "_rx_losses"  # the attribute of a model, during its step, that holds its losses
 _DOING = "_rx_doing"  # the attribute of a model that says which of them runs
 
 
@@ -36,6 +41,7 @@ def install() -> None:
     around(trainer, _compat.LOOP_STATE, _left_in_variables)
     around(_compat.Trainer, _compat.DATA_LOOK, _left_to_the_step)
     around(_compat.Trainer, _compat.EPOCH_LOGS, _of_all_replicas)
+    around(_compat.Trainer, "compute_loss", _tracked)
     owner: Any = _compat.Trainer
     owner.compiled_loss = _loss_of
     owner.compiled_metrics = property(lambda model: _compat.compiled_metrics(model) or NoMetrics())
@@ -57,7 +63,7 @@ class BatchSteps:
             topology = self._strategy.extended.distribution.topology
             divide = functools.partial(divided, topology)
             self._divide = compiled(divide, devices=topology.devices)
-        self._step = getattr(model, f"{kind}_step")
+        self._own = getattr(model, f"{kind}_step")
         self._one = self._replicated if self._strategy else self._step
         if not model.run_eagerly:
             self._one = function(self._one)
@@ -73,7 +79,27 @@ class BatchSteps:
             return joined(outputs), state
         return outputs[-1], state
 
+    def _step(self, batch: Any) -> Any:
+        attributes = vars(self._model)
+        losses = attributes[_LOSSES] = []
+        try:
+            found = seams.call_traced(self._own, (batch,), {})
+        finally:
+            del attributes[_LOSSES]
+        # In a replica such a loss is divided by their number, which is for gradients alone.
+        return jax.tree.map(
+            lambda leaf: (
+                _compat.losses.unscale_loss_for_distribution(leaf)
+                if any(leaf is loss for loss in losses)
+                else leaf
+            ),
+            found,
+        )
+
     def _output(self, batch: Any) -> Any:
+        if isinstance(batch, tuple):  # Keras 2 left out what is not given
+            while len(batch) > 1 and batch[-1] is None:
+                batch = batch[:-1]
         if self._strategy is not None:
             batch = self._divide(batch)
         output = self._one(batch)
@@ -157,6 +183,23 @@ def _made(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     return make
 
 
+def _tracked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`compute_loss`, of which the metric `loss` hears in a step of a batch, as in Keras 2."""
+
+    @functools.wraps(original)
+    def compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = original(self, *args, **kwargs)
+        losses = vars(self).get(_LOSSES)
+        if losses is not None and loss is not None:
+            losses.append(loss)
+            named = inspect.signature(original).bind(self, *args, **kwargs).arguments
+            rows = [named.get(name) for name in ("y", "y_pred", "x")]
+            _compat.track_loss(self, loss, next(one for one in rows if one is not None))
+        return loss
+
+    return compute_loss
+
+
 def _left_in_variables(original: Callable[..., Any]) -> Callable[..., Any]:
     """The values of all variables for a loop: none, if its step reads and writes variables."""
 
@@ -210,4 +253,5 @@ def _loss_of(
         added = sum(regularization_losses[1:], regularization_losses[0])
         loss = loss + _compat.losses.scale_loss_for_distribution(added)
     _compat.track_loss(model, loss, y)
+    vars(model).get(_LOSSES, []).append(loss)
     return loss
