@@ -76,8 +76,6 @@ def test_the_names_of_tpus():
 def test_names_that_have_gone_say_what_to_use():
     with pytest.raises(AttributeError, match="rx.ModelParallelStrategy"):
         _ = tf.experimental.dtensor
-    with pytest.raises(AttributeError, match="Use `jax.numpy`"):
-        _ = tf.experimental.numpy
 
 
 def test_arrays_of_other_libraries():
