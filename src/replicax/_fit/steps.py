@@ -199,7 +199,8 @@ class Steps:
             return made
         traced = self._compiled.trace(state, batches)
         if may_fail(traced.jaxpr) and self._donates:
-            self._donates, self._may_fail = False, True
+            # Of several workers the others would not know that one of them has failed.
+            self._donates, self._may_fail = False, not self._is_common
             self._compiled = self._compile(state)
         if self._is_common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)

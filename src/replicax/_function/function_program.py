@@ -109,7 +109,8 @@ class FunctionProgram:
         self._queue.wait()
         with uninterrupted:
             values = self._state.taken()
-            call = [carried_out, self._compiled] if self._state.is_checked else [self._compiled]
+            checked = self._state.is_checked and not self.is_common
+            call = [carried_out, self._compiled] if checked else [self._compiled]
             outputs, news, token = timed(COMPUTE, *call, *values, leaves)
             self._state.give(news)
         devices = token.sharding.device_set

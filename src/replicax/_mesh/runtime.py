@@ -179,7 +179,9 @@ class Runtime:
             self._watch.step(state.named)
         with uninterrupted:
             values = state.taken()
-            outputs, news, token = self._computed(program, values, arrays, checked=state.is_checked)
+            outputs, news, token = self._computed(
+                program, values, arrays, checked=state.is_checked and not several
+            )
             state.give(news)
         self._queue.put(token)
         if several:
