@@ -104,11 +104,6 @@ FAULTS = (
     ),
     Fault(
         "wrong numbers",
-        "A metric overrides reset_states, which Keras 3 never calls",
-        _made(lambda: tf.keras.metrics.Mean, "reset_states"),
-    ),
-    Fault(
-        "wrong numbers",
         "Cross-device operations override reduce_implementation, which nobody calls",
         _made(lambda: tf.distribute.CrossDeviceOps, "reduce_implementation"),
     ),
