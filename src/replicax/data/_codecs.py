@@ -28,8 +28,7 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
     """
     with needs_package("pillow", extra="data"):
         from PIL import Image
-    with _readable(contents):
-        image: Any = Image.open(io.BytesIO(contents))
+    with _opened(contents) as image:
         if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         mode = _MODES[channels] if channels else _own_mode(image)
@@ -45,17 +44,18 @@ def decode_frames(contents: bytes) -> np.ndarray:
         UsageError: If Pillow is missing.
     """
     with needs_package("pillow", extra="data"):
-        from PIL import Image, ImageSequence
-    with _readable(contents):
-        image: Any = Image.open(io.BytesIO(contents))
+        from PIL import ImageSequence
+    with _opened(contents) as image:
         return np.stack([np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(image)])
 
 
 @contextlib.contextmanager
-def _readable(contents: bytes) -> Iterator[None]:
-    """Say what is wrong with bytes that Pillow cannot read."""
+def _opened(contents: bytes) -> Iterator[Any]:
+    """Open an image, and say what is wrong with bytes that Pillow cannot read."""
+    from PIL import Image
+
     try:
-        yield
+        yield Image.open(io.BytesIO(contents))
     except (OSError, SyntaxError, ValueError) as error:
         raise CorruptRecord(
             f"What is decoded is an image. Received: {len(contents)} bytes of which Pillow says: "

@@ -50,7 +50,7 @@ class CompositeTensor(Composite):
     @property
     def shape(self) -> TensorShape:
         """The shape of the whole."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind has its own
 
     def get_shape(self) -> TensorShape:
         """The shape of the whole."""

@@ -22,6 +22,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax.data._host import HostTensor
 from replicax.tf._calls import array_function
+from replicax.tf._tensors import class_of_arrays
 
 # Pairs of examples, with many divisors. Strides of convolutions need large ones; a table of
 # positions that is cut to the length of its input may have fewer rows.
@@ -212,8 +213,7 @@ def _closed(arguments: Any, size: int) -> Any:
 @functools.cache
 def _let_arrays_be_sliced_by_sizes() -> None:
     """In a program that asks for open sizes, arrays take them as ends of slices."""
-    (arrays,) = (kind for kind in jax.Array.__subclasses__() if kind.__module__ == "jaxlib._jax")
-    for kind in (arrays, HostTensor, keras.KerasTensor, _compat.KerasVariable):
+    for kind in (class_of_arrays(), HostTensor, keras.KerasTensor, _compat.KerasVariable):
         setattr(kind, "__getitem__", _sliced_by_sizes(kind.__getitem__))  # noqa: B010
 
 

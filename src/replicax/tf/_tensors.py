@@ -221,10 +221,14 @@ def _set_shape(self: Any, shape: Any) -> None:
     ensure_shape(self, shape)
 
 
-def _give_methods() -> None:
-    # The class of arrays itself, of which `jax.Array` is the base; an array would start a backend.
+def class_of_arrays() -> Any:
+    """The class of arrays itself, of which `jax.Array` is the base; no backend is started."""
     (arrays,) = (kind for kind in jax.Array.__subclasses__() if kind.__module__ == "jaxlib._jax")
-    for kind in (arrays, Tracer):
+    return arrays
+
+
+def _give_methods() -> None:
+    for kind in (class_of_arrays(), Tracer):
         give_shape(kind)
     for kind, method in ((jax.Array, _numpy), (Tracer, _no_numpy)):
         setattr(kind, "numpy", method)  # noqa: B010
