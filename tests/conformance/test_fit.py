@@ -98,6 +98,7 @@ def test_core_twenty_steps_of_adam_equal_one_device(name):
     assert_same_run(MATRIX[name](), 16, "adam", 3, tolerance=1e-4)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("name", "batch_size"),
     [
