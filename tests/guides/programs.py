@@ -4,8 +4,8 @@
 
 `programs.toml` lists them; `checkouts` has their repositories, cloned as owner+name. Each program
 is copied to a temporary folder, judged and rewritten by `replicax migrate`, and run in a process of
-its own: on two virtual devices, with TensorFlow blocked, on made-up data, until it ends or its time
-is over; `fit` ends after 20 batches. Prints a table in Markdown.
+its own: on two virtual devices, with TensorFlow blocked, on made-up data, until it ends, has made 200
+steps or its time is over; `fit` ends after 20 batches. Prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BATCHES = 20  # after so many `fit` ends
+STEPS = 200  # after so many a loop ends, with its program
 # What `replicax migrate` misses is there.
 _STOOD_IN = re.compile("|".join(f"`{path.stem}" for path in (HERE / "stand_ins").glob("*.py")))
 # A program that stops with one of these lacks what is not TensorFlow: data, time, a package,
@@ -175,6 +176,10 @@ def run_inside(request: dict) -> None:
     def begin(_number: int) -> None:
         nonlocal steps
         steps += 1
+        if steps == STEPS:
+            result["note"] = f"trains, {steps} steps"
+            tell()
+            os._exit(0)
 
     def counted(original):
         def apply(self, *arguments, **options):

@@ -383,7 +383,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
     "tf.experimental.numpy": (
         "functions of NumPy: those of `jax.numpy`, with its types",
         {"experimental_enable_numpy_behavior": "._compat:enable_eager_execution"},
-        "jax.numpy",
+        "._numpy",
     ),
     "tf.image": (
         "images as arrays; NumPy arrays, as in pipelines, stay on the host",

@@ -197,5 +197,9 @@ def test_a_function_that_returns_a_variable_gives_its_value_at_that_time():
 
 
 def test_numpys_functions_are_jaxs():
-    tf.experimental.numpy.experimental_enable_numpy_behavior()
-    assert tf.experimental.numpy.sum(tf.constant([1.0, 2.0])) == 3.0
+    tnp = tf.experimental.numpy
+    tnp.experimental_enable_numpy_behavior()
+    assert tnp.sum(tf.constant([1.0, 2.0])) == 3.0
+    weights = tf.Variable([[1.0], [2.0]])
+    product = tf.function(lambda x: tnp.matmul(x, weights))(tf.constant([[3.0, 4.0]]))
+    assert product.numpy().tolist() == [[11.0]]

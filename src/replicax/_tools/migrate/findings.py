@@ -155,7 +155,7 @@ def look(program: Program) -> Findings:
     Raises:
         UsageError: If it is no Python, or nested too deeply for Python's and LibCST's parsers.
     """
-    findings, shared, chosen = Findings(program), [], False
+    findings, shared = Findings(program), []
     with refused(program.path):
         for number, piece in enumerate(program.pieces):
             tree = _parsed(piece, findings)
@@ -167,8 +167,7 @@ def look(program: Program) -> Findings:
                 findings.trees.append([(home, tree)])
             else:
                 shared.append((home, tree))
-            new = _rewritten(piece, findings.file, chosen=chosen and not piece.alone)
-            chosen = chosen or "replicax" in new or "KERAS_BACKEND" in new
+            new = _rewritten(piece, findings.file)
             findings.before.append(piece.original)
             findings.after.append(piece.source(new))
     findings.trees.insert(0, shared)
@@ -267,9 +266,9 @@ def _parsed(piece: Piece, findings: Findings) -> ast.Module | None:
         ) from error
 
 
-def _rewritten(piece: Piece, file: str, *, chosen: bool) -> str:
+def _rewritten(piece: Piece, file: str) -> str:
     try:
-        return rewritten(piece.text, chosen=chosen)
+        return rewritten(piece.text)
     except ParserSyntaxError as error:
         place = Place(file, piece.cell or 0, error.raw_line + piece.offset)
         raise UsageError(

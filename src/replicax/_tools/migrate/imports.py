@@ -1,8 +1,7 @@
-"""Imports of TensorFlow, and the choice of Keras' backend, rewritten; all else stays."""
+"""Imports of TensorFlow and Keras, and the choice of Keras' backend, rewritten; all else stays."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import libcst as cst
@@ -11,24 +10,19 @@ from libcst import matchers as m
 # What Replicax has nothing for: an import of it stays, and fails as it did.
 _NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
 _DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
-_KERAS_FIRST = "import replicax.tf  # before Keras: it chooses the JAX backend"
 
 
-def rewritten(text: str, *, chosen: bool = False) -> str:
+def rewritten(text: str) -> str:
     """The source with its imports rewritten; `text` itself if nothing has to be.
 
     Args:
         text: The source.
-        chosen: Whether a piece above has chosen Keras' backend already.
 
     Raises:
         cst.ParserSyntaxError: If it is no Python.
     """
     tree = cst.parse_module(text)
-    change = _Rewriter()
-    changed = tree.visit(change)
-    if change.imports and not chosen:
-        changed = _before_keras(changed)
+    changed = tree.visit(_Rewriter())
     return changed.code if not changed.deep_equals(tree) else text
 
 
@@ -37,6 +31,8 @@ def replaced(module: str) -> str | None:
     if module in _DATASETS:
         return "replicax.tf.datasets"
     package, _, rest = module.partition(".")
+    if package == "keras" and rest.partition(".")[0] != "src":
+        return f"replicax.tf.{module}"
     if package != "tensorflow":
         return None
     if rest == "compat.v2" or rest.startswith("compat.v2."):
@@ -50,10 +46,6 @@ def replaced(module: str) -> str | None:
 class _Rewriter(cst.CSTTransformer):
     """Changes import statements, and "tensorflow" where it names a backend."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.imports = 0
-
     def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> cst.Import:
         names = [self._alias(alias) for alias in updated_node.names]
         return updated_node.with_changes(names=names)
@@ -63,7 +55,6 @@ class _Rewriter(cst.CSTTransformer):
         new = replaced(old)
         if new is None:
             return alias
-        self.imports += 1
         if alias.asname is None:  # `import tensorflow.keras` binds `tensorflow`
             bound = old.partition(".")[0]
             whole = replaced(bound) or new
@@ -83,7 +74,6 @@ class _Rewriter(cst.CSTTransformer):
             and all(_dotted(alias.name) in _NOT_HERE for alias in names)
         ):
             return updated_node
-        self.imports += 1
         return updated_node.with_changes(module=_expression(new))
 
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
@@ -116,39 +106,6 @@ def _jax(value: cst.BaseExpression) -> cst.BaseExpression:
     """The string "jax" in the quotes of the old one."""
     old = cst.ensure_type(value, cst.SimpleString)
     return old.with_changes(value=old.value.replace("tensorflow", "jax"))
-
-
-def _before_keras(tree: cst.Module) -> cst.Module:
-    """Import Replicax before Keras, if the program imports Keras first."""
-    for index, statement in enumerate(tree.body):
-        modules = _imported(statement)
-        if any(module.partition(".")[0] == "replicax" for module in modules):
-            return tree
-        if _chooses_backend(statement):
-            return tree
-        if "keras" in {module.partition(".")[0] for module in modules}:
-            extra: Any = cst.parse_statement(_KERAS_FIRST, config=tree.config_for_parsing)
-            # Comments above the import stay above both.
-            first: Any = statement
-            extra = extra.with_changes(leading_lines=first.leading_lines)
-            rest = first.with_changes(leading_lines=[])
-            body = [*tree.body[:index], extra, rest, *tree.body[index + 1 :]]
-            return tree.with_changes(body=body)
-    return tree
-
-
-def _imported(statement: cst.BaseStatement | cst.BaseSmallStatement) -> Sequence[str]:
-    modules: list[str] = []
-    for part in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-        if isinstance(part, cst.Import):
-            modules += [_dotted(alias.name) for alias in part.names]
-        elif isinstance(part, cst.ImportFrom) and part.module is not None and not part.relative:
-            modules.append(_dotted(part.module))
-    return modules
-
-
-def _chooses_backend(statement: cst.CSTNode) -> bool:
-    return bool(m.findall(statement, m.SimpleString(value=_BACKEND_NAME)))
 
 
 def _dotted(node: cst.BaseExpression) -> str:

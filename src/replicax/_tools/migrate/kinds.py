@@ -18,7 +18,7 @@ from replicax.tf._keras2.arguments import ARGUMENTS, Change
 METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
 HOMES = {
     "tf": "replicax.tf",
-    "keras": "keras",
+    "keras": "replicax.tf.keras",
     "tensorflow_datasets": "replicax.tf.datasets",
 }
 # Names of TensorFlow that methods and arguments are noted under. Keras' own stand for both.

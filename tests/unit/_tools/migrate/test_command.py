@@ -105,7 +105,7 @@ def test_bytes_around_the_import_stay(tmp_path, data):
     assert path.read_bytes() == data.replace(b"tensorflow", b"replicax.tf")
 
 
-@pytest.mark.parametrize("data", [b"print(1)\r\n\r\n", b"\xef\xbb\xbfimport keras\n", b""])
+@pytest.mark.parametrize("data", [b"print(1)\r\n\r\n", b"\xef\xbb\xbfimport os\n", b""])
 def test_a_file_without_tensorflow_is_not_touched(tmp_path, data):
     path = tmp_path / "a.py"
     path.write_bytes(data)
@@ -125,6 +125,7 @@ def test_a_notebook_keeps_everything_else(tmp_path, layout, capsys, monkeypatch)
     assert "a.ipynb[3]:1" in said
     assert "a.ipynb[6]:1 This cell is no Python 3" in " ".join(said.split())
     wanted = text.replace('"import tensorflow as tf\\n"', '"import replicax.tf as tf\\n"')
+    wanted = wanted.replace('"import keras"', '"import replicax.tf.keras as keras"')
     assert path.read_text(encoding="utf-8") == wanted
     assert json.loads(wanted)["cells"][0] == NOTEBOOK["cells"][0]
 
