@@ -4,8 +4,8 @@
 
 `programs.toml` lists them; `checkouts` has their repositories, cloned as owner+name. Each program
 is copied to a temporary folder, judged and rewritten by `replicax migrate`, and run in a process of
-its own: on two virtual devices, with TensorFlow blocked, on made-up data, until it ends, has made 200
-steps or its time is over; `fit` ends after 20 batches. Prints a table in Markdown.
+its own: on two virtual devices, with TensorFlow blocked, on made-up data, until it ends, has made
+200 steps or its time is over; `fit` ends after 20 batches. Prints a table in Markdown.
 """
 
 from __future__ import annotations
