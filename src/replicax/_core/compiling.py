@@ -16,11 +16,12 @@ from jax.core import Tracer
 from jax.extend.backend import get_compile_options
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
-from replicax._core import attention, pooling
+from replicax._core import pooling
 from replicax._core.convolutions import rule as convolutions
 from replicax._core.convolutions.keys import found_again
 from replicax._core.cpu_tuning import computes_with_one_thread, is_on
 from replicax._core.host_memory import keep_memory
+from replicax._core.lowering import with_rules
 from replicax._core.row_products import rule as row_products
 from replicax._core.table_kernel import rule as table_kernel
 from replicax._core.topology import default_device
@@ -55,6 +56,8 @@ def compiled(
     """
     platform = platform_of(devices or (default_device(),))
     prepare(platform)
+    if platform == "cpu":
+        fn = with_rules(fn)
     options = {**_own_options(platform, devices or ()), **(compiler_options or {})}
     program = jax.jit(fn, compiler_options=options or None, **how)
     if not options:
@@ -106,8 +109,6 @@ def compile_for(program: Any, *args: Any) -> None:
 
 def prepare(platform: str) -> None:
     """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
-    if platform == "cpu" and is_on("attention"):
-        attention.install()
     if platform == "cpu" and is_on("pooling"):
         pooling.install()
     if platform == "cpu" and is_on("products"):

@@ -1,23 +1,25 @@
-"""What XLA:CPU gets for an operation of JAX: a rule of ours, in place of JAX's own or before it.
+"""What XLA:CPU gets for an operation of JAX in our programs: a rule of ours, or JAX's own.
 
-The one place that knows where JAX keeps its rules. A rule holds for all that JAX compiles for CPUs
-in this process, from `replace` on; those for other devices stay as they are.
+`with_rules` puts operations of ours in the place of JAX's: the same in all, but that on CPUs a rule
+chooses how each is computed. What others compile with JAX is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import functools
 from collections.abc import Callable, Collection, Generator
 from contextvars import ContextVar
 from typing import Any
 
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
 from replicax._core.cpu_tuning import is_on
 
-_log = logging.getLogger("replicax")
-_asked: set[tuple[Any, str]] = set()
+# For operations of JAX: the part of the tuning that replaces each, and what it is replaced by.
+_rules: dict[Primitive, tuple[str, Primitive]] = {}
 _exported: ContextVar[frozenset[str]] = ContextVar("replicax_exported", default=frozenset())
 
 
@@ -84,30 +86,75 @@ def choose_rule(
     """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
 
     Args:
-        primitive: The operation.
+        primitive: The operation, which has one result.
         part: The part of the tuning that this belongs to.
         choose: Called with JAX's context of the operation and its parameters, where
             `may_replace` holds: gives the rule, or None for JAX's own.
         kernels: The names of those that the rule calls.
     """
-    if (primitive, part) in _asked:
+    if primitive in _rules:
         return
-    _asked.add((primitive, part))
-    stock = _rule_for_cpus(primitive)
-    if stock is None:
-        _log.info("%s of the tuning for CPUs is without %s: not in this JAX", part, primitive)
-        return
+    own = Primitive(f"replicax_{primitive.name}")
+    own.def_effectful_abstract_eval(primitive.abstract_eval)
+    own.def_impl(primitive.bind)
+    stock = mlir.lower_fun(primitive.bind, multiple_results=False)
 
     def rule(ctx: Any, *operands: Any, **params: Any) -> Any:
-        replaced = is_on(part) and may_replace(ctx, kernels)
-        own = choose(ctx, **params) if replaced else None
-        return (own or stock)(ctx, *operands, **params)
+        chosen = choose(ctx, **params) if may_replace(ctx, kernels) else None
+        return (chosen or stock)(ctx, *operands, **params)
 
-    mlir.register_lowering(primitive, rule, platform="cpu")
+    mlir.register_lowering(own, stock)
+    mlir.register_lowering(own, rule, platform="cpu")
+    _rules[primitive] = part, own
 
 
-def _rule_for_cpus(primitive: Any) -> Callable[..., Any] | None:
-    """The rule of an operation; None in a JAX that keeps it elsewhere."""
-    special = getattr(mlir, "_platform_specific_lowerings", {}).get("cpu", {})
-    entry = special.get(primitive) or getattr(mlir, "_lowerings", {}).get(primitive)
-    return getattr(entry, "rule", None)
+def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose operations are computed by our rules, where it is compiled for CPUs.
+
+    Args:
+        fn: From nests of arrays to a nest of arrays, without a gradient taken through it later.
+    """
+
+    @functools.wraps(fn)
+    def ruled(*args: Any) -> Any:
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+        results = jaxpr_as_fun(_ruled(closed, {}))(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return ruled
+
+
+def _ruled(value: Any, known: dict[int, Any]) -> Any:
+    """A program, or a parameter of an operation with the programs in it.
+
+    What has nothing to replace stays the same object, and what is there twice stays the same twice:
+    JAX lowers by identity.
+    """
+    if type(value) is tuple:
+        return tuple(_ruled(part, known) for part in value)
+    if not isinstance(value, ClosedJaxpr | Jaxpr):
+        return value
+    if id(value) not in known:
+        known[id(value)] = _program_ruled(value, known)
+    return known[id(value)]
+
+
+def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
+    if isinstance(program, ClosedJaxpr):
+        jaxpr = _ruled(program.jaxpr, known)
+        return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
+    equations = [_equation_ruled(equation, known) for equation in program.eqns]
+    same = all(new is old for new, old in zip(equations, program.eqns, strict=True))
+    return program if same else program.replace(eqns=equations)
+
+
+def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
+    part, own = _rules.get(equation.primitive, ("", None))
+    if own is not None and is_on(part):
+        return equation.replace(primitive=own)
+    changed = {
+        name: new
+        for name, value in equation.params.items()
+        if (new := _ruled(value, known)) is not value
+    }
+    return equation.replace(params={**equation.params, **changed}) if changed else equation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
-from replicax._keras import adam, replica, slots, workers
+from replicax._keras import adam, attention, replica, slots, workers
 
 
 def install_hooks() -> None:
@@ -19,4 +19,5 @@ def install_hooks() -> None:
     batch_logs.install()
     pace_shown.install()
     adam.install()
+    attention.install()
     put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

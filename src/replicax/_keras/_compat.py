@@ -52,6 +52,7 @@ from keras.src.backend.common import KerasVariable, global_state  # noqa: E402
 from keras.src.backend.common.stateless_scope import get_stateless_scope  # noqa: E402
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope  # noqa: E402
 from keras.src.backend.jax import distribution_lib as jax_distribution  # noqa: E402
+from keras.src.backend.jax import nn as jax_nn  # noqa: E402
 from keras.src.backend.jax import random as jax_random  # noqa: E402
 from keras.src.backend.jax import trainer as jax_trainer  # noqa: E402
 from keras.src.backend.jax.core import JaxVariable  # noqa: E402
@@ -95,6 +96,7 @@ __all__ = [
     "in_symbolic_scope",
     "is_remote",
     "jax_distribution",
+    "jax_nn",
     "jax_random",
     "jax_trainer",
     "losses",

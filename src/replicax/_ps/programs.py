@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from replicax._core.attention_kernel.operation import on_this_machine
 from replicax._core.errors import UsageError
+from replicax._core.lowering import with_rules
 from replicax._keras.capture import evaluate
 from replicax._keras.shard_optimizer import check_by_rows
 from replicax._ps.tables.id_sources import source_of
@@ -209,7 +210,8 @@ def _export(
     allowed: Sequence[jax.export.DisabledSafetyCheck],
 ) -> Any:
     try:
-        export = jax.export.export(jax.jit(fn), platforms=platforms, disabled_checks=allowed)
+        program = jax.jit(with_rules(fn))
+        export = jax.export.export(program, platforms=platforms, disabled_checks=allowed)
         return export(*shapes)
     except (ValueError, NotImplementedError) as error:
         raise UsageError(

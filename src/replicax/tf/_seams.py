@@ -13,6 +13,7 @@ import keras
 
 from replicax._core import seams
 from replicax._core.compiling import prepare
+from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._keras import _compat
@@ -117,8 +118,8 @@ def _traced_by_us(model: Any, kind: str) -> Generator[None, None, None]:
 
     if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
         platform = default_device().platform
-        by_rows = kind == "train"
-        attributes[name] = with_rows(traced, None, platform=platform) if by_rows else traced
+        by_rows = with_rows(traced, None, platform=platform) if kind == "train" else traced
+        attributes[name] = with_rules(by_rows) if platform == "cpu" else by_rows
     try:
         yield
     finally:

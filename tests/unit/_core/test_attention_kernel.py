@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
-from replicax._core import attention
 from replicax._core.attention_kernel import library, operation
+from replicax._keras import attention
 
 attention.install()
 pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
@@ -28,7 +29,7 @@ def drawn(*shapes):
 
 
 def attended(*arrays, **options):
-    return jax.nn.dot_product_attention(*arrays, **options)
+    return keras.ops.dot_product_attention(*arrays, **options)
 
 
 def both(function, *arrays):
@@ -220,4 +221,4 @@ def test_unknown_programs_of_several_devices_keep_the_operations_of_jax(monkeypa
 @pytest.mark.parametrize("shape", [(3, 2, 0, 2, 4), (0, 2, 4, 2, 4)])
 def test_nothing_to_attend_to_is_mapped_over_as_well(shape):
     x = jnp.zeros(shape)
-    assert jax.vmap(lambda q: jax.nn.dot_product_attention(q, q, q))(x).shape == shape
+    assert jax.vmap(lambda q: keras.ops.dot_product_attention(q, q, q))(x).shape == shape

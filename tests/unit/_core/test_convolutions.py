@@ -19,6 +19,7 @@ from replicax._core.convolutions import sharding
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.keys import found_again
 from replicax._core.handlers import building
+from replicax._core.lowering import with_rules
 
 IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
 
@@ -264,7 +265,7 @@ def test_addresses_are_left_out_of_keys_where_all_that_is_divided_is_ours(
 
     x = jnp.ones((2, 3, 8, 8))
     setting = "jax_remove_custom_partitioning_ptr_from_cache_key"
-    with found_again(jax.make_jaxpr(lambda x: inner(x) + 1)(x)):
+    with found_again(jax.make_jaxpr(with_rules(lambda x: inner(x) + 1))(x)):
         assert jax.config._value_holders[setting].value is found
     assert jax.config._value_holders[setting].value is False
 

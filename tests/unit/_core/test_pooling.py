@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +9,15 @@ import pytest
 from jax import lax
 
 import replicax as rx
-from replicax._core import lowering, pooling
+from replicax._core import pooling
+from replicax._core.lowering import with_rules
 
 pooling.install()
 
 
 def gradient(pool, x, g):
     """The gradient of `pool` at `x`, in a program of its own."""
-    return jax.jit(lambda x, g: jax.vjp(pool, x)[1](g)[0])(x, g)
+    return jax.jit(with_rules(lambda x, g: jax.vjp(pool, x)[1](g)[0]))(x, g)
 
 
 def windows(kind, sizes, strides, padding):
@@ -94,7 +93,7 @@ def test_the_largest_and_the_mean_of_windows(sizes, strides, padding, gaps, dtyp
                 return pool(x), slope(x)
 
             with rx.config.cpu_tuning(False, pooling=on):
-                traced = jax.jit(both_ways).lower(x)
+                traced = jax.jit(with_rules(both_ways)).lower(x)
                 ours = on and (kind is lax.max or np.prod(sizes) > 4)
                 assert ("reduce_window" in traced.as_text()) is not ours
                 found.append([np.asarray(part, np.float32) for part in traced.compile()(x)])
@@ -124,7 +123,7 @@ def test_under_vmap_and_in_a_loop():
 
 
 def program(pool, x):
-    return jax.jit(jax.grad(lambda x: pool(x).sum())).lower(x).as_text()
+    return jax.jit(with_rules(jax.grad(lambda x: pool(x).sum()))).lower(x).as_text()
 
 
 def test_what_is_not_covered_and_what_is_switched_off_is_the_program_of_jax():
@@ -141,17 +140,9 @@ def test_a_divided_batch_stays_divided():
     split = jax.NamedSharding(mesh, jax.P("batch"))
     x = jax.device_put(np.random.default_rng(0).normal(size=(4, 8, 8, 2)).astype("f"), split)
     pool = windows(lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
-    compiled = jax.jit(jax.grad(lambda x: (pool(x) ** 2).sum())).lower(x).compile()
+    compiled = jax.jit(with_rules(jax.grad(lambda x: (pool(x) ** 2).sum()))).lower(x).compile()
     text = compiled.as_text()
     assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
     np.testing.assert_array_equal(
-        compiled(x), jax.jit(jax.grad(lambda x: (pool(x) ** 2).sum()))(np.asarray(x))
+        compiled(x), jax.jit(with_rules(jax.grad(lambda x: (pool(x) ** 2).sum())))(np.asarray(x))
     )
-
-
-def test_an_operation_whose_rule_is_not_found_stays_and_is_named_once(caplog):
-    with caplog.at_level(logging.INFO, "replicax"):
-        for _ in range(2):
-            lowering.choose_rule("an operation", "pooling", lambda ctx: None)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == "pooling of the tuning for CPUs is without an operation: not in this JAX"

@@ -10,6 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
+from replicax._core.lowering import with_rules
 from replicax._core.row_products import rule
 
 rule.install()
@@ -25,7 +26,7 @@ def over(left_axes, right_axes, **how):
 
 
 def is_for_kernel(fn, *arrays):
-    return rule.NAME in jax.jit(fn).lower(*arrays).as_text()
+    return rule.NAME in jax.jit(with_rules(fn)).lower(*arrays).as_text()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,9 @@ def test_the_product(rows, left, right):
     product = over((0,), (0,))
     assert is_for_kernel(product, a, b)
     expected = a.T.astype("float64") @ b
-    np.testing.assert_allclose(jax.jit(product)(a, b), expected, rtol=1e-4, atol=rows * 1e-7)
+    np.testing.assert_allclose(
+        jax.jit(with_rules(product))(a, b), expected, rtol=1e-4, atol=rows * 1e-7
+    )
 
 
 def test_the_gradient_of_a_weight_with_three_axes():
@@ -49,7 +52,9 @@ def test_the_gradient_of_a_weight_with_three_axes():
     assert is_for_kernel(jax.grad(loss), w)
     rows = x.reshape(-1, 16).astype("float64")
     expected = (rows.T @ rows @ w.reshape(16, 16)).reshape(w.shape)
-    np.testing.assert_allclose(jax.jit(jax.grad(loss))(w), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        jax.jit(with_rules(jax.grad(loss)))(w), expected, rtol=1e-4, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,14 +81,14 @@ def test_each_device_its_rows():
         mesh=mesh, in_specs=rows, out_specs=PartitionSpec(),
     )  # fmt: skip
     assert is_for_kernel(on_each, a, b)
-    np.testing.assert_allclose(jax.jit(on_each)(a, b), a.T @ b, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(jax.jit(with_rules(on_each))(a, b), a.T @ b, rtol=1e-4, atol=1e-3)
     divided = [jax.device_put(array, NamedSharding(mesh, rows)) for array in (a, b)]
     assert not is_for_kernel(lambda a, b: product(a, b), *divided)
 
 
 def test_neither_exported_nor_switched_off():
     arrays = numbers(1024, 16), numbers(1024, 16)
-    exported = jax.export.export(jax.jit(over((0,), (0,))))(*arrays)
+    exported = jax.export.export(jax.jit(with_rules(over((0,), (0,)))))(*arrays)
     assert rule.NAME not in exported.mlir_module()
     with rx.config.cpu_tuning(products=False):
         assert not is_for_kernel(over((0,), (0,)), *arrays)

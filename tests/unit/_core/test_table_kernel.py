@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
+from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
 from replicax._core.table_kernel import operation, rule
 from replicax._core.table_kernel.firsts import first_places
@@ -40,12 +41,12 @@ def drawn(shape, ids):
 
 def bits(fn, *arrays, tables):
     with rx.config.cpu_tuning(tables=tables):
-        results = jax.jit(lambda *own: fn(*own))(*arrays)
+        results = jax.jit(with_rules(lambda *own: fn(*own)))(*arrays)
     return [np.asarray(one).view("int32") for one in jax.tree.leaves(results)]
 
 
 def is_by_kernel(fn, *arrays, name="@rx_"):
-    return name in jax.jit(lambda *own: fn(*own)).lower(*arrays).as_text()
+    return name in jax.jit(with_rules(lambda *own: fn(*own))).lower(*arrays).as_text()
 
 
 def equals_stock(fn, *arrays):
@@ -102,10 +103,10 @@ def test_first_places(size, count):
     assert is_by_kernel(find, indices, name=FIRSTS)
     _, firsts, inverse = np.unique(indices, return_index=True, return_inverse=True)
     expected = np.where(indices < size, firsts[inverse], count)
-    np.testing.assert_array_equal(jax.jit(find)(indices), expected)
+    np.testing.assert_array_equal(jax.jit(with_rules(find))(indices), expected)
     if size < 2**31 - 1:
         with rx.config.cpu_tuning(tables=False):
-            np.testing.assert_array_equal(jax.jit(lambda i: find(i))(indices), expected)
+            np.testing.assert_array_equal(jax.jit(with_rules(lambda i: find(i)))(indices), expected)
     of_two = (
         jax.vmap(find)(np.stack([indices[:5], indices[5:10]])) if size < 100 and count > 9 else ()
     )
@@ -151,10 +152,10 @@ def for_sgd():
 def test_a_step_makes_no_gradient_whole_and_copies_no_rows():
     tables, ids, scales = for_sgd()
     step = with_rows(sgd, None, platform="cpu")
-    text = jax.jit(step).lower(tables, ids, scales).as_text()
+    text = jax.jit(with_rules(step)).lower(tables, ids, scales).as_text()
     assert text.count(f"@{ADD_SUMS}(") == 3
     assert "scatter" not in text
-    news = jax.jit(step)(tables, ids, scales)
+    news = jax.jit(with_rules(step))(tables, ids, scales)
     for k, table in enumerate(tables):
         expected, size = table.astype("float64"), len(table)
         for number, scale in zip(ids[:, k], scales[:, 0], strict=True):
@@ -169,7 +170,7 @@ def test_columns_that_are_used_otherwise_are_arrays():
         return [*sgd(tables, ids, scales), parts[1] - parts[0] * 3]
 
     arrays = for_sgd()
-    found = jax.jit(with_rows(step, None, platform="cpu"))(*arrays)
+    found = jax.jit(with_rules(with_rows(step, None, platform="cpu")))(*arrays)
     np.testing.assert_allclose(found[3], arrays[0][2] * -1, rtol=1e-5)
 
 
@@ -181,7 +182,7 @@ def test_two_factors_and_other_changes_of_rows():
         halves = whole * 0.5
         return table + halves * 3.0, table - -(halves / 4.0), halves
 
-    found = jax.jit(with_rows(step, None, platform="cpu"))(table, ids, rows)
+    found = jax.jit(with_rules(with_rows(step, None, platform="cpu")))(table, ids, rows)
     for ours, own in zip(found, step(table, ids, rows), strict=True):
         np.testing.assert_allclose(ours, own, rtol=1e-5)
 
@@ -202,9 +203,9 @@ def test_transformations_of_jax():
     expected = jax.jvp(
         lambda t, r: formula(t, ids[:, None], r, 2.0), (table, rows), (rows[:60], rows)
     )
-    found = jax.jit(lambda *own: jax.jvp(added, own, (rows[:60], rows)))(table, rows)
+    found = jax.jit(with_rules(lambda *own: jax.jvp(added, own, (rows[:60], rows))))(table, rows)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    of_two = jax.jit(jax.vmap(added, (0, None)))(several, rows)
+    of_two = jax.jit(with_rules(jax.vmap(added, (0, None))))(several, rows)
     np.testing.assert_array_equal(of_two[0], added(table, rows))
 
 
@@ -240,7 +241,7 @@ def test_each_device_its_rows():
     )
     assert is_by_kernel(on_each, table, ids, rows, name=LOOK_UP)
     assert is_by_kernel(on_each, table, ids, rows, name=ADD_SUMS)
-    found, sums = jax.jit(on_each)(table, ids, rows)
+    found, sums = jax.jit(with_rules(on_each))(table, ids, rows)
     np.testing.assert_array_equal(found, table[np.clip(ids, 0, 69)])
     formula = functools.partial(operation._formula, column=0, subtracts=False)
     parts = slice(512), slice(512, 1024)
@@ -252,9 +253,10 @@ def test_each_device_its_rows():
 
 def test_neither_exported_nor_switched_off():
     tables, ids, scales = for_sgd()
-    exported = jax.export.export(jax.jit(with_rows(sgd, None, platform="cpu")))(tables, ids, scales)
+    by_rows = with_rules(with_rows(sgd, None, platform="cpu"))
+    exported = jax.export.export(jax.jit(by_rows))(tables, ids, scales)
     assert "@rx_" not in exported.mlir_module()
-    expected = jax.jit(with_rows(sgd, None, platform="cpu"))(tables, ids, scales)
+    expected = jax.jit(by_rows)(tables, ids, scales)
     found = exported.call(tables, ids, scales)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
     with rx.config.cpu_tuning(tables=False):

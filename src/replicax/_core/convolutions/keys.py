@@ -14,6 +14,7 @@ import jax
 from jax import lax
 from jax.extend.core import jaxprs_in_params
 
+_OWN = f"replicax_{lax.conv_general_dilated_p.name}"  # of lowering.py
 _OF_OTHERS = "custom_partitioning"  # the operation; ours are made of convolutions, later
 _SETTING = "jax_remove_custom_partitioning_ptr_from_cache_key"
 
@@ -28,7 +29,7 @@ def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
     names: set[str] = set()
     _collect(closed.jaxpr, names)
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
-    if lax.conv_general_dilated_p.name not in names or _OF_OTHERS in names or state is None:
+    if _OWN not in names or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
 

@@ -1,4 +1,4 @@
-"""Attention on CPUs: by the kernel where that is, else by operations of JAX that cost less.
+"""Keras' attention, on CPUs: by the kernel where that is, else by operations that cost less.
 
 JAX's own computes as many weights as there are pairs of positions, and copies and transposes them.
 """
@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -17,45 +16,47 @@ from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.operation import attend_here, is_for_kernel
 from replicax._core.cpu_tuning import is_on
 from replicax._core.lowering import has_known_sizes
+from replicax._keras import _compat
 
-_COVERED = {"scale", "is_causal", "implementation"}
 _RANK = 4  # rows, positions, heads, features
 
 
 def install() -> None:
-    """Let programs for CPUs compute `jax.nn.dot_product_attention` so; Keras' layers call it."""
-    if not hasattr(jax.nn.dot_product_attention, "_replicax_original"):
-        jax.nn.dot_product_attention = _chosen(jax.nn.dot_product_attention)
+    """Put the seam into Keras' backend; a second call changes nothing."""
+    _compat.wrap(_compat.jax_nn, "dot_product_attention", _chosen)
 
 
-def _chosen(stock: Callable[..., Any]) -> Any:
+def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def dot_product_attention(
-        query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any
+        query: Any,
+        key: Any,
+        value: Any,
+        bias: Any = None,
+        mask: Any = None,
+        scale: Any = None,
+        is_causal: bool = False,
+        flash_attention: bool | None = None,
+        attn_logits_soft_cap: float | None = None,
     ) -> Any:
-        if not is_on("attention") or not covers(query, key, value, bias, mask, **options):
-            return stock(query, key, value, bias, mask, **options)
-        scale, causal = options.get("scale"), options.get("is_causal", False)
+        how = {"scale": scale, "is_causal": is_causal}
+        others = {"flash_attention": flash_attention, "attn_logits_soft_cap": attn_logits_soft_cap}
+        own, arrays = functools.partial(stock, **how, **others), (query, key, value, bias, mask)
+        stays = flash_attention or attn_logits_soft_cap is not None or not is_on("attention")
+        if stays or not covers(*arrays):
+            return own(*arrays)
         plain = bias is None and mask is None and is_for_kernel(scale)
-        return lax.platform_dependent(
-            *(query, key, value, bias, mask),
-            cpu=functools.partial(attend_here if plain else attend, scale=scale, is_causal=causal),
-            default=functools.partial(stock, **options),
-        )
+        ours = functools.partial(attend_here if plain else attend, **how)
+        return lax.platform_dependent(*arrays, cpu=ours, default=own)
 
-    dot_product_attention.__dict__["_replicax_original"] = stock
     return dot_product_attention
 
 
-def covers(
-    query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any
-) -> bool:
+def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
     """Whether attention like this is computed here: as many heads on both sides, float32.
 
-    What is empty, or of shapes that do not fit, is left to JAX, which knows what to say of it.
+    What is empty, or of shapes that do not fit, is left to Keras, which knows what to say of it.
     """
-    if options.get("implementation") not in (None, "xla") or not set(options) <= _COVERED:
-        return False
     arrays = (query, key, value)
     given = (*arrays, *(array for array in (bias, mask) if array is not None))
     if any(getattr(array, "ndim", 0) != _RANK for array in given) or not has_known_sizes(*given):
