@@ -14,7 +14,17 @@ def coordinator(started):
     return rx.coordinator.ClusterCoordinator(started())
 
 
-def test_a_check_that_fails_ends_its_closure_and_changes_nothing(coordinator):
+def checks(loss):
+    tf.debugging.assert_less(loss, 10.0, message="too large")
+
+
+def asserts(loss):
+    assert loss < 10.0, "too large"
+
+
+@pytest.mark.parametrize("check", [checks, asserts])
+def test_a_check_that_fails_ends_its_closure_and_changes_nothing(coordinator, check, monkeypatch):
+    monkeypatch.setattr("replicax._core.seams.speaks_tensorflow", True)
     with coordinator.strategy.scope():
         weight, total = tf.Variable(2.0), tf.Variable(0.0)
         optimizer = tf.keras.optimizers.SGD(0.5)
@@ -24,7 +34,7 @@ def test_a_check_that_fails_ends_its_closure_and_changes_nothing(coordinator):
         total.assign_add(x)
         with tf.GradientTape() as tape:
             loss = weight * x
-            tf.debugging.assert_less(loss, 10.0, message="too large")
+            check(loss)
         optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
         return loss
 

@@ -623,6 +623,12 @@ LOOP_GROUPS = {
 """Keras' names for the groups of variables whose values are the state of a loop."""
 
 
+def set_loop_function(model: Any, kind: str, step: Callable[[Any, Any], Any]) -> None:
+    """Make a model's train, test or predict function of `(state, batch) -> (logs, state)`."""
+    joins = kind == "predict"
+    setattr(model, f"{kind}_function", model._make_function(step, concatenate_outputs=joins))
+
+
 def hold_loop_state(model: Any, groups: Sequence[str], state: Sequence[Any]) -> None:
     """Let Keras' loop know values that the variables do not have yet."""
     object.__setattr__(model, "_jax_state", dict(zip(groups, state, strict=True)))

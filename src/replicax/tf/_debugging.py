@@ -27,8 +27,8 @@ def _check(holds: Callable[..., Any], what: str, message: Any, *values: Any) -> 
     right = holds(numpy, *arrays)
     line = f" {current_line()}" if isinstance(right, Tracer) else ""  # no traceback shows it
     check = Check(
-        f"A check of tf.debugging holds: {what}. Received: ",
-        f"{line}. {message or ''} The program says that it must. See what made these values.",
+        f"A check of the program does not hold: {what}. Received: ",
+        f"{line}. {f'{message}. ' if message else ''}Look at what made these values.",
     )
     if not isinstance(right, Tracer):
         check(right, *arrays)
@@ -111,9 +111,15 @@ def assert_all_finite(x: Any, message: str, name: str | None = None) -> Any:
 
 
 def Assert(condition: Any, data: Any, summarize: Any = None, name: str | None = None) -> None:
-    """Check a condition; in compiled code, whenever it runs."""
+    """Check a condition; in compiled code, whenever it runs. Text in `data` is the message."""
+    text = " ".join(str(one) for one in data if isinstance(one, str | bytes))
+    arrays = [one for one in data if not isinstance(one, str | bytes)]
     _check(
-        lambda numpy, right, *data: numpy.all(right), "the condition is true", "", condition, *data
+        lambda numpy, right, *data: numpy.all(right),
+        "the condition is true",
+        text,
+        condition,
+        *arrays,
     )
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import types
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, final
 
+import jax
 import jax.core
 import keras
 
 from replicax._core import seams
-from replicax._core.compiling import prepare
-from replicax._core.lowering import with_rules
+from replicax._core.central import may_fail
+from replicax._core.compiling import compiled
+from replicax._core.host_calls import carried_out
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
+from replicax._fit.step_program import model_step
 from replicax._keras import _compat
 from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._sizes import trying_sizes
@@ -93,36 +95,55 @@ def _built_at_once(build: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _of_the_default_strategy(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    """Keras' own function of a model without a strategy, which the default strategy trains."""
+    """Keras' own function of a model without a strategy, with a step of ours."""
 
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
         if _compat.strategy_of(self) is not None or not seams.speaks_tensorflow:
             return original(self, force)
-        prepare(default_device().platform)
-        with _traced_by_us(self, kind):
+        is_made = getattr(self, f"{kind}_function") is not None and not force
+        is_compiled = self.jit_compile and not self.run_eagerly
+        if is_made or not is_compiled or _compat.distribution() is not None:
             return original(self, force)
+        return _compat.set_loop_function(self, kind, DefaultStep(self, kind))
 
     return make
 
 
-@contextlib.contextmanager
-def _traced_by_us(model: Any, kind: str) -> Generator[None, None, None]:
-    """Let what Keras compiles be as our own steps: control flow converted, tables by rows."""
-    attributes, name = vars(model), f"{kind}_step"
-    own, step = attributes.get(name), getattr(model, name)
+@final
+class DefaultStep:
+    """A step of a model without a strategy, compiled: `(state, batch) -> (logs, state)`.
 
-    @functools.wraps(step)
-    def traced(*args: Any) -> Any:
-        return seams.call_traced(step, args, {})
+    Control flow is converted and tables keep their rows, as in our own steps. A step that fails
+    leaves the model as it was before.
 
-    if not model.run_eagerly and model.jit_compile and _compat.distribution() is None:
-        platform = default_device().platform
-        by_rows = with_rows(traced, None, platform=platform) if kind == "train" else traced
-        attributes[name] = with_rules(by_rows) if platform == "cpu" else by_rows
-    try:
-        yield
-    finally:
-        attributes.pop(name, None)
-        if own is not None:
-            attributes[name] = own
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+    """
+
+    def __init__(self, model: Any, kind: str) -> None:
+        self._model, self._kind = model, kind
+        step = functools.partial(model_step, model, kind)
+        if kind == "train":
+            step = with_rows(step, None, platform=default_device().platform)
+        self._keeping, self._donating = compiled(step), compiled(step, donate_argnums=0)
+        self._programs: dict[Any, Any] = {}
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        try:
+            return self._program(state, batch)(state, batch)
+        except BaseException:
+            # Keras' loop has emptied the variables, and holds no values before the first step.
+            _compat.hold_loop_state(self._model, _compat.LOOP_GROUPS[self._kind], state)
+            _compat.write_loop_state(self._model)
+            raise
+
+    def _program(self, state: Any, batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(batch)
+        key = tree, *map(jax.typeof, leaves)
+        if key not in self._programs:
+            checks = may_fail(self._donating.trace(state, batch).jaxpr)
+            kept = functools.partial(carried_out, self._keeping)
+            self._programs[key] = kept if checks else self._donating
+        return self._programs[key]

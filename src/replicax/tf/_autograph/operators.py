@@ -15,12 +15,12 @@ from malt.operators.function_wrappers import FunctionScope, with_function_scope
 from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
-from replicax._core.host_calls import call_on_host
 from replicax._keras.blaming import current_line
 from replicax._keras.feeding import MAX_UNROLLED
 from replicax.data._host import HostTensor
 from replicax.tf._autograph.calling import converted_call
 from replicax.tf._autograph.staged import State, Undefined, branch, loop, undecided
+from replicax.tf._debugging import Assert
 from replicax.tf._flow.ranges import Range, TracedRange
 
 __all__ = [
@@ -171,14 +171,11 @@ def _truth(value: Any) -> Any:
 
 
 def assert_stmt(condition: Any, message: Callable[[], Any]) -> None:
-    """`assert`; in compiled code it is checked when that runs."""
-
-    def check(holds: Any) -> None:
-        if not holds:
+    """`assert`; in compiled code it is a check of `tf.debugging`, as in TensorFlow."""
+    if not undecided(condition):
+        if not condition:
             text = message()
             raise AssertionError(*([] if text is None else [text]))
-
-    if undecided(condition):
-        call_on_host(check, _truth(condition))
-    else:
-        check(condition)
+        return
+    said = message()
+    Assert(_truth(condition), [] if said is None else [said])
