@@ -753,8 +753,20 @@ def awaits_value(variable: KerasVariable) -> bool:
 
 
 def start_from(variable: KerasVariable, value: Any) -> None:
-    """Let a variable that awaits its first value get this one."""
-    variable._initializer = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)
+    """Let a variable that awaits its first value get this one, or what an initializer makes."""
+    made = lambda shape, dtype=None: jax.numpy.asarray(value, dtype)  # noqa: E731
+    variable._initializer = value if callable(value) else made
+
+
+def starts_from(variable: KerasVariable, initializer: Any) -> bool:
+    """Whether a variable gets its first value from this initializer."""
+    return variable._initializer is initializer
+
+
+def forget_variable(variable: KerasVariable) -> None:
+    """Let a variable that awaits its first value get none when the stateless scope ends."""
+    pending: list[Any] = global_state.get_global_attribute("uninitialized_variables") or []
+    pending[:] = [other for other in pending if other is not variable]
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ to find them, once more with them, and again if the function built a model on it
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, final
@@ -93,6 +94,40 @@ class CaptureScope(keras.StatelessScope):
     def updates(self) -> list[tuple[Any, Any]]:
         """The written variables with their newest values."""
         return [(variable, self.state_mapping[key]) for key, variable in self.writes.items()]
+
+
+def begin_with(variable: Any, value: Any) -> None:
+    """Let a variable begin with a value, which the trace that makes it may compute."""
+    scope = _compat.get_stateless_scope()
+    if not _compat.awaits_value(variable):
+        variable.assign(value)
+        return
+    beginning = Beginning(value) if isinstance(value, Tracer) else value
+    _compat.start_from(variable, beginning)
+    if beginning is not value and isinstance(scope, CaptureScope) and scope.is_of_capture:
+        scope.beginnings.append(beginning)
+
+
+def keep_while(owner: Any, variable: Any) -> None:
+    """Let a variable be one of the program that makes it only if its owner outlives the trace."""
+    scope = _compat.get_stateless_scope()
+    if scope is not None:
+        weakref.finalize(owner, _leave_out, weakref.ref(scope), variable).atexit = False
+
+
+def _leave_out(innermost: weakref.ref[Any], variable: Any) -> None:
+    scope = innermost()
+    if scope is None or not _compat.awaits_value(variable):
+        return  # the trace is over
+    _compat.forget_variable(variable)
+    while scope is not None:  # a scope asks those around it, which have noted the read as well
+        scope.state_mapping.pop(id(variable), None)
+        if isinstance(scope, CaptureScope):
+            scope.reads.pop(id(variable), None)
+            scope.writes.pop(id(variable), None)
+            begun = scope.beginnings
+            begun[:] = [one for one in begun if not _compat.starts_from(variable, one)]
+        scope = scope.original_scope
 
 
 class Static(NamedTuple):

@@ -18,6 +18,8 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.capture import CaptureScope, begin_with, keep_while
 from replicax._keras.random_streams import as_key, streams
 from replicax.data._inside import is_inside
 from replicax.tf._calls import static_shape
@@ -315,7 +317,8 @@ class Generator:
     """A source of random numbers, for eager and for compiled code.
 
     Its state is a variable: made in a strategy's scope it belongs to the strategy, and each replica
-    draws numbers of its own.
+    draws numbers of its own. One that `strategy.run` or a `tf.function` makes in each call repeats
+    its numbers in each call.
 
     **Differs from TF:** the numbers are JAX's, the state has two entries, a seed and a count, and
     there is one algorithm.
@@ -333,9 +336,15 @@ class Generator:
     """
 
     def __init__(self, copy_from: Generator | None = None, state: Any = None, alg: Any = None):
-        self._seeds = keras.random.SeedGenerator(0)
         begin = copy_from.state if copy_from is not None else state
-        self.reset([secrets.randbits(32), 0] if begin is None else begin)
+        if begin is None:
+            # What the trace of a program draws would be the same in each call.
+            is_programs = isinstance(_compat.get_stateless_scope(), CaptureScope)
+            drawn = jax.random.bits(streams().key(), (2,), "uint32") if is_programs else None
+            begin = [secrets.randbits(32), 0] if drawn is None else drawn
+        self._seeds = keras.random.SeedGenerator(0)
+        begin_with(self.state, _words(begin))
+        keep_while(self, self.state)
 
     @classmethod
     def from_seed(cls, seed: Any, alg: Any = None) -> Generator:
@@ -364,8 +373,7 @@ class Generator:
 
     def reset(self, state: Any) -> None:
         """Go on from a state."""
-        value = np.asarray(getattr(state, "value", state))
-        self.state.assign((value.astype(np.int64) % 2**32).astype(np.uint32))
+        self.state.assign(_words(state))
 
     def reset_from_seed(self, seed: Any) -> None:
         """Begin again from a seed."""
@@ -382,7 +390,7 @@ class Generator:
 
     def split(self, count: int = 1) -> list[Generator]:
         """Generators that draw other numbers than this one, and than each other."""
-        return [Generator(state=column) for column in np.asarray(self.make_seeds(count)).T]
+        return [Generator(state=column) for column in self.make_seeds(count).T]
 
     normal = _published("Generator.normal", _normal, _GENERATOR, _NAME)
     truncated_normal = _published(
@@ -404,6 +412,13 @@ class Generator:
 
     def _next_key(self) -> Any:
         return as_key(self._seeds.next())
+
+
+def _words(state: Any) -> Any:
+    value = getattr(state, "value", state)
+    if isinstance(value, Tracer):
+        return value.astype(np.uint32)
+    return (np.asarray(value).astype(np.int64) % 2**32).astype(np.uint32)
 
 
 def _word(seed: Any) -> int:

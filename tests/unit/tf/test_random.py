@@ -11,6 +11,8 @@ import pytest
 import replicax as rx
 import replicax.tf as tf
 
+from helpers import few_strategies, local
+
 N = 40000
 STATEFUL = {
     "uniform": lambda **k: tf.random.uniform([N], 2, 4, **k),
@@ -202,6 +204,72 @@ def test_a_generator_in_run_draws_for_each_replica():
         generator = tf.random.Generator.from_seed(1)
     drawn = [strategy.run(lambda: generator.normal([2])).values for _ in range(2)]
     assert len(set(np.concatenate([np.concatenate(one) for one in drawn]).tolist())) == 8
+
+
+def two_normals():
+    generator = tf.random.Generator.from_seed(1)
+    return tf.stack([generator.normal([]), generator.normal([])])
+
+
+@few_strategies
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_generator_of_each_call_repeats_its_numbers_and_replicas_differ(strategy, compiled):
+    step = lambda: strategy.run(two_normals)  # noqa: E731
+    step = tf.function(step) if compiled else step
+    first, second = (np.stack(local(strategy, step())) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert len(np.unique(first)) == 2 * strategy.num_replicas_in_sync
+    np.testing.assert_array_equal(first[0], two_normals())
+
+
+def test_a_generator_of_each_call_in_loops_and_branches():
+    @tf.function
+    def draw(x):
+        generator, other = tf.random.Generator.from_seed(1), tf.zeros([])
+        drawn = tf.TensorArray(tf.float32, 2)
+        for i in tf.range(2):
+            drawn = drawn.write(i, generator.normal([]))
+        if x > 0:
+            other = tf.random.Generator.from_seed(1).normal([])
+        return drawn.stack(), other
+
+    expected = two_normals()
+    for _ in range(2):
+        drawn, other = draw(tf.constant(1.0))
+        np.testing.assert_array_equal(drawn, expected)
+        assert other == expected[0]
+
+
+def test_generators_that_are_split_off_in_each_call():
+    outer, expected = (tf.random.Generator.from_seed(1) for _ in range(2))
+    split = tf.function(lambda: tf.stack([one.normal([]) for one in outer.split(2)]))
+    for _ in range(2):
+        drawn = [one.normal([]) for one in expected.split(2)]
+        np.testing.assert_array_equal(split(), drawn)
+
+
+class Kept:
+    def __init__(self, make):
+        self.generator, self._make = None, make
+
+    def __call__(self):
+        if self.generator is None:
+            self.generator = self._make()
+        return self.generator.normal([])
+
+
+@few_strategies
+def test_a_generator_that_is_kept_goes_on(strategy):
+    kept, expected = Kept(lambda: tf.random.Generator.from_seed(1)), two_normals()
+    for number in expected:
+        assert local(strategy, strategy.run(kept))[0] == number
+    assert kept.generator.state.numpy()[1] == 2
+
+
+def test_nobody_knows_the_numbers_of_a_generator_without_a_seed():
+    kept = [Kept(tf.random.Generator.from_non_deterministic_state) for _ in range(2)]
+    draws = [tf.function(lambda: tf.random.Generator().normal([])), *map(tf.function, kept)]
+    assert len({float(draw()) for draw in draws for _ in range(2)}) == 6
 
 
 def test_the_global_generator():
