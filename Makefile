@@ -10,14 +10,11 @@ KERAS_LOWEST := 3.12.0
 # Stamps are touched last, so an install that was interrupted is done again.
 INSTALLED := $(VENV)/.installed
 LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
-ONEDNN_INSTALLED := $(VENV)/onednn/.installed
 
 # Eight virtual devices, as many as the largest strategy in the tests has replicas. JAX chooses the platform.
 TEST_ENV := env -u JAX_PLATFORMS KERAS_BACKEND=jax NPROC=8
 # Not reordered: files with a few long tests would come last, and one core would wait for the other.
 PYTEST := $(VENV)/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder
-# The tests that run oneDNN's convolutions where it is installed.
-WITH_ONEDNN := tests/unit/_core/test_convolutions.py tests/unit/_core/test_replaced.py tests/unit/_core/test_table_gradients.py
 SITE_PACKAGES = $(wildcard $(CURDIR)/$(VENV)/lib/python3*/site-packages)
 FAST_DURATIONS := build/durations-fast.json
 SLOW_DURATIONS := build/durations-slow.json
@@ -38,10 +35,9 @@ test: check ## check, then run the fast tests, in less than 8 minutes; ARGS="-k 
 	mkdir -p build
 	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" --durations-file $(FAST_DURATIONS) $(ARGS)
 
-test-slow: $(INSTALLED) $(LOWEST_INSTALLED) $(ONEDNN_INSTALLED) ## run the slow tests, and some once more as users have it
+test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once more as users have it
 	mkdir -p build
 	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" --durations-file $(SLOW_DURATIONS) $(ARGS)
-	$(TEST_ENV) PYTHONPATH=$(CURDIR)/src:$(SITE_PACKAGES) $(VENV)/onednn/bin/python $(PYTEST) $(WITH_ONEDNN)
 	$(TEST_ENV) XLA_FLAGS= $(PYTEST) tests/conformance -k "mirrored_2 or central_storage_3"
 
 test-all: ## run everything, in less than 30 minutes: test, then test-slow; fail if a fast test became slow
@@ -99,12 +95,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 	rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
-	touch $@
-
-# An environment of its own: what these wheels hold is found in no folder that `--target` makes.
-$(ONEDNN_INSTALLED): Makefile constraints.txt | $(INSTALLED)
-	$(PYTHON) -m venv --clear $(@D)
-	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --constraint constraints.txt onednn-cpu-gomp onednn-devel-cpu-gomp
 	touch $@
 
 $(LOWEST_INSTALLED): Makefile | $(INSTALLED)

@@ -13,7 +13,7 @@ import jax
 
 from replicax._control import current
 from replicax._core.adam_kernel import library as adam
-from replicax._core.convolutions.library import library
+from replicax._core.convolutions import library as convolutions
 from replicax._core.cpu_tuning import go_without, parts_on
 from replicax._core.env import CPU_TUNING_PARTS
 from replicax._core.row_products import rule as products
@@ -23,7 +23,7 @@ _KERNELS = {
     # Compiled for half a second when the first attention is traced: if the compiler makes the
     # kernel of products, it makes this.
     "attention": products.is_there,
-    "convolutions": lambda: library() is not None,
+    "convolutions": convolutions.is_there,
     "optimizers": adam.is_there,
     "products": products.is_there,
     "tables": tables.is_there,

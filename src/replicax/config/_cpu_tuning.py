@@ -32,7 +32,7 @@ def cpu_tuning(
     Args:
         enabled: Switches all parts on or off; None leaves those that are not named as they are.
         attention: Attention without copies of its weights, one for each pair of positions.
-        convolutions: Faster kernels for convolutions, where they are installed.
+        convolutions: Convolutions and their gradients, each by one kernel.
         fusions: Options of XLA: which library computes what.
         memory: The C library keeps memory for the next step instead of giving it back, unless
             the environment has settings for it (`MALLOC_…`, `GLIBC_TUNABLES`).

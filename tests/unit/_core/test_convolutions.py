@@ -1,8 +1,7 @@
-"""Convolutions by oneDNN: which ones go there, the same numbers as XLA's, each device its part."""
+"""Convolutions by the kernel: which ones go there, the right numbers, each device its part."""
 
 from __future__ import annotations
 
-import logging
 import re
 
 import jax
@@ -13,12 +12,9 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._core import cpu_tuning
-from replicax._core.convolutions import library as of_library
 from replicax._core.convolutions import sharding
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.keys import found_again
-from replicax._core.handlers import building
 from replicax._core.lowering import with_rules
 
 IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
@@ -48,23 +44,67 @@ def forms(function, *operands):
 def random_case(seed):
     """Operands and parameters of some convolution: images or sequences, groups, steps, padding."""
     draw = np.random.default_rng(seed)
-    rank, groups = draw.integers(1, 3), int(draw.choice([1, 1, 2, 3]))
-    inputs, outputs = draw.integers(1, 6, 2)
-    size, kernel = draw.integers(4, 11, rank), draw.integers(1, 5, rank)
-    dilation = draw.integers(1, 3, rank)
+    rank, groups = draw.integers(1, 3), int(draw.choice([1, 1, 2, 8, 40]))
+    inputs, outputs = draw.integers(1, 20 if groups < 8 else 4, 2).tolist()
+    inputs = 1 if seed % 3 == 0 else inputs  # depthwise, with groups
+    size, kernel = draw.integers(3, 13, rank), draw.integers(1, 5, rank)
+    kernel = 1 + 0 * kernel if seed % 7 == 0 else kernel
+    strides, dilation = draw.integers(1, 4, rank).tolist(), draw.integers(1, 3, rank)
     reach = dilation * (kernel - 1)
-    padding = [(int(reach[i]), int(reach[i] // 2)) for i in range(rank)]
     how = {
-        "window_strides": draw.integers(1, 4, rank).tolist(),
+        "window_strides": [1] * rank if seed % 5 == 0 else strides,
         "rhs_dilation": dilation.tolist(),
         "feature_group_count": groups,
-        "padding": padding if seed % 2 else "SAME",
+        "padding": [tuple(draw.integers(-1, most + 2, 2).tolist()) for most in reach],
     }
     if seed % 4 == 3:  # a transposed convolution
         how |= {"lhs_dilation": how["window_strides"], "window_strides": [1] * rank}
-    x = draw.normal(size=(draw.integers(4, 8), *size, groups * inputs)).astype("float32")
+    x = draw.normal(size=(draw.integers(1, 9), *size, groups * inputs)).astype("float32")
     w = draw.normal(size=(*kernel, inputs, groups * outputs)).astype("float32")
     return x, w, how
+
+
+def by_taps(x, w, towards, **how):
+    """A convolution and both gradients of its sum times `towards(it)`: tap by tap, in float64.
+
+    XLA's own numbers are no measure: some of its convolutions with negative padding are wrong.
+    """
+    rank, groups = x.ndim - 2, how["feature_group_count"]
+    steps = how.get("lhs_dilation", [1] * rank)
+    frame = [
+        (size - 1) * step + 1 + max(0, before) + max(0, after)
+        for size, step, (before, after) in zip(x.shape[1:], steps, how["padding"], strict=False)
+    ]
+    images = np.zeros((len(x), *frame, groups, x.shape[-1] // groups))
+    middle = tuple(
+        slice(max(0, before), max(0, before) + (size - 1) * step + 1, step)
+        for size, step, (before, _) in zip(x.shape[1:], steps, how["padding"], strict=False)
+    )
+    images[:, *middle] = x.reshape(*x.shape[:-1], groups, -1)
+    kernel = w.astype("float64").reshape(*w.shape[:-1], groups, -1)
+    shape = jax.eval_shape(lambda x, w: convolved(x, w, **how), x, w).shape
+
+    def seen(tap):
+        places = zip(tap, how["rhs_dilation"], how["window_strides"], shape[1:], strict=False)
+        starts = [
+            position * dilation + max(0, -before)
+            for (position, dilation, _, _), (before, _) in zip(places, how["padding"], strict=True)
+        ]
+        return slice(None), *(
+            slice(start, start + (size - 1) * stride + 1, stride)
+            for start, stride, size in zip(starts, how["window_strides"], shape[1:], strict=False)
+        )
+
+    taps = list(np.ndindex(*w.shape[:rank]))
+    out = sum(np.einsum("...gi,igo->...go", images[seen(tap)], kernel[tap]) for tap in taps)
+    back = towards(out)
+    of_images, of_kernel = np.zeros_like(images), np.zeros_like(kernel)
+    for tap in taps:
+        of_images[seen(tap)] += np.einsum("...go,igo->...gi", back, kernel[tap])
+        of_kernel[tap] = np.einsum("ngi,ngo->igo", *(
+            one.reshape(-1, *one.shape[-2:]) for one in (images[seen(tap)], back)
+        ))  # fmt: skip
+    return out.reshape(shape), of_images[:, *middle].reshape(x.shape), of_kernel.reshape(w.shape)
 
 
 def test_a_convolution_and_its_gradients_are_the_three_forms():
@@ -76,12 +116,12 @@ def test_a_convolution_and_its_gradients_are_the_three_forms():
         assert (form.size, form.size_out, form.kernel) == ((9, 8), (5, 8), (3, 2))
         assert (form.strides, form.dilation) == ((2, 1), (1, 1))
         # SAME: 5 rows at steps of 2 reach over 11, one more than 9 on each side; 8 columns over 9.
-        assert form.padding == ((1, 1), (0, 1))
+        assert form.before == (1, 0)
 
 
 def test_a_sequence_is_an_image_of_one_row():
     (form,) = forms(convolved, jnp.ones((4, 9, 3)), jnp.ones((5, 3, 2)))
-    assert (form.size, form.kernel, form.padding) == ((1, 9), (1, 5), ((0, 0), (2, 2)))
+    assert (form.size, form.kernel, form.before) == ((1, 9), (1, 5), (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +129,6 @@ def test_a_sequence_is_an_image_of_one_row():
     [
         ((2, 5, 5, 5, 1), (3, 3, 3, 1, 1), {"dimension_numbers": ("NDHWC", "DHWIO", "NDHWC")}),
         ((2, 1, 5, 5), (3, 3, 1, 1), {"dimension_numbers": ("NCHW", "HWIO", "NCHW")}),
-        ((2, 5, 5, 1), (3, 3, 1, 1), {"padding": [(-1, 0), (0, 0)]}),
         (
             (2, 5, 5, 1),
             (3, 3, 1, 1),
@@ -97,7 +136,7 @@ def test_a_sequence_is_an_image_of_one_row():
         ),
         ((4, 5, 5, 1), (3, 3, 1, 2), {"batch_group_count": 2}),
     ],
-    ids=["volumes", "channels first", "cropped", "dilated with strides", "groups of images"],
+    ids=["volumes", "channels first", "dilated with strides", "groups of images"],
 )
 def test_other_convolutions_stay_with_xla(x, w, how):
     how = {"window_strides": (1,) * (len(x) - 2), "padding": "SAME", **how}
@@ -112,25 +151,30 @@ def test_other_types_stay_with_xla():
     ) == [None]
 
 
-def test_numbers_are_those_of_xla(kernel):
-    cases = [random_case(seed) for seed in range(8)]
-    operands = [(x, w) for x, w, _ in cases]
+def cases():
+    """Random convolutions that have pixels."""
+    for seed in range(60):
+        x, w, how = random_case(seed)
+        shape = jax.eval_shape(lambda x, w, how=how: convolved(x, w, **how), x, w).shape
+        if 0 not in shape:
+            yield x, w, how
+
+
+def test_numbers_are_right(kernel):
+    drawn = list(cases())
+    operands = [(x, w) for x, w, _ in drawn]
 
     def run_all(operands):
         return [
-            with_gradients(*some, **how) for some, (*_, how) in zip(operands, cases, strict=True)
+            with_gradients(*some, **how) for some, (*_, how) in zip(operands, drawn, strict=True)
         ]
 
-    run = jax.jit(run_all)
-    compiled = run.lower(operands).compile()
-    assert compiled.as_text().count('custom_call_target="rx_convolution"') > len(cases)
-    ours = compiled(operands)
-    cpu_tuning.choose_parts(frozenset())
-    jax.clear_caches()
-    expected = run(operands)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), ours, expected
-    )
+    compiled = jax.jit(with_rules(run_all)).lower(operands).compile()
+    assert compiled.as_text().count('custom_call_target="rx_convolution"') > 2.5 * len(drawn)
+    for found, (x, w, how) in zip(compiled(operands), drawn, strict=True):
+        for ours, right in zip(found, by_taps(x, w, np.cos, **how), strict=True):
+            atol = 1e-5 * max(1e-3, np.abs(right).max())
+            np.testing.assert_allclose(ours, right, rtol=0, atol=atol, err_msg=f"{x.shape} {how}")
 
 
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])
@@ -155,7 +199,7 @@ def test_each_device_computes_its_own_part(kernel, axes):
     )
     where = [NamedSharding(mesh, by_out), NamedSharding(mesh, by_in)]
     placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
-    step = jax.jit(jax.value_and_grad(loss), out_shardings=(None, where))
+    step = jax.jit(with_rules(jax.value_and_grad(loss)), out_shardings=(None, where))
     compiled = step.lower(jax.device_put(kernels, where), placed).compile()
     text = compiled.as_text()
     assert "rx_convolution" in text
@@ -174,7 +218,7 @@ def test_replicas_that_run_the_same_program(kernel):
         lambda x: with_gradients(x, w, **how)[1], mesh=mesh, in_specs=PartitionSpec("data"),
         out_specs=PartitionSpec("data"),
     )  # fmt: skip
-    run = jax.jit(each)
+    run = jax.jit(with_rules(each))
     assert "rx_convolution" in run.lower(x).as_text()
     np.testing.assert_allclose(run(x), with_gradients(x, w, **how)[1], rtol=1e-4, atol=1e-4)
 
@@ -184,7 +228,7 @@ def test_kernels_of_which_each_thread_cannot_have_its_own_gradient(kernel):
     draw = np.random.default_rng(0)
     x, g = (draw.normal(size=(2, 3, 3, 1024)).astype("float32") for _ in "xg")
     w = np.zeros((3, 3, 1024, 1024), "float32")
-    gradient = jax.jit(lambda w: jax.vjp(lambda w: convolved(x, w), w)[1](g)[0])
+    gradient = jax.jit(with_rules(lambda w: jax.vjp(lambda w: convolved(x, w), w)[1](g)[0]))
     assert "rx_convolution" in gradient.lower(w).as_text()
     found = gradient(w)
     np.testing.assert_allclose(found[1, 1], np.einsum("nhwi,nhwo->io", x, g), rtol=1e-4, atol=1e-4)
@@ -194,55 +238,10 @@ def test_kernels_of_which_each_thread_cannot_have_its_own_gradient(kernel):
 
 def test_an_exported_program_needs_no_kernel(kernel):
     x, w, _ = random_case(0)
-    exported = jax.export.export(jax.jit(convolved))(
+    exported = jax.export.export(jax.jit(with_rules(convolved)))(
         x, jnp.ones((3,) * (x.ndim - 2) + (x.shape[-1], 2))
     )
     assert "rx_convolution" not in exported.mlir_module()
-
-
-@pytest.fixture
-def afresh():
-    of_library.library.cache_clear()
-    yield
-    of_library.library.cache_clear()
-
-
-def test_without_the_wheels_nothing_is_said(afresh, monkeypatch, caplog):
-    monkeypatch.setattr(of_library, "_WHEELS", {"replicax-no-such-wheel": "libdnnl.so.3"})
-    assert of_library.library() is None
-    assert not caplog.records
-
-
-@pytest.fixture
-def installed(afresh, monkeypatch, tmp_path):
-    """The wheels seem to be there, and the user's cache folder is a new one."""
-    monkeypatch.setattr(of_library, "_onednn", lambda: (tmp_path / "libdnnl.so.3", tmp_path))
-    monkeypatch.setattr(of_library, "_WHEELS", {})
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def why_not(caplog):
-    """Why there is no kernel, which is said once."""
-    with caplog.at_level(logging.WARNING, "replicax"):
-        assert of_library.library() is None
-        assert of_library.library() is None
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("Convolutions stay with XLA; no kernel that calls oneDNN: ")
-    return said
-
-
-def test_without_a_home_one_line_says_so(installed, monkeypatch, caplog):
-    def nowhere():
-        raise RuntimeError("Could not determine home directory.")  # as Python without HOME
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr("pathlib.Path.home", nowhere)
-    assert "home directory" in why_not(caplog)
-
-
-def test_without_a_compiler_one_line_says_so(installed, monkeypatch, caplog):
-    monkeypatch.setattr(building.shutil, "which", lambda name: None)
-    assert "no compiler of C" in why_not(caplog)
 
 
 def _others():

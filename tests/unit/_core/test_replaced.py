@@ -27,7 +27,6 @@ from replicax._core.adam_kernel.operation import Settings, adam
 from replicax._core.attention_kernel import library as attention_library
 from replicax._core.attention_kernel import operation as attention
 from replicax._core.compiling import prepare
-from replicax._core.convolutions.library import library
 from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
 from replicax._core.table_kernel import library as tables_library
@@ -364,8 +363,6 @@ def test_all_that_is_replaced_has_a_row():
 
 @each_row_that(lambda row: row.shows or row.hides)
 def test_the_row_meets_what_is_replaced(row):
-    if "convolution" in row.shows and library() is None:
-        pytest.skip("oneDNN is not installed; `make test-slow` has it")
     if row.shows and not HAS_KERNELS:
         pytest.skip("there is no C compiler")
     arrays = row.arrays(row.many, row.kinds[0])

@@ -1,6 +1,6 @@
-"""Faster convolutions on CPUs, where oneDNN and a C compiler are installed; else JAX's own.
+"""Faster convolutions on CPUs, by a kernel in C; JAX's own where there is no compiler.
 
-A convolution of JAX, and its two gradients, which to JAX are convolutions too, go to oneDNN if it
-can compute them (forms.py). A kernel in C calls it (kernel.c, library.py), on each device for its
-own part of the arrays (sharding.py).
+A convolution of JAX, and its two gradients, which to JAX are convolutions too, go to the kernel
+(kernel.c, library.py) if it has their form (forms.py), on each device for its own part of the
+arrays (sharding.py).
 """

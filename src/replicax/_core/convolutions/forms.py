@@ -1,4 +1,4 @@
-"""Which of oneDNN's three operations a convolution of JAX is, and with which sizes.
+"""Which of the kernel's three operations a convolution of JAX is, and with which sizes.
 
 JAX writes the gradients of a convolution as convolutions as well. With respect to the input: the
 output's gradient is dilated by the strides, and the kernel reversed. With respect to the kernel:
@@ -22,10 +22,9 @@ class Kind(enum.IntEnum):
 
 
 class Form(NamedTuple):
-    """A convolution as oneDNN sees it: from images `images × height × width × channels` to others.
+    """A convolution as the kernel sees it: from images × height × width × channels to others.
 
-    Gradients are described by the convolution that they are gradients of. Padding behind may be
-    negative: then the strides leave out the last rows or columns.
+    Gradients are described by the convolution that they are gradients of.
     """
 
     kind: Kind
@@ -38,7 +37,7 @@ class Form(NamedTuple):
     kernel: tuple[int, int]
     strides: tuple[int, int]
     dilation: tuple[int, int]
-    padding: tuple[tuple[int, int], ...]  # before and after, of rows and of columns
+    before: tuple[int, int]  # padding above and to the left; negative where images are cropped
     #: Whether the last dimension of the kernel is the longer one: that for all groups.
     all_groups_last: bool
 
@@ -50,11 +49,10 @@ class Form(NamedTuple):
         across, along = (1, longer) if self.all_groups_last else (shorter, 1)
         apart_in, apart_out = (across, along) if of_input else (along, across)
         apart_groups = (inputs * apart_in) if of_input else (outputs * apart_out)
-        (top, bottom), (left, right) = self.padding
         return [
             *(self.kind, self.groups, self.images, *self.size, self.channels),
             *(*self.size_out, self.channels_out, *self.kernel, *self.strides, *self.dilation),
-            *(top, left, bottom, right, apart_groups, apart_out, apart_in),
+            *(*self.before, apart_groups, apart_out, apart_in),
         ]
 
 
@@ -143,21 +141,12 @@ def _checked(
     kind: Kind, groups: int, images: int, size: Any, channels: int, size_out: Any,
     channels_out: int, kernel: Any, strides: Any, dilation: Any, before: Any, last: bool,
 ) -> Form | None:  # fmt: skip
-    """The form, with sequences as images of one row; None if its sizes are none of oneDNN's."""
-    if min(*size, *size_out, *kernel) < 1 or min(before) < 0:
+    """The form, with sequences as images of one row; None if there is nothing to compute."""
+    if min(images, channels, channels_out, *size, *size_out, *kernel) < 1:
         return None
-    after = [
-        (outside - 1) * stride + (taps - 1) * step + 1 - inside - low
-        for inside, outside, taps, stride, step, low in zip(
-            size, size_out, kernel, strides, dilation, before, strict=True
-        )
-    ]
-    if any(behind <= -stride for behind, stride in zip(after, strides, strict=True)):
-        return None
-    padding = list(zip(before, after, strict=True))
-    rows: tuple[Any, ...] = () if len(padding) == _ONE_ROW else (1,)
+    rows: tuple[Any, ...] = () if len(size) == _ONE_ROW else (1,)
     return Form(
         kind, groups, images, (*rows, *size), channels, (*rows, *size_out), channels_out,
         (*rows, *kernel), (*rows, *strides), (*rows, *dilation),
-        ((0, 0), *padding) if rows else tuple(padding), last,
+        (0, *before) if rows else tuple(before), last,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +12,8 @@ from jax.interpreters import mlir
 
 from replicax._core import lowering
 from replicax._core.convolutions.forms import Form, Kind, form_of
-from replicax._core.convolutions.library import TARGET, library
+from replicax._core.convolutions.library import TARGET, is_there
 from replicax._core.convolutions.sharding import convolution, with_devices
-from replicax._core.env import cores
 
 
 def install() -> None:
@@ -27,13 +25,7 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     """The rule for a convolution that the kernel computes, if it is usable."""
     form = form_of(*ctx.avals_in, **params)
     inner = with_devices(ctx)
-    # Each image is computed by one thread; XLA divides a few large images among many.
-    few = form is None or 2 * form.images < cores()
-    kernel = None if few or inner is None else library()
-    if kernel is None or form is None:
-        return None
-    numbers = form.numbers()
-    if not kernel.rx_convolution_usable((ctypes.c_int64 * len(numbers))(*numbers)):
+    if form is None or inner is None or not is_there():
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
     rule = mlir.lower_fun(compute, multiple_results=False)

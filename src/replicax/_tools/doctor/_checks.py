@@ -154,14 +154,13 @@ def check_threads(facts: Facts) -> Check:
     return Check("threads", WARN, found, f"export NPROC={max(8, 2 * facts.devices)}")
 
 
-def check_onednn(facts: Facts) -> Check:
-    if facts.onednn or facts.platform != "cpu":
-        return Check("convolutions", OK, "oneDNN" if facts.onednn else "those of the device")
-    found = "XLA's own, which are slow on CPUs"
-    fix = 'pip install "replicax[onednn]"'
-    if not facts.has_compiler:
-        return Check("convolutions", WARN, f"{found}; no C compiler", f"{fix}     # and gcc")
-    return Check("convolutions", WARN, found, fix)
+def check_convolutions(facts: Facts) -> Check:
+    if facts.platform != "cpu":
+        return Check("convolutions", OK, "those of the device")
+    if facts.convolutions:
+        return Check("convolutions", OK, "kernels of Replicax")
+    found = "XLA's own, which are slow on CPUs: there is no C compiler"
+    return Check("convolutions", WARN, found, "apt-get install gcc")
 
 
 def check_tensorboard(facts: Facts) -> Check:
@@ -198,7 +197,7 @@ CHECKS: Sequence[Callable[[Facts], Check]] = (
     check_ray,
     check_cache,
     check_threads,
-    check_onednn,
+    check_convolutions,
     check_tensorboard,
     check_report,
 )

@@ -55,8 +55,7 @@ class Facts:
         shared_bytes: How much room processes have to share memory; None if nobody says.
         cache: The folder in which compiled programs are kept; None for nowhere.
         cache_error: Why it cannot be written to; empty if it can.
-        onednn: Whether convolutions go to oneDNN.
-        has_compiler: Whether there is a C compiler.
+        convolutions: Whether there is a kernel for them.
     """
 
     python: str
@@ -75,8 +74,7 @@ class Facts:
     shared_bytes: int | None
     cache: str | None
     cache_error: str
-    onednn: bool
-    has_compiler: bool
+    convolutions: bool
 
 
 PACKAGES = (
@@ -90,7 +88,7 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
     """Look at this machine; JAX starts in another process, for it keeps the chips of a TPU."""
     own = environment_for_child({}, environ=environ)  # what a program finds that is started now
     backend, devices, error = _devices(own)
-    has_gpu_plugin, onednn = _drivers()
+    has_gpu_plugin, convolutions = _drivers()
     cache = compilation_cache_folder(own)
     threads = own.get("NPROC", "")
     return Facts(
@@ -110,8 +108,7 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
         shared_bytes=_free(_SHARED_MEMORY),
         cache=None if cache is None else str(cache),
         cache_error="" if cache is None else _write_error(cache),
-        onednn=onednn,
-        has_compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
+        convolutions=convolutions,
     )
 
 
@@ -151,13 +148,13 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
 
 
 def _drivers() -> tuple[bool, bool]:
-    """Whether JAX has what drives GPUs, and whether convolutions go to oneDNN."""
+    """Whether JAX has what drives GPUs, and whether there is a kernel for convolutions."""
     try:
-        from replicax._core.convolutions.library import library
+        from replicax._core.convolutions.library import is_there
         from replicax._core.host_devices import has_plugin
     except ImportError:  # JAX is not installed, or broken; it is a fact of its own
         return False, False
-    return has_plugin("cuda"), library() is not None
+    return has_plugin("cuda"), is_there()
 
 
 def _loopback_error() -> str:

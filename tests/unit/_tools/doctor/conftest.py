@@ -63,8 +63,7 @@ def found():
             "shared_bytes": 2**33,
             "cache": "/cache",
             "cache_error": "",
-            "onednn": False,
-            "has_compiler": True,
+            "convolutions": False,
         }
         versions = usual["versions"] | changes.pop("versions", {})
         return Facts(**usual | {"versions": versions} | changes)

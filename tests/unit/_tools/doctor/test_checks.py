@@ -47,14 +47,7 @@ FAULTS = [
         "8 for 6 devices",
         "export NPROC=12",
     ),
-    ("convolutions", {"platform": "cpu", "gpus": 0}, WARN, "slow on CPUs", "replicax[onednn]"),
-    (
-        "convolutions",
-        {"platform": "cpu", "gpus": 0, "has_compiler": False},
-        WARN,
-        "no C compiler",
-        "and gcc",
-    ),
+    ("convolutions", {"platform": "cpu", "gpus": 0}, WARN, "no C compiler", "gcc"),
     ("TensorBoard", {"versions": {"xprof": None}}, WARN, "without xprof", "pip install xprof"),
     (
         "reports",
@@ -78,8 +71,8 @@ def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
     "facts",
     [
         {},
-        {"backend": "jax", "shared_bytes": None, "onednn": True},
-        {"platform": "cpu", "gpus": 0, "threads": 8, "devices": 4, "onednn": True},
+        {"backend": "jax", "shared_bytes": None, "convolutions": True},
+        {"platform": "cpu", "gpus": 0, "threads": 8, "devices": 4, "convolutions": True},
         {"platform": "tpu", "gpus": 0, "chips": 4},
         {"versions": {"ray": None, "libtpu": None}},
     ],
