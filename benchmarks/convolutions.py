@@ -50,10 +50,14 @@ class Shape(NamedTuple):
         ending = f" /{self.stride}" if self.stride > 1 else ""
         ending += f" g{self.groups}" if self.groups > 1 else ""
         ending += " transposed" if self.transposed else ""
-        return f"{self.model} {self.images}×{self.size}² {depth} {self.kernel}×{self.kernel}{ending}"
+        return (
+            f"{self.model} {self.images}×{self.size}² {depth} {self.kernel}×{self.kernel}{ending}"
+        )
 
 
-def depthwise(model: str, images: int, size: int, channels: int, kernel: int, stride: int = 1) -> Shape:
+def depthwise(
+    model: str, images: int, size: int, channels: int, kernel: int, stride: int = 1
+) -> Shape:
     return Shape(model, images, size, channels, channels, kernel, stride, channels)
 
 
@@ -135,9 +139,7 @@ def operation(shape: Shape, kind: str) -> tuple[Callable[..., jax.Array], tuple[
 
     draw = np.random.default_rng(0)
     x = draw.normal(size=(shape.images, shape.size, shape.size, shape.channels))
-    w = draw.normal(
-        size=(shape.kernel,) * 2 + (shape.channels // shape.groups, shape.channels_out)
-    )
+    w = draw.normal(size=(shape.kernel,) * 2 + (shape.channels // shape.groups, shape.channels_out))
     x, w = jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32)
     if kind == "forward":
         return forward, (x, w)
@@ -153,7 +155,9 @@ def sides(shape: Shape, kind: str) -> dict[str, Callable[[], Any]]:
     def compiled(options: dict[str, str], *, kernel: bool) -> Callable[[], Any]:
         function, operands = operation(shape, kind)
         with rx.config.cpu_tuning(convolutions=kernel):
-            program = jax.jit(function, compiler_options=options).lower(*operands).compile()
+            program = (
+                jax.jit(with_rules(function), compiler_options=options).lower(*operands).compile()
+            )
         return lambda: jax.block_until_ready(program(*operands))
 
     return {
