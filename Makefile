@@ -1,6 +1,7 @@
 # Everything here needs python3 (3.11 or later, with venv and pip) and make, and nothing else.
 # The first target that needs the environment makes .venv; after that nothing is installed again until
-# pyproject.toml or constraints.txt changes. The install is editable: a change in src/ needs no install.
+# pyproject.toml, constraints.txt or hatch_build.py changes. The install is editable: a change in src/ needs
+# no install, and one of a C source builds the kernels for CPUs again.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,6 +9,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 KERAS_LOWEST := 3.12.0
 
 # Stamps are touched last, so an install that was interrupted is done again.
+PACKAGES := $(VENV)/.packages
 INSTALLED := $(VENV)/.installed
 LOWEST_INSTALLED := $(VENV)/keras-lowest/.installed
 
@@ -90,11 +92,15 @@ clean: ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(PACKAGES): pyproject.toml constraints.txt hatch_build.py
 	@echo "Installing into $(VENV), once; a minute or a few."
 	rm -f $@
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(INSTALLED): $(PACKAGES) scripts/kernels.py $(wildcard src/replicax/_cpu/src/*)
+	$(VENV)/bin/python scripts/kernels.py
 	touch $@
 
 $(LOWEST_INSTALLED): Makefile | $(INSTALLED)

@@ -13,7 +13,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "replicax"
 STDLIB, PUBLIC = frozenset(sys.stdlib_module_names), "replicax"
 TOOLS = {f"_tools.{name}" for name in ("compare", "doctor", "plan", "profile", "script", "verify")}
 KERAS = {"_keras", "_function", "_tape", "_fit"}
-ENGINE = {"_core", "_control", *KERAS, "data", "_input", "_mesh"}
+ENGINE = {"_core", "_control", "_cpu", *KERAS, "data", "_input", "_mesh"}
 # What a package or module may import of Replicax, lowest first. The longest prefix decides.
 LAYERS = {
     "_core.errors": set(),
@@ -23,6 +23,7 @@ LAYERS = {
     "_core.seams": set(),
     "_core.events": set(),
     "_core.tracing": {"_core.errors"},
+    "_cpu.kernels": set(),
     "_net": {"_core.errors", "_core.env"},
     "_control": {
         "_net",
@@ -32,8 +33,9 @@ LAYERS = {
         "_core.events",
     },
     "cluster_resolver": {"_core.errors", "_core.env"},
-    "_core": {"_core", "_control", "cluster_resolver"},
-    "_keras": {"_core", "_control"},
+    "_core": {"_core", "_control", "_cpu.kernels", "cluster_resolver"},
+    "_cpu": {"_core", "_cpu"},
+    "_keras": {"_core", "_control", "_cpu"},
     "_function": {"_core", "_control", "_keras"},
     "_tape": {"_core", "_keras"},
     "_fit": {"_core", "_control", "_keras"},

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -44,10 +47,24 @@ assert files.joinpath("py.typed").is_file() and files.joinpath("tf/keras/losses.
 print(rx.__file__)
 """
 
+# Of a table a kernel looks up two rows; without kernels XLA does.
+KERNELS = """
+import jax
+import jax.numpy as jnp
+import replicax as rx
+from replicax._cpu import kernels
 
-def run(*command, cwd):
+rx.OneDeviceStrategy("CPU:0").run(lambda: None)
+look_up = jax.jit(lambda table, ids: table[ids])
+arrays = jnp.arange(3.0 * 4096).reshape(3, 4096), jnp.array([2, 0], "int32")
+assert look_up(*arrays)[:, 1].tolist() == [8193.0, 1.0]
+print(kernels.LOOK_UP in look_up.lower(*arrays).as_text())
+"""
+
+
+def run(*command, cwd, **own):
     hidden = ("PYTHONPATH", "XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "NPROC")
-    environ = {name: value for name, value in os.environ.items() if name not in hidden}
+    environ = {name: value for name, value in os.environ.items() if name not in hidden} | own
     finished = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
@@ -62,12 +79,30 @@ def run(*command, cwd):
     return finished.stdout
 
 
+def build(root, folder, **own):
+    """Build the wheel, in an environment that pip makes for it."""
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "-w",
+        folder,
+        root,
+        cwd=folder,
+        **own,
+    )
+    (wheel,) = folder.glob("replicax-*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The folder of a virtual environment that has the wheel and what it asks for."""
     folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT, cwd=folder)
-    (wheel,) = folder.glob("replicax-*.whl")
+    wheel = build(ROOT, folder)
     run(sys.executable, "-m", "venv", "env", cwd=folder)
     pip = (folder / "env/bin/python", "-m", "pip", "install", "-q")
     run(*pip, "--constraint", ROOT / "constraints.txt", wheel, cwd=folder)
@@ -77,6 +112,25 @@ def environment(tmp_path_factory):
 def test_two_replicas_of_an_installed_wheel_learn_what_one_device_learns(environment, tmp_path):
     printed = run(environment / "bin/python", "-c", PROGRAM, cwd=tmp_path)
     assert Path(printed.split()[-1]).is_relative_to(environment)
+
+
+def test_an_installed_wheel_computes_by_the_kernels_that_its_build_made(environment, tmp_path):
+    built = run_path(str(ROOT / "scripts" / "kernels.py"))["compiler"]() != []
+    assert run(environment / "bin/python", "-c", KERNELS, cwd=tmp_path).split() == [str(built)]
+    found = run(environment / "bin/replicax", "doctor", cwd=tmp_path, JAX_PLATFORMS="cpu")
+    (line,) = (line for line in found.splitlines() if "CPU kernels" in line and "pip" not in line)
+    assert ("ok" in line.split()) == built
+
+
+def test_without_a_compiler_there_is_a_wheel_for_all_systems(tmp_path):
+    for name in ("src", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / "tree" / name)
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / "tree")
+    wheel = build(tmp_path / "tree", tmp_path, PATH=str(tmp_path), CC="")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = {Path(name).name for name in zipfile.ZipFile(wheel).namelist()}
+    assert "_not_built.txt" in names and not any(name.endswith(".so") for name in names)
 
 
 def test_the_commands_of_an_installed_wheel_start(environment, tmp_path):

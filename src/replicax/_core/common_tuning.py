@@ -1,7 +1,7 @@
 """The parts of the CPU tuning that every worker has.
 
 Workers whose programs are compiled differently would round differently. So if one worker lacks a
-part, because a compiler is missing or the part is switched off, all of them go without it.
+part, because its kernels were not built or the part is switched off, all of them go without it.
 """
 
 from __future__ import annotations
@@ -12,22 +12,11 @@ from collections.abc import Mapping, Sequence
 import jax
 
 from replicax._control import current
-from replicax._core.adam_kernel import library as adam
-from replicax._core.convolutions import library as convolutions
 from replicax._core.cpu_tuning import go_without, parts_on
 from replicax._core.env import CPU_TUNING_PARTS
-from replicax._core.row_products import rule as products
-from replicax._core.table_kernel import library as tables
+from replicax._cpu import kernels
 
-_KERNELS = {
-    # Compiled for half a second when the first attention is traced: if the compiler makes the
-    # kernel of products, it makes this.
-    "attention": products.is_there,
-    "convolutions": convolutions.is_there,
-    "optimizers": adam.is_there,
-    "products": products.is_there,
-    "tables": tables.is_there,
-}
+_KERNELS = ("attention", "convolutions", "optimizers", "products", "tables")
 # Where memory comes from and how many threads compute changes no program.
 _PARTS = tuple(part for part in CPU_TUNING_PARTS if part not in ("memory", "threads"))
 _ON, _OFF, _WITHOUT = "on", "off", "without its kernel"
@@ -50,7 +39,7 @@ def agree_on_tuning() -> None:
         )
         _log.warning(
             "All workers compute without parts of the tuning for CPUs that some lack: %s. Steps "
-            "may take longer. A kernel needs a C compiler (cc, gcc or clang); see docs/cpu.md.",
+            "may take longer. `replicax doctor` says on each machine why it has no kernels.",
             said,
         )
 
@@ -71,5 +60,4 @@ def lacking_parts(found: Sequence[Mapping[str, str]]) -> dict[str, dict[int, str
 
 
 def _state(part: str) -> str:
-    kernel = _KERNELS.get(part)
-    return _ON if kernel is None or kernel() else _WITHOUT
+    return _ON if part not in _KERNELS or kernels.are_there() else _WITHOUT

@@ -6,19 +6,12 @@ write to it unless it is sticky, as `/tmp` is.
 
 from __future__ import annotations
 
-import atexit
-import functools
-import logging
 import os
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-_log = logging.getLogger("replicax")
 
 
 class InsecureFolder(PermissionError):
@@ -66,18 +59,6 @@ def private_folder(folder: Path, name: str) -> Path:
     return inside
 
 
-def private_or_temporary(folder: Path, name: str) -> Path:
-    """`private_folder`; or, if others can write there, one that goes with this program.
-
-    Then whatever is there is made anew, and it is said once.
-    """
-    try:
-        return private_folder(folder, name)
-    except InsecureFolder as error:
-        _warn(error.path)
-        return _temporary(name)
-
-
 def _close(folder: Path) -> None:
     """Let nobody else in, and remove the files that others can have written."""
     for path in folder.iterdir():
@@ -87,23 +68,3 @@ def _close(folder: Path) -> None:
         ):
             path.unlink()
     folder.chmod(0o700)
-
-
-@functools.cache
-def _warn(path: Path) -> None:
-    _log.warning(
-        "Kernels are not loaded from the cache, but compiled anew for this program: %s",
-        InsecureFolder(path),
-    )
-
-
-@functools.cache
-def _temporary(name: str) -> Path:
-    made = Path(tempfile.mkdtemp(prefix=f"replicax-{name}-"))
-    atexit.register(_remove, made, os.getpid())
-    return made
-
-
-def _remove(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # not a fork of it
-        shutil.rmtree(folder, ignore_errors=True)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import keras
 
-from replicax._core.adam_kernel.library import is_there
 from replicax._core.adam_kernel.operation import Settings, adam
 from replicax._core.compiling import platform_of
 from replicax._core.cpu_tuning import is_on
 from replicax._core.topology import default_device
+from replicax._cpu import kernels
 from replicax._keras import _compat
 
 _LEAST = 4096  # elements: fewer are not worth a kernel
@@ -90,7 +90,7 @@ def _is_whole(variable: Any) -> bool:
 def _is_here(variables: Sequence[Any]) -> bool:
     """Whether variables are on CPUs, and there is a kernel for them, if there is enough to do."""
     enough = sum(map(_size, variables)) >= _LEAST
-    return enough and is_on("optimizers") and _platform(variables) == "cpu" and is_there()
+    return enough and is_on("optimizers") and _platform(variables) == "cpu" and kernels.are_there()
 
 
 def _platform(variables: Sequence[Any]) -> str:

@@ -14,9 +14,9 @@ import cloudpickle
 import jax
 import numpy as np
 
-from replicax._core.attention_kernel.library import FORWARD, is_there
 from replicax._core.compiling import compile_for, compiled
 from replicax._core.host_calls import Check
+from replicax._cpu import kernels
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.dialer import Dialer
@@ -43,8 +43,8 @@ class Compiled:
 
     def __init__(self, digest: str, meta: dict[str, Any], main: bytes, ids: bytes) -> None:
         self.digest, self.meta = digest, meta
-        if FORWARD.encode() in main:  # XLA has to know what it is
-            is_there()
+        if kernels.ATTENTION.encode() in main:  # XLA has to know what it is
+            kernels.are_there()
         self.main = _compiled_now(main)
         self.results: list[Any] | None = None  # what types and shapes they have
         self.ids: Any = None

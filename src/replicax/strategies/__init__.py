@@ -3,7 +3,6 @@
 `ParameterServerStrategy` is in its file only: with it comes the whole of the second engine.
 """
 
-import replicax._core.kernels  # noqa: F401
 from replicax.strategies._base import Strategy as Strategy
 from replicax.strategies._central_storage import CentralStorageStrategy as CentralStorageStrategy
 from replicax.strategies._current import (

@@ -7,13 +7,13 @@ import pytest
 
 from replicax._core import cpu_tuning
 from replicax._core.convolutions import rule
-from replicax._core.convolutions.library import is_there
+from replicax._cpu.kernels import are_there
 
 
 @pytest.fixture
 def kernel():
     """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
-    if not is_there():
+    if not are_there():
         pytest.skip("there is no C compiler")
     before = cpu_tuning.parts_on()
     cpu_tuning.choose_parts(frozenset({"convolutions"}))

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._core.adam_kernel import library, operation
+from replicax._core.adam_kernel import operation
 from replicax._core.adam_kernel.operation import Settings, adam
+from replicax._cpu import kernels
 
-pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 SETTINGS = Settings(0.9, 0.99, 1e-3)
 RATE = np.float32(0.01)

@@ -10,11 +10,12 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
-from replicax._core.attention_kernel import library, operation
+from replicax._core.attention_kernel import operation
+from replicax._cpu import kernels
 from replicax._keras import attention
 
 attention.install()
-pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 
 @pytest.fixture(autouse=True)
@@ -176,7 +177,7 @@ def test_replicas_use_it(devices, monkeypatch):
     found = strategy.run(step, args=rows)
     found = [np.concatenate(strategy.experimental_local_results(one)) for one in found]
     rows_of_one = (4 // devices, 6, 2, 4)
-    assert called == [(library.FORWARD, rows_of_one), (library.GRADIENT, rows_of_one)]
+    assert called == [(kernels.ATTENTION, rows_of_one), (kernels.ATTENTION_GRADIENT, rows_of_one)]
     with rx.config.cpu_tuning(False):
         close(found, list(step(query, key, value)))
 

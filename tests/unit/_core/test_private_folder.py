@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
 import pytest
 
-from replicax._core import private_folder as module
-from replicax._core.private_folder import InsecureFolder, private_folder, private_or_temporary
+from replicax._core.private_folder import InsecureFolder, private_folder
 
 
 @pytest.mark.parametrize("place", ["", "inside"])
@@ -71,15 +69,3 @@ def test_what_others_can_have_written_goes_before_the_folder_is_closed(tmp_path)
     private_folder(inside.parent, "inside")
     assert [path.name for path in inside.iterdir()] == ["mine"]
     assert inside.stat().st_mode & 0o777 == 0o700
-
-
-def test_instead_of_it_there_is_one_for_this_program_and_that_is_said_once(tmp_path, caplog):
-    tmp_path.chmod(0o777)
-    with caplog.at_level(logging.WARNING, "replicax"):
-        found = {private_or_temporary(tmp_path / "cache", "inside") for _ in range(2)}
-    (folder,) = found
-    assert not folder.is_relative_to(tmp_path)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert len(caplog.records) == 1 and str(tmp_path) in caplog.text
-    module._remove(folder, os.getpid() + 1)  # a fork has nothing to remove
-    assert folder.exists()

@@ -22,21 +22,18 @@ from jax import lax
 from jax.interpreters import mlir
 
 import replicax as rx
-from replicax._core.adam_kernel import library as adam_library
 from replicax._core.adam_kernel.operation import Settings, adam
-from replicax._core.attention_kernel import library as attention_library
 from replicax._core.attention_kernel import operation as attention
 from replicax._core.compiling import prepare
 from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
-from replicax._core.table_kernel import library as tables_library
 from replicax._core.table_kernel.firsts import first_places
 from replicax._core.table_kernel.operation import add_sums
+from replicax._cpu import kernels
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
 prepare("cpu")
 # Programs ask for these before they use their operations.
-HAS_KERNELS = all(one.is_there() for one in (adam_library, attention_library, tables_library))
 
 FLOATS = ("float32", "bfloat16", "float16")
 ANY = "any"  # a length that is a name when the function is exported
@@ -363,8 +360,8 @@ def test_all_that_is_replaced_has_a_row():
 
 @each_row_that(lambda row: row.shows or row.hides)
 def test_the_row_meets_what_is_replaced(row):
-    if row.shows and not HAS_KERNELS:
-        pytest.skip("there is no C compiler")
+    if row.shows and not kernels.are_there():
+        pytest.skip("the kernels are not built")
     arrays = row.arrays(row.many, row.kinds[0])
     assert row.shows in jax.jit(with_rules(row.fresh())).lower(*arrays).as_text()
     if row.hides:

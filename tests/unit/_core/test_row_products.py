@@ -12,9 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import replicax as rx
 from replicax._core.lowering import with_rules
 from replicax._core.row_products import rule
+from replicax._cpu import kernels
 
 rule.install()
-pytestmark = pytest.mark.skipif(not rule.is_there(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 
 def numbers(*shape):
@@ -26,7 +27,7 @@ def over(left_axes, right_axes, **how):
 
 
 def is_for_kernel(fn, *arrays):
-    return rule.NAME in jax.jit(with_rules(fn)).lower(*arrays).as_text()
+    return kernels.ROW_PRODUCTS in jax.jit(with_rules(fn)).lower(*arrays).as_text()
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,6 @@ def test_each_device_its_rows():
 def test_neither_exported_nor_switched_off():
     arrays = numbers(1024, 16), numbers(1024, 16)
     exported = jax.export.export(jax.jit(with_rules(over((0,), (0,)))))(*arrays)
-    assert rule.NAME not in exported.mlir_module()
+    assert kernels.ROW_PRODUCTS not in exported.mlir_module()
     with rx.config.cpu_tuning(products=False):
         assert not is_for_kernel(over((0,), (0,)), *arrays)

@@ -16,11 +16,11 @@ from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
 from replicax._core.table_kernel import operation, rule
 from replicax._core.table_kernel.firsts import first_places
-from replicax._core.table_kernel.library import ADD, ADD_SUMS, FIRSTS, LOOK_UP, is_there
 from replicax._core.table_kernel.operation import add_sums
+from replicax._cpu import kernels
 
 rule.install()
-pytestmark = pytest.mark.skipif(not is_there(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 # Rows of one number, of less than a vector, of some and a part, with two axes; one thread and more.
 ROWS = [((50,), 5000), ((50, 3), 2000), ((999, 40), 300), ((70, 5, 8), (40, 9)), ((9, 32), 12_000)]
@@ -66,7 +66,7 @@ def test_rows_are_looked_up(shape, ids, how):
     def look_up(table, ids):
         return table.at[ids].get(**how), jnp.take(table, ids, axis=0), table[ids]
 
-    assert is_by_kernel(look_up, table, ids, name=LOOK_UP)
+    assert is_by_kernel(look_up, table, ids, name=kernels.LOOK_UP)
     equals_stock(look_up, table, ids)
 
 
@@ -78,7 +78,7 @@ def test_rows_are_added_one_by_one(shape, ids, mode):
     def add(table, ids, rows):
         return table.at[ids].add(rows, mode=mode), jnp.zeros_like(table).at[ids].add(rows)
 
-    assert is_by_kernel(add, *arrays, name=ADD)
+    assert is_by_kernel(add, *arrays, name=kernels.ADD_ROWS)
     equals_stock(add, *arrays)
 
 
@@ -88,7 +88,7 @@ def test_sums_of_rows_are_added(shape, ids, subtracts):
     table, ids, rows = drawn(shape, ids)
     add = functools.partial(add_sums, column=0, subtracts=subtracts)
     arrays = table, ids[..., None], rows, np.float32(-0.3)
-    assert is_by_kernel(add, *arrays, name=ADD_SUMS)
+    assert is_by_kernel(add, *arrays, name=kernels.ADD_SUMS_OF_ROWS)
     formula = functools.partial(operation._formula, column=0, subtracts=subtracts)
     expected = bits(formula, *arrays, tables=False)
     jax.tree.map(np.testing.assert_array_equal, bits(add, *arrays, tables=True), expected)
@@ -100,7 +100,7 @@ def test_first_places(size, count):
     indices = draw.integers(0, min(size, 50_000) + 1, count).astype("int32") * (size // 50_000 or 1)
     indices[3] = size  # nowhere
     find = functools.partial(first_places, size=size)
-    assert is_by_kernel(find, indices, name=FIRSTS)
+    assert is_by_kernel(find, indices, name=kernels.FIRST_ROWS)
     _, firsts, inverse = np.unique(indices, return_index=True, return_inverse=True)
     expected = np.where(indices < size, firsts[inverse], count)
     np.testing.assert_array_equal(jax.jit(with_rules(find))(indices), expected)
@@ -118,7 +118,7 @@ def test_first_places(size, count):
 def test_first_places_of_more_than_the_kernel_can_number(count, by_kernel):
     indices = jax.ShapeDtypeStruct((count,), np.int32)
     find = functools.partial(first_places, size=5)
-    assert is_by_kernel(find, indices, name=FIRSTS) == by_kernel
+    assert is_by_kernel(find, indices, name=kernels.FIRST_ROWS) == by_kernel
 
 
 def test_without_a_program_around_it():
@@ -153,7 +153,7 @@ def test_a_step_makes_no_gradient_whole_and_copies_no_rows():
     tables, ids, scales = for_sgd()
     step = with_rows(sgd, None, platform="cpu")
     text = jax.jit(with_rules(step)).lower(tables, ids, scales).as_text()
-    assert text.count(f"@{ADD_SUMS}(") == 3
+    assert text.count(f"@{kernels.ADD_SUMS_OF_ROWS}(") == 3
     assert "scatter" not in text
     news = jax.jit(with_rules(step))(tables, ids, scales)
     for k, table in enumerate(tables):
@@ -239,8 +239,8 @@ def test_each_device_its_rows():
     on_each = jax.shard_map(
         work, mesh=mesh, in_specs=(whole, split, split), out_specs=(split, whole)
     )
-    assert is_by_kernel(on_each, table, ids, rows, name=LOOK_UP)
-    assert is_by_kernel(on_each, table, ids, rows, name=ADD_SUMS)
+    assert is_by_kernel(on_each, table, ids, rows, name=kernels.LOOK_UP)
+    assert is_by_kernel(on_each, table, ids, rows, name=kernels.ADD_SUMS_OF_ROWS)
     found, sums = jax.jit(with_rules(on_each))(table, ids, rows)
     np.testing.assert_array_equal(found, table[np.clip(ids, 0, 69)])
     formula = functools.partial(operation._formula, column=0, subtracts=False)

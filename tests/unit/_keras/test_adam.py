@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.adam_kernel import library
+from replicax._cpu import kernels
 from replicax._fit.hooks import install_hooks
 from replicax._keras import adam
 
-pytestmark = pytest.mark.skipif(not library.is_there(), reason="there is no C compiler")
+pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 install_hooks()
 
 SHAPES = [(70, 60), (3,), (5, 4)]
@@ -140,7 +140,7 @@ def calls(monkeypatch):
     found, own = [], jax.ffi.ffi_call
 
     def noted(target, results, **how):
-        if target == library.TARGET:
+        if target == kernels.ADAM:
             found.append([one.shape for one in results[: len(results) // 3]])
         return own(target, results, **how)
 

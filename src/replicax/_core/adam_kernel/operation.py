@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from replicax._core.adam_kernel.library import TARGET
 from replicax._core.cpu_tuning import computes_with_one_thread
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
 from replicax._core.handlers.operation import operation
+from replicax._cpu.kernels import ADAM
 
 
 class Settings(NamedTuple):
@@ -72,7 +72,7 @@ def _kernel(*arrays: Any, settings: Settings) -> list[Any]:
     alone = computes_with_one_thread(jax.local_device_count())
     numbers = (1 - settings.beta_1, 1 - settings.beta_2, settings.epsilon, alone)
     call = jax.ffi.ffi_call(
-        TARGET,
+        ADAM,
         [jax.ShapeDtypeStruct(array.shape, np.float32) for array in arrays[:news]],
         input_output_aliases={i: i for i in range(news)},
     )
@@ -92,4 +92,4 @@ def _types(*arrays: Any, settings: Settings) -> Any:
     return list(arrays[: len(arrays) // 4 * 3])
 
 
-_adam = operation("adam", _formula, _types, _choose, kernels=[TARGET], several=True)
+_adam = operation("adam", _formula, _types, _choose, kernels=[ADAM], several=True)

@@ -21,19 +21,21 @@ from jax.interpreters import ad, batching, mlir
 
 from replicax._core import lowering
 from replicax._core.attention_kernel.formula import attend
-from replicax._core.attention_kernel.library import FORWARD, GRADIENT, is_there
 from replicax._core.context import current_frame
 from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
 from replicax._core.handlers.operation import operation
+from replicax._cpu import kernels
+from replicax._cpu.kernels import ATTENTION, ATTENTION_GRADIENT
 
 
 @contextmanager
 def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyCheck]]:
     """A `with` block for an export: if the program stays on this machine, it may use the kernel.
 
-    Who loads such a program asks `is_there` before. The value is what the export has to let pass.
+    Who loads such a program asks for the kernels before. The value is what the export has to let
+    pass.
     """
-    names = (FORWARD, GRADIENT) if stays else ()
+    names = (ATTENTION, ATTENTION_GRADIENT) if stays else ()
     with lowering.exporting(*names):
         yield [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
 
@@ -41,7 +43,7 @@ def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyChec
 def is_for_kernel(scale: Any) -> bool:
     """Whether attention is computed by the kernel here: where arrays are those of one device."""
     is_number = scale is None or isinstance(scale, int | float)
-    return is_number and _is_on_one_device() and is_there()
+    return is_number and _is_on_one_device() and kernels.are_there()
 
 
 def _is_on_one_device() -> bool:
@@ -93,11 +95,13 @@ def _called(name: str, results: Sequence[Any], arrays: Sequence[Any], numbers: A
 def _kernel(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> Any:
     rows, positions, heads, _ = query.shape
     results = [query.shape, (rows, heads, positions, 2)]
-    return _called(FORWARD, results, (query, key, value), (scale, causal))
+    return _called(ATTENTION, results, (query, key, value), (scale, causal))
 
 
 def _kernel_gradient(*arrays: Any, scale: float, causal: bool) -> Any:
-    return _called(GRADIENT, [array.shape for array in arrays[:3]], arrays, (scale, causal))
+    return _called(
+        ATTENTION_GRADIENT, [array.shape for array in arrays[:3]], arrays, (scale, causal)
+    )
 
 
 def _types(query: Any, *_: Any, **__: Any) -> Any:
@@ -140,14 +144,14 @@ def _operation(
     return made
 
 
-_attention = _operation("attention", _plain, _types, _for_one_device(_kernel), FORWARD)
+_attention = _operation("attention", _plain, _types, _for_one_device(_kernel), ATTENTION)
 _tangent = _operation("attention_tangent", _plain_tangent, lambda *avals, **_: [avals[0]])
 _gradient = _operation(
     "attention_gradient",
     _plain_gradient,
     lambda *avals, **_: list(avals[:3]),
     _for_one_device(_kernel_gradient),
-    GRADIENT,
+    ATTENTION_GRADIENT,
 )
 
 

@@ -12,20 +12,20 @@ from jax.interpreters import mlir
 
 from replicax._core import lowering
 from replicax._core.convolutions.forms import Form, Kind, form_of
-from replicax._core.convolutions.library import TARGET, is_there
 from replicax._core.convolutions.sharding import convolution, with_devices
+from replicax._cpu.kernels import CONVOLUTION, are_there
 
 
 def install() -> None:
     """Let convolutions go to the kernel, in all that is compiled for CPUs from now on."""
-    lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[TARGET])
+    lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[CONVOLUTION])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     """The rule for a convolution that the kernel computes, if it is usable."""
     form = form_of(*ctx.avals_in, **params)
     inner = with_devices(ctx)
-    if form is None or inner is None or not is_there():
+    if form is None or inner is None or not are_there():
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
     rule = mlir.lower_fun(compute, multiple_results=False)

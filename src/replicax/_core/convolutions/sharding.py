@@ -22,16 +22,12 @@ from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from replicax._core.convolutions.forms import Form, Kind
-from replicax._core.convolutions.library import TARGET
-from replicax._core.handlers.building import HEADERS
+from replicax._cpu.kernels import CONVOLUTION, SOURCES
 
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
 _SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
 _Shape = tuple[int, ...]
-_CODE = (
-    *(Path(__file__).with_name(one) for one in ("forms.py", "kernel.c", "sharding.py")),
-    *HEADERS,
-)
+_CODE = (*(Path(__file__).with_name(one) for one in ("forms.py", "sharding.py")), *SOURCES)
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
@@ -72,7 +68,7 @@ def with_devices(ctx: Any) -> Any:
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
     # In the key of a program on disk JAX has the address of this call's form, or nothing: see
     # keys.py. The numbers, the last operand, tell programs of different forms apart.
-    call = jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(shape, np.float32))
+    call = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, np.float32))
     return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
 
 

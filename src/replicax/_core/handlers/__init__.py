@@ -1,6 +1,5 @@
-"""What the XLA FFI handlers of this package share, which are written in C.
+"""Operations of JAX that a kernel in C may compute.
 
-`handler.h` lets threads of XLA's pool work together. `building.py` compiles a handler for this
-machine when it is first needed, and tells XLA of it. `operation.py` makes an operation of JAX that
-a handler may compute.
+`operation.py` makes one from a formula, and `one_device.py` says where a kernel gets whole arrays.
+`building.py` compiles the kernel of convolutions, which is not among those of `_cpu` yet.
 """

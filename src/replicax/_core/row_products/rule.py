@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,26 +12,24 @@ from jax import lax
 from jax.interpreters import mlir
 
 from replicax._core import lowering
-from replicax._core.handlers import building
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.products import is_plain
+from replicax._cpu import kernels
+from replicax._cpu.kernels import ROW_PRODUCTS
 
-NAME = "rx_row_products"
-_SOURCE = Path(__file__).with_name("kernel.c")
-_OTHERWISE = "Products over rows are without their kernel"
 _LEAST_ROWS = 1024
 _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
 
 
 def install() -> None:
     """Let such products go to the kernel, in all that is compiled for CPUs from now on."""
-    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[NAME])
+    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[ROW_PRODUCTS])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     """The rule for a product that the kernel computes."""
     here = is_on_one_device(ctx.module_context)
-    return _RULE if here and covers(*ctx.avals_in, **params) and is_there() else None
+    return _RULE if here and covers(*ctx.avals_in, **params) and kernels.are_there() else None
 
 
 def covers(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> bool:
@@ -58,18 +54,7 @@ def _compute(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -> Any:
         for array, width in zip((left, right), widths, strict=True)
     ]
     shape = jax.ShapeDtypeStruct([math.prod(width) for width in widths], np.float32)
-    return jax.ffi.ffi_call(NAME, shape)(*matrices).reshape(*widths[0], *widths[1])
+    return jax.ffi.ffi_call(ROW_PRODUCTS, shape)(*matrices).reshape(*widths[0], *widths[1])
 
 
 _RULE = mlir.lower_fun(_compute, multiple_results=False)
-
-
-def begin() -> None:
-    """Begin to compile the kernel."""
-    building.begin("row_products", _SOURCE)
-
-
-@functools.cache
-def is_there() -> bool:
-    """Whether there is a kernel; without a compiler nothing is said."""
-    return building.is_known(_OTHERWISE, "row_products", _SOURCE, targets=[NAME])

@@ -18,12 +18,13 @@ from replicax._core.cpu_tuning import is_on
 from replicax._core.first_rows import Firsts, find_firsts, sums_where_first
 from replicax._core.handlers.one_device import is_on_one_device, varying_alike
 from replicax._core.handlers.operation import operation
-from replicax._core.table_kernel.library import ADD_SUMS, is_there
+from replicax._cpu import kernels
+from replicax._cpu.kernels import ADD_SUMS_OF_ROWS
 
 
 def is_for(platform: str) -> bool:
     """Whether there is a kernel for programs of such devices."""
-    return is_on("tables") and platform == "cpu" and is_there()
+    return is_on("tables") and platform == "cpu" and kernels.are_there()
 
 
 def add_sums(
@@ -55,7 +56,7 @@ def _formula(
     return at.add(-sums if subtracts else sums, mode="drop", wrap_negative_indices=False)
 
 
-_by_kernel = jax.ffi.ffi_lowering(ADD_SUMS, operand_output_aliases={0: 0})
+_by_kernel = jax.ffi.ffi_lowering(ADD_SUMS_OF_ROWS, operand_output_aliases={0: 0})
 
 
 def _choose(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | None:
@@ -67,5 +68,5 @@ def _choose(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | N
 
 
 _add_sums = operation(
-    "add_sums_of_rows", _formula, lambda table, *_, **__: table, _choose, kernels=[ADD_SUMS]
+    "add_sums_of_rows", _formula, lambda table, *_, **__: table, _choose, kernels=[ADD_SUMS_OF_ROWS]
 )

@@ -16,19 +16,21 @@ from jax.lax import GatherScatterMode as _Mode
 from replicax._core import lowering
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._core.rows import adds_rows
-from replicax._core.table_kernel.library import ADD, LOOK_UP, MOST_ROWS, is_there
+from replicax._core.table_kernel.firsts import MOST_ROWS
+from replicax._cpu import kernels
+from replicax._cpu.kernels import ADD_ROWS, LOOK_UP
 
 # Of what is looked up or added: fewer numbers are computed with what comes before or after.
 _LEAST = 4096
 
 _LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
-_ADD = jax.ffi.ffi_lowering(ADD, operand_output_aliases={0: 0})
+_ADD = jax.ffi.ffi_lowering(ADD_ROWS, operand_output_aliases={0: 0})
 
 
 def install() -> None:
     """Let tables go to the kernel, in all that is compiled for CPUs from now on."""
     lowering.choose_rule(lax.gather_p, "tables", _choose_look_up, kernels=[LOOK_UP])
-    lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD])
+    lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD_ROWS])
 
 
 def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
@@ -49,7 +51,7 @@ def _is_worth_it(ctx: Any, table: Any, indices: Any, rows: Any) -> bool:
     """Whether the kernel is used."""
     here = is_on_one_device(ctx.module_context)
     fit = rows.size >= _LEAST and is_for_kernel(table, indices, rows)
-    return here and fit and is_there()
+    return here and fit and kernels.are_there()
 
 
 def _choose_look_up(ctx: Any, **params: Any) -> Callable[..., Any] | None:

@@ -154,13 +154,14 @@ def check_threads(facts: Facts) -> Check:
     return Check("threads", WARN, found, f"export NPROC={max(8, 2 * facts.devices)}")
 
 
-def check_convolutions(facts: Facts) -> Check:
-    if facts.platform != "cpu":
-        return Check("convolutions", OK, "those of the device")
-    if facts.convolutions:
-        return Check("convolutions", OK, "kernels of Replicax")
-    found = "XLA's own, which are slow on CPUs: there is no C compiler"
-    return Check("convolutions", WARN, found, "apt-get install gcc")
+def check_kernels(facts: Facts) -> Check:
+    """They are built when Replicax is installed, where there is a C compiler."""
+    if facts.kernels or facts.platform != "cpu":
+        return Check("CPU kernels", OK, facts.kernels or "not needed on these devices")
+    fix = "pip install --force-reinstall --no-deps ."
+    if not facts.has_compiler:
+        fix += "     # first install a C compiler, such as gcc"
+    return Check("CPU kernels", WARN, f"off: {facts.kernels_off}", fix)
 
 
 def check_tensorboard(facts: Facts) -> Check:
@@ -197,7 +198,7 @@ CHECKS: Sequence[Callable[[Facts], Check]] = (
     check_ray,
     check_cache,
     check_threads,
-    check_convolutions,
+    check_kernels,
     check_tensorboard,
     check_report,
 )

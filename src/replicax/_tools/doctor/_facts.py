@@ -55,7 +55,9 @@ class Facts:
         shared_bytes: How much room processes have to share memory; None if nobody says.
         cache: The folder in which compiled programs are kept; None for nowhere.
         cache_error: Why it cannot be written to; empty if it can.
-        convolutions: Whether there is a kernel for them.
+        has_compiler: Whether there is a C compiler.
+        kernels: The level of the CPU kernels that are loaded, such as `x86-64-v3`; None for none.
+        kernels_off: Why none are loaded; empty if some are.
     """
 
     python: str
@@ -74,7 +76,9 @@ class Facts:
     shared_bytes: int | None
     cache: str | None
     cache_error: str
-    convolutions: bool
+    has_compiler: bool
+    kernels: str | None
+    kernels_off: str
 
 
 PACKAGES = (
@@ -88,7 +92,8 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
     """Look at this machine; JAX starts in another process, for it keeps the chips of a TPU."""
     own = environment_for_child({}, environ=environ)  # what a program finds that is started now
     backend, devices, error = _devices(own)
-    has_gpu_plugin, convolutions = _drivers()
+    has_gpu_plugin = _has_gpu_plugin()
+    kernels, kernels_off = _kernels()
     cache = compilation_cache_folder(own)
     threads = own.get("NPROC", "")
     return Facts(
@@ -108,7 +113,9 @@ def gather(environ: Mapping[str, str] | None = None) -> Facts:
         shared_bytes=_free(_SHARED_MEMORY),
         cache=None if cache is None else str(cache),
         cache_error="" if cache is None else _write_error(cache),
-        convolutions=convolutions,
+        has_compiler=any(map(shutil.which, ("cc", "gcc", "clang"))),
+        kernels=kernels,
+        kernels_off=kernels_off,
     )
 
 
@@ -147,14 +154,25 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
     return backend, int(count), ""
 
 
-def _drivers() -> tuple[bool, bool]:
-    """Whether JAX has what drives GPUs, and whether there is a kernel for convolutions."""
+def _has_gpu_plugin() -> bool:
+    """Whether JAX has what drives GPUs."""
     try:
-        from replicax._core.convolutions.library import is_there
         from replicax._core.host_devices import has_plugin
     except ImportError:  # JAX is not installed, or broken; it is a fact of its own
-        return False, False
-    return has_plugin("cuda"), is_there()
+        return False
+    return has_plugin("cuda")
+
+
+def _kernels() -> tuple[str | None, str]:
+    """The level of the CPU kernels that are loaded, or why none are."""
+    try:
+        from replicax._cpu.kernels import NoKernelsError, load
+
+        return load(), ""
+    except ImportError:  # JAX is not installed, or broken
+        return None, "JAX cannot be imported"
+    except NoKernelsError as why:
+        return None, str(why)
 
 
 def _loopback_error() -> str:

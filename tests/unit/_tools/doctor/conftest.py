@@ -63,7 +63,9 @@ def found():
             "shared_bytes": 2**33,
             "cache": "/cache",
             "cache_error": "",
-            "convolutions": False,
+            "has_compiler": True,
+            "kernels": "x86-64-v3",
+            "kernels_off": "",
         }
         versions = usual["versions"] | changes.pop("versions", {})
         return Facts(**usual | {"versions": versions} | changes)

@@ -47,7 +47,13 @@ FAULTS = [
         "8 for 6 devices",
         "export NPROC=12",
     ),
-    ("convolutions", {"platform": "cpu", "gpus": 0}, WARN, "no C compiler", "gcc"),
+    (
+        "CPU kernels",
+        {"platform": "cpu", "gpus": 0, "kernels": None, "kernels_off": "gcc failed"},
+        WARN,
+        "off: gcc failed",
+        "pip install --force-reinstall",
+    ),
     ("TensorBoard", {"versions": {"xprof": None}}, WARN, "without xprof", "pip install xprof"),
     (
         "reports",
@@ -71,8 +77,8 @@ def test_a_fault_is_found_and_mended(found, name, facts, level, says, fix):
     "facts",
     [
         {},
-        {"backend": "jax", "shared_bytes": None, "convolutions": True},
-        {"platform": "cpu", "gpus": 0, "threads": 8, "devices": 4, "convolutions": True},
+        {"backend": "jax", "shared_bytes": None},
+        {"platform": "cpu", "gpus": 0, "threads": 8, "devices": 4},
         {"platform": "tpu", "gpus": 0, "chips": 4},
         {"versions": {"ray": None, "libtpu": None}},
     ],
@@ -100,6 +106,7 @@ def test_this_machine():
     assert (facts.platform, facts.devices, facts.threads, facts.backend) == ("cpu", 3, 8, "jax")
     assert set(facts.versions) == set(PACKAGES)
     assert facts.loopback_error == ""
+    assert bool(facts.kernels) != bool(facts.kernels_off)
     assert facts.cache_error != ""
 
 

@@ -1,0 +1,105 @@
+"""The kernels of this machine: one library, loaded when a program first asks for a kernel.
+
+The build makes a library for each level of a CPU's instructions. The best one that this CPU can run
+is loaded, and XLA learns the names of its handlers. Without one, XLA computes all of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from pathlib import Path
+
+import jax
+
+ADAM = "rx_adam"
+ATTENTION, ATTENTION_GRADIENT = "rx_attention", "rx_attention_gradient"
+CONVOLUTION = "rx_convolution"
+ROW_PRODUCTS = "rx_row_products"
+LOOK_UP, ADD_ROWS = "rx_look_up", "rx_add_rows"
+ADD_SUMS_OF_ROWS, FIRST_ROWS = "rx_add_sums_of_rows", "rx_first_rows"
+TARGETS = (
+    ADAM,
+    ATTENTION,
+    ATTENTION_GRADIENT,
+    CONVOLUTION,
+    ROW_PRODUCTS,
+    LOOK_UP,
+    ADD_ROWS,
+    ADD_SUMS_OF_ROWS,
+    FIRST_ROWS,
+)
+
+# What Linux calls the instructions of a level, best level first. scripts/kernels.py builds them.
+_V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
+LEVELS = {
+    "x86-64-v4": _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
+    "x86-64-v3": _V3,
+    "aarch64": frozenset({"asimd"}),
+}
+FOLDER = Path(__file__).parent  # of the libraries
+SOURCES = sorted(FOLDER.glob("src/*"))
+_CPU_INFO = Path("/proc/cpuinfo")
+_log = logging.getLogger("replicax")
+
+
+class NoKernelsError(Exception):
+    """There are no kernels here; the text says why, in one line."""
+
+
+@functools.cache
+def are_there() -> bool:
+    """Whether XLA knows the kernels; if not, the first call logs why."""
+    try:
+        load()
+    except NoKernelsError as why:
+        _log.info("Kernels for CPUs are off: %s. `replicax doctor` says what to do.", why)
+        return False
+    return True
+
+
+def load(folder: Path = FOLDER) -> str:
+    """Load the best library for this CPU, and tell XLA of its handlers.
+
+    Args:
+        folder: Where the build put the libraries.
+
+    Returns:
+        The level of the library.
+
+    Raises:
+        NoKernelsError: If there is none that works.
+    """
+    best = _best(folder)
+    try:
+        library = ctypes.CDLL(str(folder / f"_kernels_{best}.so"))
+        for target in TARGETS:
+            jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), "cpu")
+    except (OSError, AttributeError, RuntimeError) as error:
+        raise NoKernelsError(f"the library for {best} cannot be loaded: {error}") from error
+    return best
+
+
+def _best(folder: Path) -> str:
+    built = [name for name in LEVELS if (folder / f"_kernels_{name}.so").exists()]
+    if not built:
+        note = folder / "_not_built.txt"
+        why = note.read_text(encoding="utf-8").strip() if note.exists() else "they were not built"
+        raise NoKernelsError(why)
+    has = _instructions()
+    for name in built:
+        if LEVELS[name] <= has:
+            return name
+    raise NoKernelsError(f"this CPU has not all instructions of {built[-1]}")
+
+
+@functools.cache
+def _instructions() -> frozenset[str]:
+    """What Linux says this CPU can do; of several kinds of cores, what the first can do."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    named = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(named, "").split())
