@@ -2,7 +2,8 @@
 
 `if self.v is None: self.v = tf.Variable(tf.ones([2]) * 3.0)`: while the function is traced, the
 value is not known. The trace that makes the variable is not the program. It is sliced for the
-value, which is computed with what the variables hold now; then the function is traced again.
+value, which is computed with what the variables hold now and with the arguments of the call, if
+they are at hand; then the function is traced again.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import jax.core
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.placement import is_spread
+from replicax._core.values import PerReplica
 from replicax._keras import _compat
 
 
@@ -58,6 +62,7 @@ def begin(
     seeds: Sequence[Any],
     jaxpr: Any,
     variables: Sequence[Any],
+    given: Sequence[Any],
     axis_env: Sequence[tuple[str, int]],
 ) -> bool:
     """Compute the first values and the seeds after them: the last outputs of a trace.
@@ -67,10 +72,11 @@ def begin(
         seeds: States of random generators.
         jaxpr: The trace, from the variables' values and the function's arguments.
         variables: The variables.
+        given: The arguments, if they are at hand: arrays, of which `PerReplica` have a row each.
         axis_env: Names and sizes of the axes that the trace may ask for; replica 0 counts.
 
     Returns:
-        Whether they could be: none of them is made of an argument.
+        Whether all that they are made of is at hand.
     """
     whole = jaxpr.jaxpr
     outputs = whole.outvars[-len(beginnings) - len(seeds) :]
@@ -79,25 +85,26 @@ def begin(
         if any(id(var) in needed for var in equation.outvars):
             kept.append(equation)
             needed.update(map(id, equation.invars))
-    inputs = whole.invars[: len(variables)]
-    if any(id(var) in needed for var in whole.invars[len(variables) :]):
-        return False
-    pairs = zip(inputs, variables, strict=True)
-    used = [(var, _compat.stored(variable)) for var, variable in pairs if id(var) in needed]
-    if any(value is None for _, value in used):
+    held = [_held(variable) for variable in variables]
+    known = [*held, *map(_array_of, given)]
+    known += [(None, None)] * (len(whole.invars) - len(known))
+    used = [(var, *one) for var, one in zip(whole.invars, known, strict=True) if id(var) in needed]
+    if any(value is None for _, value, _ in used):
         return False
     sliced = whole.replace(
         eqns=kept[::-1],
         outvars=outputs,
-        invars=[var for var, _ in used],
+        invars=[var for var, *_ in used],
         debug_info=whole.debug_info._replace(arg_names=None, result_paths=None),
     )
     compute: Any = jax.extend.core.jaxpr_as_fun(jaxpr.replace(jaxpr=sliced))
-    given = [value for _, value in used]
     with _compat.outside_scopes(), jax.core.eval_context():
-        for name, size in reversed(axis_env):
-            compute = _of_first(compute, name, size)
-        values: Any = compute(*given)
+        for name, size in axis_env:  # there is one at most: that of the replicas
+            axes = [axis for *_, axis in used]
+            compute = jax.vmap(compute, axes, axis_name=name, axis_size=size)
+        values: Any = compute(*[value for _, value, _ in used])
+        if axis_env:
+            values = [value[0] for value in values]
         for beginning, value in zip(beginnings, values, strict=False):
             beginning.end(value)
         for seed, value in zip(seeds, values[len(beginnings) :], strict=True):
@@ -105,18 +112,21 @@ def begin(
     return True
 
 
+def _held(variable: Any) -> tuple[Any, int | None]:
+    """What a variable holds, None if that is not known yet, and its axis of replicas."""
+    return _compat.stored(variable), 0 if _compat.has_rows_of_replicas(variable) else None
+
+
+def _array_of(argument: Any) -> tuple[Any, int | None]:
+    """The same of an argument; of what other processes hold nothing is known."""
+    is_divided = isinstance(argument, PerReplica)
+    array = argument.stacked if is_divided else argument
+    is_here = not (isinstance(array, Tracer) or is_spread(array))
+    return np.asarray(array) if is_here else None, 0 if is_divided else None
+
+
 def give_up(beginnings: Sequence[Beginning]) -> None:
     """The trace failed: no variable gets a value of it."""
     _compat.forget_pending(beginnings)
     for beginning in beginnings:
         beginning.end()
-
-
-def _of_first(compute: Any, name: str, size: int) -> Any:
-    """What the first along an axis computes."""
-
-    def first(*given: Any) -> Any:
-        each = jax.vmap(lambda _: compute(*given), axis_name=name)(jnp.arange(size))
-        return [value[0] for value in each]
-
-    return first

@@ -34,8 +34,9 @@ _NEEDS_A_NUMBER = (
     jax.errors.TracerIntegerConversionError,
 )
 _MADE_OF_ARGUMENTS = (
-    "A variable that a compiled function makes begins with a value that does not depend on the "
-    "function's arguments. Received: one that is computed from them. Pass a function, "
+    "A variable that a compiled function makes begins with a value that can be computed before it "
+    "runs. Received: one that is made of the function's arguments, which are not at hand here: in "
+    "a closure, with several workers, or with replicas of different sizes. Pass a function, "
     "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
 )
 # What JAX says of the gradient of a loop without a known end.
@@ -186,6 +187,7 @@ def capture(
     recorder: Any = None,
     reader: Reader | None = None,
     as_replica: bool = False,
+    given: Sequence[Any] = (),
 ) -> Captured:
     """Trace `fn(leaves)` abstractly and find its state.
 
@@ -197,6 +199,8 @@ def capture(
         recorder: What a closure is recorded by: see recording.py.
         reader: Answers if data is asked for.
         as_replica: Whether `fn` sees its own row of variables that have one for each replica.
+        given: The arrays of a call, of which `PerReplica` have a row each, for the first values of
+            variables.
 
     Returns:
         The pure function.
@@ -212,7 +216,9 @@ def capture(
         with CaptureScope(recorder, finds=True) as scope, read_by(reader):
             scope.is_of_capture = True
             try:
-                result = _trace(fn, leaves, tuple(variables.values()), scope, axis_env, as_replica)
+                result = _trace(
+                    fn, leaves, tuple(variables.values()), scope, axis_env, as_replica, given
+                )
             except Exception as caught:
                 error = caught
                 give_up(scope.beginnings)
@@ -246,6 +252,7 @@ def _trace(
     scope: CaptureScope,
     axis_env: Sequence[tuple[str, int]] | None,
     as_replica: bool,
+    given: Sequence[Any],
 ) -> Captured:
     noted: dict[str, Any] = {}
 
@@ -271,7 +278,7 @@ def _trace(
     # A fresh function object per trace: JAX caches traces by identity.
     jaxpr = jax.make_jaxpr(lambda *args: pure(*args), axis_env=axis_env)(values, leaves)
     begun = scope.beginnings
-    if begun and not begin(begun, noted["seeds"], jaxpr, variables, axis_env or ()):
+    if begun and not begin(begun, noted["seeds"], jaxpr, variables, given, axis_env or ()):
         raise MadeOfArguments(_MADE_OF_ARGUMENTS)
     return Captured(jaxpr, variables, noted["written"], noted["outputs"], noted["tree"])
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, final
 import jax
 
 from replicax._core.errors import OutOfRangeError, UsageError
-from replicax._core.tracing import current_trace, read_by, refuse_inside_a_trace
+from replicax._core.tracing import current_reader, current_trace, read_by, refuse_inside_a_trace
 from replicax._keras.capture import TraceAgain
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
@@ -163,6 +163,9 @@ class Elements:
 class Refusal:
     """Answers a replica function, which cannot be a host loop."""
 
+    def __init__(self) -> None:
+        self._around = current_reader()
+
     def take(self, iterator: Any) -> NoReturn:
         """Refuse."""
         self.loop("takes an element of an iterator")
@@ -178,7 +181,9 @@ class Refusal:
         )
 
     def begin(self, what: str) -> None:
-        """Nothing: it cannot run as plain Python."""
+        """Let the function around it run as plain Python, if there is one: it cannot itself."""
+        if self._around is not None:
+            self._around.begin(what)
 
     def unrolls(self, rounds: int) -> bool:
         """Whether so many rounds of a loop may be written out."""

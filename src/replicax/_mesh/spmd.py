@@ -142,7 +142,12 @@ def _build_spmd(
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
     captured = capture(
-        lambda leaves: fn(group, leaves), locals_, axis_env=env, reader=Refusal(), as_replica=True
+        lambda leaves: fn(group, leaves),
+        locals_,
+        axis_env=env,
+        reader=Refusal(),
+        as_replica=True,
+        given=arrays,
     )
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]

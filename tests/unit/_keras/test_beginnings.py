@@ -9,6 +9,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
+from replicax._keras.capture import MadeOfArguments
 
 from helpers import few_strategies, local
 
@@ -64,10 +65,47 @@ def test_random_numbers_are_others_for_each_variable(strategy):
         np.testing.assert_array_equal(value, first)
 
 
-def test_a_value_of_an_argument():
+@few_strategies
+@pytest.mark.parametrize("compiled", [False, True])
+def test_of_an_argument_of_the_first_replica(strategy, compiled):
+    scale = Scale(lambda x: x * jnp.ones(2))
+    step = lambda x: strategy.run(scale, args=(x,))  # noqa: E731
+    step = rx.function(step) if compiled else step
+    numbers = strategy.experimental_distribute_values_from_function(
+        lambda context: jnp.float32(2.0 + context.replica_id_in_sync_group)
+    )
+    for value in (3.0, 4.0):  # what TensorFlow 2.21 gives
+        for replica, part in enumerate(local(strategy, step(numbers))):
+            np.testing.assert_array_equal(part, [value * (2.0 + replica)] * 2)
+    assert scale.variable.numpy().tolist() == [4.0, 4.0]
+
+
+@few_strategies
+def test_of_what_all_replicas_are_given(strategy):
+    count = strategy.num_replicas_in_sync
+
+    def summed(x):
+        return tf.distribute.get_replica_context().all_reduce("sum", x) * jnp.ones(2)
+
+    scale = Scale(summed)
+    numbers = strategy.experimental_distribute_values_from_function(
+        lambda context: jnp.float32(1.0 + context.replica_id_in_sync_group)
+    )
+    strategy.run(scale, args=(numbers,))
+    assert scale.variable.numpy().tolist() == [count * (count + 1) / 2 + 1.0] * 2
+
+
+def test_an_argument_of_replicas_with_different_sizes_is_refused():
     strategy = rx.MirroredStrategy(["CPU:0", "CPU:1"])
-    with pytest.raises(rx.errors.UsageError):
-        strategy.run(Scale(lambda x: x * jnp.ones(2)), args=(jnp.float32(2.0),))
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: jnp.ones(1 + context.replica_id_in_sync_group)
+    )
+    scale = Scale(lambda x: x * jnp.ones(2))
+    with pytest.raises(MadeOfArguments):
+        strategy.run(lambda x: scale(jnp.sum(x)), args=(rows,))
+
+
+def test_an_argument_of_a_compiled_function():
     scale = Scale(lambda x: x * jnp.ones(2))
     assert rx.function(scale)(jnp.float32(2.0)).tolist() == [6.0, 6.0]  # as Python, once
     assert rx.function(scale)(jnp.float32(2.0)).tolist() == [8.0, 8.0]
