@@ -61,7 +61,7 @@ class ReplicaSteps:
             self._step = step if kind == "predict" else lambda batch: (step(batch), None)[1]
         self._queue = queue_of(topology.devices)
         on_devices = functools.partial(compiled, devices=topology.devices)
-        self._divide = on_devices(functools.partial(divided, topology))
+        self._divide = dividing(topology)
         # Compiled: the callbacks of some threads look at the logs at any time.
         self._logs = on_devices(self._results, out_shardings=topology.replicated)
         self._join = on_devices(rows_together, out_shardings=topology.replicated)
@@ -123,8 +123,12 @@ def _refuse_python(model: Any) -> None:
         )
 
 
-def divided(topology: Topology, batch: Any) -> Any:
-    """A batch that lies on the devices as each replica's share of it."""
+def dividing(topology: Topology) -> Any:
+    """What makes each replica's share of a batch that lies on the devices, compiled."""
+    return compiled(functools.partial(_divided, topology), devices=topology.devices)
+
+
+def _divided(topology: Topology, batch: Any) -> Any:
     replicas = topology.num_replicas
 
     def one(leaf: Any) -> Any:

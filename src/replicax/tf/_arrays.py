@@ -24,6 +24,7 @@ from replicax.tf._calls import (
     is_symbolic,
     numpy_dtype,
     numpy_or_jax,
+    registered,
     static_shape,
     static_size,
 )
@@ -31,6 +32,7 @@ from replicax.tf._dtypes import bool as bool_
 from replicax.tf._dtypes import float32, int32
 
 
+@registered
 def shape(input: Any, out_type: Any = None, name: str | None = None) -> Any:
     """The shape of an array, known also while code is compiled.
 

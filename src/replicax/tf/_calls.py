@@ -60,8 +60,13 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
                     raise UsageError(str(error)) from error
                 raise
 
-    _FUNCTIONS[function.__name__] = call
-    return call
+    return registered(call)
+
+
+def registered(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a Keras model be saved with a function, by its name."""
+    _FUNCTIONS[function.__name__] = function
+    return function
 
 
 def _is_of_jax(error: Exception) -> bool:
@@ -108,8 +113,6 @@ def named(name: str) -> Callable[..., Any]:
     Raises:
         UsageError: If there is none.
     """
-    if name in ("shape", "range"):  # which are computed in Python
-        return getattr(importlib.import_module("replicax.tf"), name)
     if name not in _FUNCTIONS:
         for home in _HOMES:  # asking for a name loads the module that has it
             getattr(importlib.import_module(f"replicax.{home}"), name, None)

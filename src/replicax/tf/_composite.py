@@ -12,6 +12,8 @@ from jax.core import Tracer
 from replicax._core.errors import UsageError
 from replicax.data._composite import Composite
 from replicax.data._host import HostTensor
+from replicax.tf._calls import axes_of, hosted
+from replicax.tf._dtypes import as_dtype
 from replicax.tf._tensors import convert_to_tensor
 
 if TYPE_CHECKING:
@@ -102,3 +104,40 @@ def filling(values: Any, given: Any) -> Any:
 def invalid(what: str, received: str, advice: str) -> UsageError:
     """The error of arguments of which no tensor can be made."""
     return UsageError(f"{what} Received: {received}. {advice}")
+
+
+def axes_within(rank: int, axis: Any) -> list[int]:
+    """Axes of a tensor, all of them by default; in order, from 0 on."""
+    given = range(rank) if axis is None else np.atleast_1d(axes_of(axis)).tolist()
+    if not all(-rank <= one < rank for one in given):
+        raise invalid(
+            f"An axis of a tensor with {rank} is from {-rank} to {rank - 1}.",
+            f"axis={axis}",
+            "Choose one of them.",
+        )
+    return sorted({one % rank for one in given})
+
+
+def put(whole: Any, where: Any, values: Any, how: str = "set") -> Any:
+    """An array with values at places: "set", "add" or "max". One of NumPy is changed."""
+    if not isinstance(whole, np.ndarray):
+        return getattr(whole.at[where], how)(values)
+    if how == "set":
+        whole[where] = values
+    else:
+        {"add": np.add, "max": np.maximum}[how].at(whole, where, values)
+    return hosted(whole)
+
+
+def lowest(kind: Any) -> Any:
+    """What is not above any number of a type."""
+    return -np.inf if as_dtype(kind).is_floating else as_dtype(kind).min
+
+
+def of_values(op: Callable[..., Any], args: Any, kwargs: Any, first: Any) -> Any:
+    """What a function gives of the elements of tensors of one kind, as a tensor like the first."""
+
+    def plain(value: Any) -> Any:
+        return value.values if isinstance(value, type(first)) else value
+
+    return first.with_values(op(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()}))

@@ -219,8 +219,7 @@ def _of_one(found: Any, key: str, feature: Any) -> Any:
 def _of_batch(found: Sequence[Any], key: str, feature: Any) -> Any:
     if isinstance(feature, FixedLenFeature):
         rows = [values_of(one, key, feature, index) for index, one in enumerate(found)]
-        flat = np.concatenate([array_of((), feature.dtype), *rows])
-        return hosted(flat.reshape(len(rows), *feature.shape))
+        return hosted(_stacked(rows, feature))
     rows = [_row(one, key, feature, index) for index, one in enumerate(found)]
     if isinstance(feature, FixedLenSequenceFeature):
         return _filled_up(rows, feature)
@@ -265,8 +264,8 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
     return [values_of({name: step}, name, kind, index) for step in lists[name].feature]
 
 
-def _stacked(rows: Sequence[np.ndarray], feature: FixedLenSequenceFeature) -> np.ndarray:
-    """The steps of a record as one array."""
+def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
+    """The steps of a record, or the rows of a batch, as one array."""
     flat = np.concatenate([array_of((), feature.dtype), *rows])
     return flat.reshape(len(rows), *feature.shape)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, final
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -18,8 +17,8 @@ from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 from replicax.data._shape import TensorShape
 from replicax.tf import _elementwise as elementwise
-from replicax.tf._calls import array, concrete, hosted, static_shape, static_size
-from replicax.tf._composite import CompositeTensor, elements, filling, invalid
+from replicax.tf._calls import array, concrete, static_shape, static_size
+from replicax.tf._composite import CompositeTensor, elements, filling, invalid, put
 from replicax.tf._sparse import SparseTensor, sparse
 
 Operator = Callable[[Any, Any], Any]
@@ -245,11 +244,11 @@ class RaggedTensor(CompositeTensor):
         rows, columns = self.value_rowids().view(np.ndarray), self._columns()
         inside = (rows < target[0]) & (columns < target[1])
         whole = xp.full(target, filling(values, default_value), values.dtype)
-        where = (rows[inside], columns[inside])
-        if xp is jnp:
-            return whole.at[where].set(values[np.flatnonzero(inside)])
-        whole[where] = values[inside]
-        return hosted(whole)
+        return put(whole, (rows[inside], columns[inside]), values[np.flatnonzero(inside)])
+
+    def taken_from(self, whole: Any) -> Any:
+        """The elements that an array of the rows, filled up, has for those of the rows."""
+        return whole[self.value_rowids().view(np.ndarray), self._columns()]
 
     def to_sparse(self, name: str | None = None) -> SparseTensor:
         """The elements and their places, of rows of single elements."""

@@ -19,7 +19,7 @@ from replicax.tf._calls import (
     of_python,
     static_size,
 )
-from replicax.tf._composite import elements, invalid
+from replicax.tf._composite import axes_within, elements, invalid, lowest, of_values
 from replicax.tf._dtypes import as_dtype, int64
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._sparse import SparseTensor
@@ -98,6 +98,24 @@ def _spread(rows: RaggedTensor, value: Any) -> Any:
     )
 
 
+def _over_axes(name: str, of_rows: Callable[[RaggedTensor, list[int], bool], Any]) -> Any:
+    """A reduction; behind the ragged axis it is that of arrays, of the elements of rows.
+
+    Args:
+        name: Of the reduction of arrays.
+        of_rows: What it does over other axes.
+    """
+
+    def reduce(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+        gone = axes_within(input_tensor.values.ndim + 1, axis)
+        if min(gone, default=0) < 2:
+            return of_rows(input_tensor, gone, keepdims)
+        flat = getattr(_reductions, name)(input_tensor.values, [one - 1 for one in gone], keepdims)
+        return input_tensor.with_values(flat)
+
+    return reduce
+
+
 def _reduced(name: str, fill: Callable[[Any], Any], of_none: Callable[[Any], Any] | None) -> Any:
     """A reduction of rows that are filled up with what does not change it.
 
@@ -108,37 +126,16 @@ def _reduced(name: str, fill: Callable[[Any], Any], of_none: Callable[[Any], Any
     """
     reduce = getattr(_reductions, name)
 
-    def function(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-        gone = _axes(input_tensor, axis)
-        if axis is None and not keepdims:
-            return reduce(input_tensor.values)
-        if min(gone) > 1:
-            flat = [one - 1 for one in gone]
-            return input_tensor.with_values(reduce(input_tensor.values, flat, keepdims))
-        kind = input_tensor.dtype
-        found = reduce(input_tensor.to_tensor(fill(kind)), gone, keepdims)
+    def of_rows(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
+        if len(gone) > rows.values.ndim and not keepdims:
+            return reduce(rows.values)
+        xp, found = array(reduce(rows.to_tensor(fill(rows.dtype)), gone, keepdims))
         if of_none is None:
-            return found
-        return _elementwise_where(_counts(input_tensor, gone, keepdims) > 0, found, of_none(kind))
+            return hosted(found)
+        there = xp.asarray(_counts(rows, gone, keepdims) > 0)
+        return hosted(xp.where(there, found, xp.asarray(of_none(rows.dtype), found.dtype)))
 
-    return function
-
-
-def _elementwise_where(there: Any, found: Any, other: Any) -> Any:
-    xp, whole = array(found)
-    return hosted(xp.where(xp.asarray(there), whole, xp.asarray(other, whole.dtype)))
-
-
-def _axes(rows: RaggedTensor, axis: Any) -> list[int]:
-    rank = rows.values.ndim + 1
-    given = range(rank) if axis is None else np.atleast_1d(axes_of(axis)).tolist()
-    if not given or not all(-rank <= one < rank for one in given):
-        raise invalid(
-            f"An axis of a tensor with {rank} is from {-rank} to {rank - 1}.",
-            f"axis={axis}",
-            "Choose one of them.",
-        )
-    return sorted({one % rank for one in given})
+    return _over_axes(name, of_rows)
 
 
 def _counts(rows: RaggedTensor, gone: list[int], keepdims: bool) -> np.ndarray:
@@ -147,57 +144,37 @@ def _counts(rows: RaggedTensor, gone: list[int], keepdims: bool) -> np.ndarray:
     return np.sum(ones.to_tensor(), axis=tuple(gone), keepdims=keepdims)
 
 
-def _sum_of(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
-    return _reductions.reduce_sum(rows.to_tensor(), gone, keepdims)
-
-
-def reduce_mean(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-    gone = _axes(input_tensor, axis)
-    if min(gone) > 1:
-        flat = _reductions.reduce_mean(input_tensor.values, [one - 1 for one in gone], keepdims)
-        return input_tensor.with_values(flat)
-    # As in TensorFlow, of integers it is no integer.
-    total = _sum_of(input_tensor, gone, keepdims)
-    kind = _floating(total)
-    counts = _elementwise.cast(_counts(input_tensor, gone, keepdims), kind)
-    return _elementwise.truediv(_elementwise.cast(total, kind), counts)
-
-
 def _floating(values: Any) -> Any:
     return np.float32 if values.dtype.kind in "biu" else values.dtype
-
-
-def reduce_variance(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-    gone = _axes(input_tensor, axis)
-    if min(gone) > 1:
-        flat = _reductions.reduce_variance(input_tensor.values, [one - 1 for one in gone], keepdims)
-        return input_tensor.with_values(flat)
-    held = _elementwise.cast(input_tensor, _floating(input_tensor))
-    whole = reduce_mean(held, gone, keepdims=True)
-    apart_ = held.to_tensor() - whole
-    kept = RaggedTensor(np.ones(held.values.shape, bool), held.row_splits).to_tensor()
-    squares = _elementwise_where(kept, apart_ * apart_, 0)
-    counts = _elementwise.cast(_counts(held, gone, keepdims), held.dtype)
-    return _elementwise.truediv(_reductions.reduce_sum(squares, gone, keepdims), counts)
-
-
-def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
-    return _elementwise.sqrt(reduce_variance(input_tensor, axis, keepdims))
-
-
-def _lowest(kind: Any) -> Any:
-    return -np.inf if as_dtype(kind).is_floating else as_dtype(kind).min
 
 
 def _highest(kind: Any) -> Any:
     return np.inf if as_dtype(kind).is_floating else as_dtype(kind).max
 
 
+def _mean(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
+    # As in TensorFlow, of integers it is no integer.
+    total = _FUNCTIONS["reduce_sum"](rows, gone, keepdims)
+    kind = _floating(total)
+    counts = _elementwise.cast(_counts(rows, gone, keepdims), kind)
+    return _elementwise.truediv(_elementwise.cast(total, kind), counts)
+
+
+def _variance(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
+    held = _elementwise.cast(rows, _floating(rows))
+    apart_ = held.to_tensor() - _mean(held, gone, keepdims=True)
+    return _mean(held.with_values(held.taken_from(apart_ * apart_)), gone, keepdims)
+
+
+def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
+    return _elementwise.sqrt(_FUNCTIONS["reduce_variance"](input_tensor, axis, keepdims))
+
+
 def concat(values: Any, axis: Any, name: str | None = None) -> RaggedTensor:
     parts = [
         one if isinstance(one, RaggedTensor) else RaggedTensor.from_tensor(one) for one in values
     ]
-    (place,) = _axes(parts[0], axis)
+    (place,) = axes_within(parts[0].values.ndim + 1, axis)
     if place > 1:
         _check_rows(parts)
         return parts[0].with_values(_arrays.concat([one.values for one in parts], place - 1))
@@ -261,7 +238,7 @@ def gather(
 
 
 def reverse(tensor: Any, axis: Any, name: str | None = None) -> RaggedTensor:
-    gone = _axes(tensor, axis)
+    gone = axes_within(tensor.values.ndim + 1, axis)
     found = tensor.take_rows(np.arange(tensor.nrows())[::-1]) if 0 in gone else tensor
     found = found.take_in_rows(np.s_[::-1]) if 1 in gone else found
     inner = [one - 1 for one in gone if one > 1]
@@ -286,13 +263,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "one_hot": one_hot,
     "reduce_all": _reduced("reduce_all", lambda kind: True, None),
     "reduce_any": _reduced("reduce_any", lambda kind: False, None),
-    "reduce_max": _reduced("reduce_max", _lowest, lambda kind: as_dtype(kind).min),
-    "reduce_mean": reduce_mean,
+    "reduce_max": _reduced("reduce_max", lowest, lambda kind: as_dtype(kind).min),
+    "reduce_mean": _over_axes("reduce_mean", _mean),
     "reduce_min": _reduced("reduce_min", _highest, lambda kind: as_dtype(kind).max),
     "reduce_prod": _reduced("reduce_prod", lambda kind: 1, None),
     "reduce_std": reduce_std,
     "reduce_sum": _reduced("reduce_sum", lambda kind: 0, None),
-    "reduce_variance": reduce_variance,
+    "reduce_variance": _over_axes("reduce_variance", _variance),
     "reverse": reverse,
     "squeeze": squeeze,
 }
@@ -395,11 +372,7 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Ragged
             "`tf.ragged.map_flat_values` takes a ragged tensor.", "none", "Call the function."
         )
     _check_rows(found)
-
-    def flat(value: Any) -> Any:
-        return value.values if isinstance(value, RaggedTensor) else value
-
-    return found[0].with_values(op(*map(flat, args), **{k: flat(v) for k, v in kwargs.items()}))
+    return of_values(op, args, kwargs, found[0])
 
 
 def boolean_mask(data: Any, mask: Any, name: str | None = None) -> RaggedTensor:

@@ -15,8 +15,17 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax.data._host import HostTensor
-from replicax.tf._calls import apart, array, axes_of, concrete, hosted, static_shape
-from replicax.tf._composite import elements, filling, invalid, is_text
+from replicax.tf._calls import apart, array, concrete, hosted, published, static_shape
+from replicax.tf._composite import (
+    axes_within,
+    elements,
+    filling,
+    invalid,
+    is_text,
+    lowest,
+    of_values,
+    put,
+)
 from replicax.tf._debugging import assert_less
 from replicax.tf._sparse import SparseTensor, sparse
 
@@ -63,13 +72,13 @@ def to_dense(
         # Of 64 bits on the host: there are more places than int32 has numbers.
         module: Any = jnp if isinstance(tensor.indices, Tracer) else np
         flat = module.ravel_multi_index(tuple(tensor.indices.T), tensor.shape, mode="clip")
-        message = "Places are in order, none twice: see `tf.sparse.reorder`."
+        message = (
+            "The numbers are positions of neighbouring elements, of which each must be less than "
+            "the next: the indices of the sparse tensor are not sorted by rows, or repeat. Sort "
+            "them with `tf.sparse.reorder`; add up repeated ones, or pass `validate_indices=False`"
+        )
         assert_less(flat[:-1], flat[1:], message)
-    whole = xp.full(tensor.shape, filling(values, default_value), values.dtype)
-    if xp is jnp:
-        return whole.at[where].set(values)
-    whole[where] = values
-    return hosted(whole)
+    return put(xp.full(tensor.shape, filling(values, default_value), values.dtype), where, values)
 
 
 def reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
@@ -97,10 +106,7 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
                     "Use `tf.sparse.add`, or arrays.",
                 )
 
-    def plain(value: Any) -> Any:
-        return value.values if isinstance(value, SparseTensor) else value
-
-    return first.with_values(op(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()}))
+    return of_values(op, args, kwargs, first)
 
 
 def add(a: Any, b: Any, threshold: Any = 0) -> Any:
@@ -120,7 +126,8 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     if not isinstance(a, SparseTensor):
         xp, (whole, values) = apart(a, b.values)
         _check_shapes(tuple(whole.shape), b.shape)
-        return _added(xp, whole, tuple(_columns(b, xp)), values)
+        start = whole if xp is jnp else np.array(whole, np.result_type(whole, values))
+        return put(start, tuple(_columns(b, xp)), values, "add")
     _check_shapes(a.shape, b.shape)
     both = [concrete(one.indices, "tf.sparse.add") for one in (a, b)]
     where, numbers, counts = np.unique(
@@ -128,7 +135,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Any:
     )
     xp, (first, second) = apart(a.values, b.values)
     values = xp.concatenate([first, second])
-    total = _added(xp, xp.zeros(len(where), values.dtype), numbers.reshape(-1), values)
+    total = put(xp.zeros(len(where), values.dtype), numbers.reshape(-1), values, "add")
     if threshold:
         kept = (counts == 1) | (np.abs(concrete(total, "tf.sparse.add")) >= threshold)
         where, total = where[kept], total[kept]
@@ -140,14 +147,6 @@ def _check_shapes(first: Any, second: Any) -> None:
         raise invalid(
             "What is added has one shape.", f"{first} and {second}", "Bring them to one shape."
         )
-
-
-def _added(xp: Any, start: Any, where: Any, values: Any) -> Any:
-    if xp is jnp:
-        return start.at[where].add(values)
-    total = np.array(start, np.result_type(start, values))
-    np.add.at(total, where, values)
-    return hosted(total)
 
 
 def sparse_dense_matmul(
@@ -183,93 +182,48 @@ def sparse_dense_matmul(
             "Transpose one of them.",
         )
     kind = xp.result_type(values, right)
-    return _added(
-        xp, xp.zeros((height, right.shape[1]), kind), rows, values[:, None] * right[columns]
-    )
+    products = values[:, None] * right[columns]
+    return put(xp.zeros((height, right.shape[1]), kind), rows, products, "add")
 
 
-def reduce_sum(
-    sp_input: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    output_is_sparse: bool = False,
-    name: str | None = None,
-) -> Any:
-    """The sum over axes, an array; the arguments are those of `tf.reduce_sum`.
+def _reduction(name: str, how: str, text: str) -> Any:
+    def reduce(
+        sp_input: Any,
+        axis: Any = None,
+        keepdims: bool | None = None,
+        output_is_sparse: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        tensor = sparse(sp_input, f"tf.sparse.{reduce.__name__}")
+        if output_is_sparse:
+            raise invalid(
+                f"`tf.sparse.{reduce.__name__}` gives an array.",
+                "output_is_sparse=True",
+                "Use `tf.sparse.from_dense` of the result.",
+            )
+        xp, values = array(tensor.values)
+        gone = axes_within(len(tensor.shape), axis)
+        left = [number for number in range(len(tensor.shape)) if number not in gone]
+        columns, sizes = _columns(tensor, xp), [tensor.shape[number] for number in left]
+        # A number has no axis to add along, so it is the one element of a vector.
+        where = tuple(columns[number] for number in left) or (xp.zeros(values.size, np.int32),)
+        start = lowest(values.dtype) if how == "max" else 0
+        found = put(xp.full(sizes or [1], start, values.dtype), where, values, how)
+        if how == "max":
+            there = put(xp.zeros(sizes or [1], bool), where, True)
+            found = hosted(xp.where(there, found, xp.zeros((), values.dtype)))
+        kept = [1 if number in gone else size for number, size in enumerate(tensor.shape)]
+        return found.reshape(kept if keepdims else sizes)
 
-    Raises:
-        UsageError: If a sparse result is asked for.
-    """
-    xp, target, where, values = _reducing(sp_input, axis, output_is_sparse, "tf.sparse.reduce_sum")
-    total = _added(xp, xp.zeros(target, values.dtype), where, values)
-    return _kept(total, sp_input, axis, keepdims)
-
-
-def reduce_max(
-    sp_input: Any,
-    axis: Any = None,
-    keepdims: bool | None = None,
-    output_is_sparse: bool = False,
-    name: str | None = None,
-) -> Any:
-    """The largest of the elements that are held, over axes; of none, 0.
-
-    Raises:
-        UsageError: If a sparse result is asked for.
-    """
-    xp, target, where, values = _reducing(sp_input, axis, output_is_sparse, "tf.sparse.reduce_max")
-    start = xp.full(target, _least(values.dtype), values.dtype)
-    if xp is np:
-        largest, there = start, np.zeros(target, bool)
-        np.maximum.at(largest, where, values)
-        there[where] = True
-    else:
-        largest = start.at[where].max(values)
-        there = jnp.zeros(target, bool).at[where].set(True)
-    found = xp.where(there, largest, xp.zeros((), values.dtype))
-    return _kept(hosted(found), sp_input, axis, keepdims)
+    return published(reduce, name, text)
 
 
-def _least(kind: Any) -> Any:
-    return -np.inf if jnp.issubdtype(kind, jnp.inexact) else np.iinfo(kind).min
-
-
-def _axes(tensor: SparseTensor, axis: Any) -> set[int]:
-    rank = len(tensor.shape)
-    given = range(rank) if axis is None else np.atleast_1d(axes_of(axis)).tolist()
-    if not all(-rank <= one < rank for one in given):
-        raise invalid(
-            f"An axis of a tensor with {rank} is from {-rank} to {rank - 1}.",
-            f"axis={axis}",
-            "Choose one of them.",
-        )
-    return {one % rank for one in given}
-
-
-def _reducing(sp_input: Any, axis: Any, output_is_sparse: bool, name: str) -> Any:
-    """The module, the shape of the result, where in it each element goes, and the elements."""
-    tensor = sparse(sp_input, name)
-    if output_is_sparse:
-        raise invalid(
-            f"`{name}` gives an array.",
-            "output_is_sparse=True",
-            "Use `tf.sparse.from_dense` of the result.",
-        )
-    xp, values = array(tensor.values)
-    gone = _axes(tensor, axis)
-    left = [number for number in range(len(tensor.shape)) if number not in gone]
-    columns = _columns(tensor, xp)
-    where = tuple(columns[number] for number in left)
-    target = tuple(tensor.shape[number] for number in left)
-    # A number has no axis to add along, so it is the one element of a vector.
-    return xp, target or (1,), where or (xp.zeros(values.size, np.int32),), values
-
-
-def _kept(found: Any, tensor: SparseTensor, axis: Any, keepdims: Any) -> Any:
-    gone = _axes(tensor, axis)
-    sizes = [1 if number in gone else size for number, size in enumerate(tensor.shape)]
-    left = [size for number, size in enumerate(tensor.shape) if number not in gone]
-    return found.reshape(sizes if keepdims else left)
+reduce_sum = _reduction(
+    "reduce_sum", "add", "The sum over axes, an array; the arguments are those of `tf.reduce_sum`."
+)
+reduce_max = _reduction(
+    "reduce_max", "max", "The largest of the elements that are held, over axes; of none, 0."
+)
 
 
 def transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> SparseTensor:
@@ -334,7 +288,7 @@ def concat(
         UsageError: If other axes differ.
     """
     tensors = [sparse(one, "tf.sparse.concat") for one in sp_inputs]
-    (place,) = _axes(tensors[0], axis)
+    (place,) = axes_within(len(tensors[0].shape), axis)
     ranks = {len(one.shape) for one in tensors}
     shapes = np.array([one.shape for one in tensors]) if len(ranks) == 1 else None
     others = None if shapes is None else np.delete(shapes, place, axis=1)
@@ -398,8 +352,4 @@ def to_indicator(sp_input: Any, vocab_size: Any, name: str | None = None) -> Any
             "Correct `vocab_size`, or look texts up in a table first.",
         )
     where = (*_columns(tensor, xp)[:-1], values)
-    whole = xp.zeros((*tensor.shape[:-1], int(vocab_size)), bool)
-    if xp is jnp:
-        return whole.at[where].set(True)
-    whole[where] = True
-    return hosted(whole)
+    return put(xp.zeros((*tensor.shape[:-1], int(vocab_size)), bool), where, True)

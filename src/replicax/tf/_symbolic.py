@@ -24,7 +24,7 @@ class ArrayFunction(keras.Operation):
 
     def __init__(self, function: str, name: str | None = None) -> None:
         super().__init__(name=name)
-        self.function = function
+        self.function, self._spec = function, None
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """What the function gives, once there are values."""
@@ -33,14 +33,17 @@ class ArrayFunction(keras.Operation):
     def symbolic_call(self, *args: Any, **kwargs: Any) -> Any:
         """Note the call in the model, with arguments that can be saved."""
         plain: Any = keras.tree.map_structure(_plain, (args, kwargs))
-        if any(isinstance(leaf, Sizes) for leaf in keras.tree.flatten(plain)):
-            found = self.compute_output_spec(*plain[0], **plain[1])
-            if isinstance(found, Sizes) and found.known is not None:
-                return found.known
-        return super().symbolic_call(*plain[0], **plain[1])
+        self._spec = found = self.compute_output_spec(*plain[0], **plain[1])
+        try:
+            is_known = isinstance(found, Sizes) and found.known is not None
+            return found.known if is_known else super().symbolic_call(*plain[0], **plain[1])
+        finally:
+            self._spec = None
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and types of what the function gives."""
+        if self._spec is not None:  # found already: Keras asks as it notes the call
+            return self._spec
         leaves = keras.tree.flatten((args, kwargs))
         if self.function == "shape" or any(isinstance(leaf, Sizes) for leaf in leaves):
             return spec_of(self.call, args, kwargs)

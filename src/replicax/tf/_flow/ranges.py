@@ -18,9 +18,10 @@ from replicax._core.errors import LeakedTracer
 from replicax._core.tracing import current_reader, refuse_to_loop
 from replicax._keras import _compat
 from replicax.data._host import Unchanging
-from replicax.tf._calls import is_symbolic, numpy_dtype
+from replicax.tf._calls import is_symbolic, numpy_dtype, registered
 
 
+@registered
 def range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range"
 ) -> Any:

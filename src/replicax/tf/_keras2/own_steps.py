@@ -15,9 +15,8 @@ from typing import Any, final
 import jax
 
 from replicax._core import seams
-from replicax._core.compiling import compiled
 from replicax._fit.closure_steps import default_step, takes_batch
-from replicax._fit.replica_steps import divided, rows_together
+from replicax._fit.replica_steps import dividing, rows_together
 from replicax._function.function import function
 from replicax._keras import _compat
 from replicax._keras.repeated import joined
@@ -60,9 +59,7 @@ class BatchSteps:
         self._model, self._kind = model, kind
         self._strategy = _compat.strategy_of(model)
         if self._strategy is not None:
-            topology = self._strategy.extended.distribution.topology
-            divide = functools.partial(divided, topology)
-            self._divide = compiled(divide, devices=topology.devices)
+            self._divide = dividing(self._strategy.extended.distribution.topology)
         self._own = getattr(model, f"{kind}_step")
         self._one = self._replicated if self._strategy else self._step
         if not model.run_eagerly:
