@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -32,6 +33,7 @@ from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution, installed
 from replicax._keras.slots import noted
 
+_log = logging.getLogger("replicax")
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -134,6 +136,8 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         owner = _compat.strategy_of(self)
+        if owner is None and not seams.speaks_tensorflow:
+            _say_that_keras_is_alone()
         local = owner and owner.extended.distribution.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
             history = original(self, *args, **kwargs)
@@ -142,6 +146,15 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         return history
 
     return fit
+
+
+@functools.cache
+def _say_that_keras_is_alone() -> None:
+    """One line a process, for programs that forgot a scope."""
+    _log.warning(
+        "Keras trains this model on one device, without Replicax: it was made outside every "
+        "`strategy.scope()`. Make and compile it inside one, or ignore this line."
+    )
 
 
 def _ends_epoch(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._core.convolutions import sharding
+from replicax._core.convolutions import rule, sharding
 from replicax._core.convolutions.forms import Kind, form_of
 from replicax._core.convolutions.keys import found_again
 from replicax._core.lowering import with_rules
@@ -175,6 +175,35 @@ def test_numbers_are_right(kernel):
         for ours, right in zip(found, by_taps(x, w, np.cos, **how), strict=True):
             atol = 1e-5 * max(1e-3, np.abs(right).max())
             np.testing.assert_allclose(ours, right, rtol=0, atol=atol, err_msg=f"{x.shape} {how}")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("how", [{}, {"window_strides": (2, 1)}, {"rhs_dilation": (1, 2)}])
+def test_without_the_kernel_slices_compute_depthwise_ones(how, size, monkeypatch):
+    monkeypatch.setattr(rule, "are_there", lambda: False)
+    rule.install()
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(3, 9, 8, 6)).astype("float32")
+    w = draw.normal(size=(size, size, 1, 6)).astype("float32")
+
+    def both(x, w):
+        return with_gradients(x, w, feature_group_count=6, **how)
+
+    found = jax.jit(with_rules(both)).lower(x, w)
+    assert "convolution" not in found.as_text()
+    for ours, expected in zip(found.compile()(x, w), both(x, w), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4)
+
+
+def test_without_the_kernel_one_tap_of_all_channels_is_a_product(monkeypatch):
+    monkeypatch.setattr(rule, "are_there", lambda: False)
+    rule.install()
+    draw = np.random.default_rng(0)
+    x, w = (draw.normal(size=s).astype("float32") for s in ((3, 5, 4, 6), (1, 1, 6, 2)))
+    found = jax.jit(with_rules(lambda x, w: with_gradients(x, w))).lower(x, w)
+    assert "convolution" not in found.as_text()
+    for ours, expected in zip(found.compile()(x, w), with_gradients(x, w), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])

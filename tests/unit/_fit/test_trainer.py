@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._fit import trainer
 from replicax._fit.trainer import Steps
 from replicax._keras import _compat
 from replicax.testing import MATRIX
@@ -395,3 +396,13 @@ def test_keras_looks_for_variables_in_no_step(strategy, monkeypatch):
     assert looks(2) == looks(8)
     model.extra = [1]  # at what a user sets it looks as ever
     assert looked[-2:] == [[1], 1]
+
+
+def test_a_model_of_no_scope_is_said_to_be_keras_own_once(caplog):
+    trainer._say_that_keras_is_alone.cache_clear()
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    for _ in range(2):
+        model.fit(X, Y, verbose=0)
+    net(MATRIX["mirrored_2"]()).fit(X, Y, verbose=0)
+    assert [record.name for record in caplog.records] == ["replicax"]

@@ -12,7 +12,9 @@ from jax.interpreters import mlir
 
 from replicax._core import lowering
 from replicax._core.convolutions.forms import Form, Kind, form_of
+from replicax._core.convolutions.plain import plain
 from replicax._core.convolutions.sharding import convolution, with_devices
+from replicax._core.handlers.one_device import is_on_one_device
 from replicax._cpu.kernels import CONVOLUTION, are_there
 
 
@@ -22,10 +24,17 @@ def install() -> None:
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
-    """The rule for a convolution that the kernel computes, if it is usable."""
+    """The rule for a convolution that the kernel computes, or other operations without one."""
     form = form_of(*ctx.avals_in, **params)
+    if form is None:
+        return None
+    if not are_there():
+        own = plain(form, ctx.avals_in[0].ndim)
+        # Where JAX divides images over devices, each round of a loop would end in an all-reduce.
+        divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
+        return None if own is None or divided else mlir.lower_fun(own, multiple_results=False)
     inner = with_devices(ctx)
-    if form is None or inner is None or not are_there():
+    if inner is None:
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
     rule = mlir.lower_fun(compute, multiple_results=False)
