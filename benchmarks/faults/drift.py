@@ -1,4 +1,4 @@
-"""Workers that are not alike: in their state, from some step on, or in their compilers."""
+"""Workers that are not alike: in their state, from some step on, or in their kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from multi_process import compilers, drift
+from multi_process import drift, lacking
 
 import replicax as rx
 from faults.fault import Fault, Outcome
@@ -41,9 +41,9 @@ def _drift(folder: Path, change: Callable[..., None], **when: int) -> Outcome:
     return Outcome(said, as_expected, None, ", ".join(filter(None, named)), "the run since then")
 
 
-def _no_compiler(folder: Path) -> Outcome:
+def _no_kernels(folder: Path) -> Outcome:
     found = rx.launch.run(
-        compilers.in_worker, 2, args=([1],), devices_per_worker=1, timeout=120, env=LEAN
+        lacking.in_worker, 2, args=([1],), devices_per_worker=1, timeout=120, env=LEAN
     )
     weights = [one for one, _ in found]
     alike = all(map(np.array_equal, *weights))
@@ -73,5 +73,5 @@ FAULTS = (
         )
         for what, change, when in _CASES
     ),
-    Fault("wrong numbers", "One of two workers has no C compiler", _no_compiler),
+    Fault("wrong numbers", "One of two workers has no kernels for CPUs", _no_kernels),
 )

@@ -1,4 +1,4 @@
-"""A worker without a C compiler trains with one that has one."""
+"""A worker without kernels for CPUs trains with one that has them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import os
 import keras
 import numpy as np
 
+import replicax as rx
+from replicax._cpu import kernels
+
+
+def _not_built():
+    raise kernels.NoKernelsError("they were not built")
+
 
 def in_worker(without):
     """The weights of a model whose layers and optimizer have kernels, and what was said."""
     if json.loads(os.environ["TF_CONFIG"])["task"]["index"] in without:
-        os.environ["PATH"] = "/nowhere"
-    import replicax as rx
+        kernels.load = _not_built
 
     said = []
     handler = logging.Handler()
@@ -32,4 +38,4 @@ def in_worker(without):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 2000, (256, 16)), rng.normal(size=(256, 16, 1)).astype("float32")
     model.fit(x, y, batch_size=128, epochs=2, verbose=0)
-    return model.get_weights(), [text for text in said if "C compiler" in text]
+    return model.get_weights(), [text for text in said if "parts of the tuning" in text]
