@@ -228,5 +228,6 @@ def _of_older(
 _TELLING = {
     name.rpartition(".")[2]: text
     for name, text in ABSENT.items()
-    if name.endswith(("_generator", "_iterator", "_run_v2"))
+    if name.endswith(("_generator", "_iterator", "_run_v2", "_output_at", "_input_at"))
 }
+_TELLING["variables"] = "Of an optimizer it is a property: leave out the parentheses."

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from replicax._tools.migrate.calls import judge
+from replicax._tools.migrate.calls import LOOK, judge
 from replicax._tools.migrate.names import CHANGED, MISSING
 
 HEAD = "import tensorflow as tf, numpy as np\nfrom tensorflow import keras\n"
@@ -123,8 +123,26 @@ WRONG = {
         "class L(keras.layers.Layer):\n  def call(self, x):\n    self.add_metric(x, name='a')",
         "Keep a metric as an attribute",
     ),
+    "an older argument": (
+        "m = keras.Model()\nm.train_on_batch(1, reset_metrics=False)", "`model.reset_metrics()`",
+    ),
+    "a graph's attribute": ("keras.layers.Dense(1).get_output_at(0)", "Use `layer.output`"),
+    "a metric that was a layer": ("keras.metrics.Mean().weights", "Use `variables`"),
+    "an optimizer's slots": ("keras.optimizers.Adam().get_slot_names()", "Use the names"),
     "in a comprehension": ("[m.predict_proba(1) for m in [keras.Model()]]", "Use `predict`"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("keras.Model().layers[0].get_output_at(0)", "Use `layer.output`"),
+        ("keras.Model().optimizer.variables()", "parentheses"),
+    ],
+)
+def test_a_method_of_keras_2_is_to_be_looked_at_also_of_what_is_not_known(text, wanted):
+    (found,) = remarks(text, LOOK)
+    assert wanted in found
 
 
 @pytest.mark.parametrize("case", WRONG)
