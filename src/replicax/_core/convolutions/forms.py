@@ -40,6 +40,8 @@ class Form(NamedTuple):
     before: tuple[int, int]  # padding above and to the left; negative where images are cropped
     #: Whether the last dimension of the kernel is the longer one: that for all groups.
     all_groups_last: bool
+    #: Whether the operands are to change places, and the result's taps to be reversed.
+    exchanged: bool = False
 
     def numbers(self) -> list[int]:
         """The form as kernel.c reads it."""
@@ -76,10 +78,10 @@ def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
         if numbers.rhs_spec[2:] != kernel_first or params["batch_group_count"] > 1:
             return None
         return (_input_gradient if dilated else _forward)(lhs, rhs, **params)
-    if (numbers.lhs_spec, numbers.rhs_spec) == (exchanged, exchanged) and not dilated:
+    if (numbers.lhs_spec, numbers.rhs_spec) == (exchanged, exchanged):
         if numbers.out_spec[2:] != kernel_first or params["feature_group_count"] > 1:
             return None
-        return _weight_gradient(lhs, rhs, **params)
+        return (_transposed_weight_gradient if dilated else _weight_gradient)(lhs, rhs, **params)
     return None
 
 
@@ -135,6 +137,33 @@ def _weight_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
         Kind.WEIGHT_GRADIENT, params["batch_group_count"], images, size, channels, size_out,
         channels_out, kernel, strides, dilation, before, numbers.out_spec[1] == lhs.ndim - 1,
     )  # fmt: skip
+
+
+def _transposed_weight_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
+    """The gradient of a transposed convolution's kernel: its output takes the place of images."""
+    if params["batch_group_count"] > 1:
+        return None
+    images, *size_out, channels_out = lhs.shape
+    _, *size, channels = rhs.shape
+    strides, dilation = params["lhs_dilation"], params["window_strides"]
+    if any(step > 1 for step in params["rhs_dilation"]):
+        return None
+    kernel = [
+        ((outside - 1) * stride + low + high + 1 - inside) // step + 1
+        for inside, outside, (low, high), stride, step in zip(
+            size, size_out, params["padding"], strides, dilation, strict=True
+        )
+    ]
+    before = [
+        (taps - 1) * step - low
+        for taps, step, (low, _) in zip(kernel, dilation, params["padding"], strict=True)
+    ]
+    numbers = params["dimension_numbers"]
+    form = _checked(
+        Kind.WEIGHT_GRADIENT, 1, images, size, channels, size_out, channels_out, kernel,
+        strides, dilation, before, numbers.out_spec[0] == lhs.ndim - 1,
+    )  # fmt: skip
+    return form and form._replace(exchanged=True)
 
 
 def _checked(

@@ -44,4 +44,6 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
 def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Array:
     if form.kind is Kind.INPUT_GRADIENT:
         rhs = lax.rev(rhs, range(rhs.ndim - 2))  # as JAX did before: XLA leaves out both
+    if form.exchanged:
+        return lax.rev(convolution(form, shape, rhs, lhs), range(rhs.ndim - 2))
     return convolution(form, shape, lhs, rhs)

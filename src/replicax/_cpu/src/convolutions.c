@@ -31,13 +31,14 @@ enum { TALL = 12 }; /* with two vectors each, 24 of 32 registers */
 #else
 enum { TALL = 6 }; /* 12 of 16; of NEON, whose vectors are half as long, 24 of 32 */
 #endif
-enum { WIDE = 2 * LANES };
-enum { COPIED = 192 << 10, KEPT = 64 << 20 }; /* bytes: of a block's source; of all chunks' weights */
+enum { WIDE = 2 * LANES, HIGH = 12 }; /* of tiles one vector wide */
+enum { COPIED = 192 << 10, KEPT = 64 << 20 }; /* bytes: of a block; of all chunks' weights */
+enum { FEW = 1 << 18 }; /* numbers that one block may read */
 enum { ALONE = 1 << 18 }; /* so few products are not worth a second thread */
 
 typedef struct { int64_t a, b, count; } Run;                  /* where it begins in either operand */
 typedef struct { int64_t first, end, a, count, to; } Row;     /* its runs; `count` rows of tiles from a */
-typedef struct { Run *runs; Row *rows; int64_t run_count, row_count, low, high; } Plan;
+typedef struct { Run *runs; Row *rows; int64_t run_count, row_count, low, high; int fills; } Plan;
 typedef struct { int64_t kernel, offset; } Column;            /* of the kernel; its place in the source */
 typedef struct { int64_t from, to, columns, width; } Panel;   /* channels that a tile is wide */
 
@@ -53,6 +54,7 @@ typedef struct {
   Column *columns;
   int64_t *phase; /* where the columns of each begin */
   int64_t panels, depth, units, block, chunks, shares;
+  int at_once; /* each panel is packed just where it is used */
 } Job;
 
 typedef struct {
@@ -64,14 +66,14 @@ typedef struct {
 } Product;
 
 static inline __attribute__((always_inline)) void convolution_tile(
-    const int lanes, const int rows, const int vectors, const Product *p, int64_t first) {
-  const int64_t a_row = p->a_row, a_step = p->a_step, b_step = p->b_step;
-  Vec sum[TALL][2];
+    const int lanes, const int rows, const int vectors, const Run *run, const Run *end, const float *source,
+    int64_t a_row, int64_t a_step, const float *other, int64_t b_step, float *result, int64_t c_row, int64_t columns, int add) {
+  Vec sum[HIGH][2];
 #pragma GCC unroll 12
   for (int i = 0; i < rows; i++)
     for (int j = 0; j < vectors; j++) sum[i][j] = (Vec){0};
-  for (const Run *run = p->run; run < p->end; run++) {
-    const float *a = p->a + first * a_row + run->a, *b = p->b + run->b * b_step, *lower = a + 6 * a_row;
+  for (; run < end; run++) {
+    const float *a = source + run->a, *b = other + run->b * b_step, *lower = a + 6 * a_row;
     for (int64_t k = run->count; k > 0; k--, a += a_step, lower += a_step, b += b_step) {
       Vec right[2];
       for (int j = 0; j < vectors; j++) right[j] = *(const Vec *)(b + j * LANES);
@@ -84,30 +86,39 @@ static inline __attribute__((always_inline)) void convolution_tile(
       }
     }
   }
+  if (columns < vectors * LANES) {
 #pragma GCC unroll 12
-  for (int i = 0; i < rows; i++) {
-    float *c = p->c + (first + i) * p->c_row;
-    if (p->columns == vectors * LANES)
-      for (int j = 0; j < vectors; j++) {
-        Vec *to = (Vec *)(c + j * LANES);
-        if (p->add) sum[i][j] += *to;
-        *to = sum[i][j];
-      }
-    else memcpy(c, sum[i], p->columns * sizeof *c);
+    for (int i = 0; i < rows; i++) memcpy(result + i * c_row, sum[i], columns * sizeof *result);
+    return;
   }
+#pragma GCC unroll 12
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < vectors; j++) {
+      Vec *to = (Vec *)(result + i * c_row + j * LANES);
+      if (add) sum[i][j] += *to;
+      *to = sum[i][j];
+    }
 }
 
-#define TILE(n) case n: convolution_tile(lanes, n, vectors, p, first); break;
+#define TILE(n) \
+  convolution_tile(lanes, n, vectors, run, end, a + row * a_row, a_row, a_step, b, b_step, c + row * c_row, c_row, columns, add)
 static inline __attribute__((always_inline)) void tiles(const int lanes, const int vectors, const Product *p, int64_t count) {
-  int64_t parts = (count + TALL - 1) / TALL; /* alike: a last tile of one row takes as long as one of four */
-  for (int64_t part = 0; part < parts; part++) {
-    int64_t first = count * part / parts;
-    switch (count * (part + 1) / parts - first) {
-      TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#ifdef __AVX512F__
-      TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
+  const int high = vectors == 1 ? HIGH : TALL;
+  const Run *run = p->run, *end = p->end;
+  const float *a = p->a, *b = p->b;
+  float *c = p->c;
+  const int64_t a_row = p->a_row, a_step = p->a_step, b_step = p->b_step, c_row = p->c_row, columns = p->columns;
+  const int add = p->add;
+  int64_t row = 0;
+  for (; row + 2 * high <= count; row += high) TILE(high);
+  while (row < count) { /* the last two alike: a tile of one row takes as long as one of four */
+    int64_t rows = count - row > high ? (count - row + 1) / 2 : count - row;
+#define CASE(n) case n: TILE(n); break;
+    switch (rows) {
+      CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+      default: if (high > 6) switch (rows) { CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) }
     }
+    row += rows;
   }
 }
 
@@ -143,27 +154,53 @@ static Panel panel_of(const Job *job, int64_t number) {
                  columns > LANES ? WIDE : LANES};
 }
 
-/* Weights to their panels, or the sum of the chunks' gradients from there. */
-static int pack(const Job *job, int64_t number) {
-  const int64_t *f = job->form, size = job->panels * job->depth * WIDE;
-  const Panel panel = panel_of(job, number);
-  float *packed = job->packed + number * job->depth * WIDE;
-  int64_t at[WIDE];
+/* How far from the first of a tap's weights those of a panel's channels are; whether they lie together. */
+static int weights_of(const Job *job, Panel panel, int64_t *at) {
   for (int64_t i = 0; i < panel.columns; i++)
-    at[i] = (panel.to + i) / job->to_each * f[WG] + (panel.to + i) % job->to_each * job->apart_to;
-  for (int64_t ky = 0; ky < f[KH]; ky++)
-    for (int64_t place = 0; place < f[KW]; place++)
+    at[i] = (panel.to + i) / job->to_each * job->form[WG] + (panel.to + i) % job->to_each * job->apart_to;
+  return panel.columns == WIDE && at[WIDE - 1] == at[0] + WIDE - 1;
+}
+static int64_t weights_at(const Job *job, int64_t ky, int64_t place, int64_t from) {
+  const int64_t *f = job->form;
+  return (ky * f[KW] + job->columns[place].kernel) * (f[C] / f[GROUPS]) * f[O] + from * job->apart_from;
+}
+
+static void pack_panel(const Job *job, int64_t number, float *packed) {
+  const Panel panel = panel_of(job, number);
+  int64_t at[WIDE];
+  int whole = weights_of(job, panel, at);
+  if (panel.columns < panel.width) memset(packed, 0, job->depth * panel.width * sizeof *packed);
+  for (int64_t ky = 0; ky < job->form[KH]; ky++)
+    for (int64_t place = 0; place < job->form[KW]; place++)
       for (int64_t from = 0; from < job->from_each; from++, packed += panel.width) {
-        int64_t tap = ky * f[KW] + job->columns[place].kernel;
-        int64_t first = tap * (f[C] / f[GROUPS]) * f[O] + from * job->apart_from;
-        for (int64_t i = 0; i < panel.width; i++)
-          if (!job->weight) packed[i] = i < panel.columns ? job->other[first + at[i]] : 0;
-          else if (i < panel.columns) {
-            float sum = packed[i];
-            for (int64_t chunk = 1; chunk < job->chunks; chunk++) sum += packed[chunk * size + i];
-            job->result[first + at[i]] = sum;
-          }
+        const float *weights = job->other + weights_at(job, ky, place, from);
+        if (whole) memcpy(packed, weights + at[0], WIDE * sizeof *packed);
+        else
+          for (int64_t i = 0; i < panel.columns; i++) packed[i] = weights[at[i]];
       }
+}
+
+/* The sum of the chunks' gradients. */
+static void unpack_panel(const Job *job, int64_t number, float *packed) {
+  const int64_t size = job->panels * job->depth * WIDE;
+  const Panel panel = panel_of(job, number);
+  int64_t at[WIDE];
+  int whole = weights_of(job, panel, at);
+  for (int64_t ky = 0; ky < job->form[KH]; ky++)
+    for (int64_t place = 0; place < job->form[KW]; place++)
+      for (int64_t from = 0; from < job->from_each; from++, packed += panel.width) {
+        float sum[WIDE], *weights = job->result + weights_at(job, ky, place, from);
+        memcpy(sum, packed, panel.width * sizeof *sum);
+        for (int64_t chunk = 1; chunk < job->chunks; chunk++)
+          for (int64_t i = 0; i < panel.width; i++) sum[i] += packed[chunk * size + i];
+        if (whole) memcpy(weights + at[0], sum, sizeof sum);
+        else
+          for (int64_t i = 0; i < panel.columns; i++) weights[at[i]] = sum[i];
+      }
+}
+
+static int pack(const Job *job, int64_t number) {
+  (job->weight ? unpack_panel : pack_panel)(job, number, job->packed + number * job->depth * WIDE);
   return 0;
 }
 
@@ -181,6 +218,11 @@ static int64_t row_read(const Job *job, Plan *plan, int64_t row) {
 
 static int64_t run_step(const Job *job) {
   return !job->lanes ? 1 : job->from_each > 1 ? job->to_c : job->form[DW] * job->pixel;
+}
+
+/* How many pixels of the result apart those of a row are. */
+static int64_t across_result(const Job *job) {
+  return job->unit == BY_IMAGE ? job->to_h * job->to_w : job->unit == BY_ROW ? job->phases : 1;
 }
 
 /* The taps that a row of pixels of the result reads. */
@@ -203,7 +245,10 @@ static void plan_taps(const Job *job, Plan *plan, int64_t image, int64_t y, int6
     }
   }
   row.end = plan->run_count;
-  plan->rows[plan->row_count++] = row;
+  if (row.end > row.first) plan->rows[plan->row_count++] = row;
+  else if (plan->fills) /* between strides */
+    for (int64_t i = 0; i < row.count; i++)
+      memset(job->result + (row.to + i * across_result(job)) * job->to_c, 0, job->to_c * sizeof(float));
 }
 
 static void plan_images(const Job *job, Plan *plan, int64_t first, int64_t count) {
@@ -278,7 +323,9 @@ static void copy_row(const Job *job, float *to, const float *from) {
   int64_t right = job->pitch - job->left * job->pixel - job->from_w * job->pixel;
   memset(to, 0, job->left * job->pixel * sizeof *to);
   to += job->left * job->pixel;
-  if (!job->spread) memcpy(to, from, job->from_w * job->from_c * sizeof *to);
+  if (job->pixel == job->from_c && !job->spread) memcpy(to, from, job->from_w * job->from_c * sizeof *to);
+  else if (!job->spread)
+    for (int64_t x = 0; x < job->from_w; x++) memcpy(to + x * job->pixel, from + x * job->from_c, job->from_c * sizeof *to);
   else
     for (int64_t x = 0; x < job->from_w; x++)
       for (int64_t i = 0; i < job->from_each; i++)
@@ -306,14 +353,14 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
   const int64_t *f = job->form, taps = f[KH] * f[KW] * job->from_each;
   int64_t places = job->unit == BY_IMAGE ? job->to_h * job->to_w : count;
   int64_t run_count = places * taps + 1, row_count = places * job->phases + taps;
-  Plan plan = {.low = INT64_MAX, .high = -1};
+  Plan plan = {.low = INT64_MAX, .high = -1, .fills = share == 0};
   plan.runs = at_least(&plan_memory, run_count * sizeof(Run) + row_count * sizeof(Row));
   if (!plan.runs) return 1;
   plan.rows = (Row *)(plan.runs + run_count);
   (job->weight ? plan_weights : plan_images)(job, &plan, first, count);
   int64_t copied = job->plain || plan.high < 0 ? 0 : (plan.high - plan.low + 1) * job->pitch;
   int64_t pixels = job->unit == BY_PIXEL ? count : count * job->to_w * (job->unit == BY_IMAGE ? job->to_h : 1);
-  float *copy = at_least(&copy_memory, (copied + (job->weight ? pixels : 0) * WIDE + WIDE) * sizeof *copy);
+  float *copy = at_least(&copy_memory, (copied + (job->weight ? pixels : 0) * WIDE + WIDE + (job->at_once ? job->depth * WIDE : 0)) * sizeof *copy);
   if (!copy) return 1;
   if (copied)
     for (int64_t row = plan.low; row <= plan.high; row++)
@@ -322,7 +369,9 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
   int64_t across = job->unit == BY_IMAGE ? job->from_h * job->pitch : job->unit == BY_PIXEL ? job->pixel : job->step * job->pixel;
   for (int64_t number = job->panels * share / job->shares; number < job->panels * (share + 1) / job->shares; number++) {
     const Panel panel = panel_of(job, number);
-    float *packed = job->packed + (job->weight ? chunk : 0) * job->panels * job->depth * WIDE + number * job->depth * WIDE;
+    int64_t place = (job->weight ? chunk : 0) * job->panels + number;
+    float *packed = job->at_once ? copy + copied + (job->weight ? pixels : 0) * WIDE + WIDE : job->packed + place * job->depth * WIDE;
+    if (job->at_once && !job->weight) pack_panel(job, number, packed);
     Product product = {.b_step = panel.width, .a = source + panel.from};
     if (job->weight) {
       copy_panel(job, copy + copied, panel, first, count);
@@ -331,7 +380,7 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
       product.b = copy + copied, product.columns = panel.width, product.add = add;
     } else {
       product.a_row = across, product.a_step = run_step(job), product.b = packed, product.columns = panel.columns;
-      product.c_row = (job->unit == BY_IMAGE ? job->to_h * job->to_w : job->unit == BY_ROW ? job->phases : 1) * job->to_c;
+      product.c_row = across_result(job) * job->to_c;
     }
     for (const Row *row = plan.rows; row < plan.rows + plan.row_count; row++) {
       Product tall = product;
@@ -339,6 +388,7 @@ static int compute_block(const Job *job, int64_t chunk, int64_t share, int64_t f
       tall.c = job->weight ? packed + row->to * panel.width : job->result + row->to * job->to_c + panel.to;
       multiply_rows(job->lanes, &tall, row->count, panel.width);
     }
+    if (job->at_once && job->weight) unpack_panel(job, number, packed);
   }
   return 0;
 }
@@ -370,26 +420,29 @@ static void arrange(Job *job) {
   job->left = -low;
   job->pitch = (high - low + 1) * job->pixel;
   int tail = job->lanes && job->to_c % LANES; /* the last vector would reach over the array's end */
-  job->plain = low == 0 && high == job->from_w - 1 && !job->spread && !tail;
+  job->plain = low == 0 && high == job->from_w - 1 && job->pixel == job->from_c && !job->spread && !tail;
 }
 
-/* Into which chunks and shares of channels; for a weight gradient by its form alone. */
+/* Into which chunks, blocks and shares of channels; for a weight gradient by its form alone. */
 static void divide(Job *job, int64_t threads) {
-  const int64_t pixels = job->images * job->to_h * job->to_w;
+  const int64_t pixels = job->images * job->to_h * job->to_w, weights = job->panels * job->depth * WIDE;
+  const int64_t sources = job->images * job->from_h * job->pitch;
+  const int64_t row = (job->pitch * most(1, job->from_h / job->to_h) + job->to_w * job->to_c) * sizeof(float);
+  const int64_t wide = job->weight && !job->lanes ? 256 : INT64_MAX / 2; /* pixels whose lines fit into the first cache */
   job->units = job->images * (job->unit == BY_IMAGE ? 1 : job->to_h);
+  if (job->unit == BY_PIXEL) job->block = least(wide, most(48, COPIED / row));
+  else if (job->unit == BY_IMAGE) job->block = 32;
+  else job->block = most(1, least(COPIED / row, wide / job->to_w));
   if (job->weight) {
-    int64_t size = job->panels * job->depth * WIDE * sizeof(float);
-    job->chunks = most(1, least(least(job->units, pixels / 1024), least(16, KEPT / size)));
+    job->chunks = most(1, least(least(job->units, pixels / 1024), least(16, KEPT / sizeof(float) / weights)));
     job->shares = job->lanes || job->chunks > 4 ? 1 : least(job->panels, 16 / job->chunks);
+  } else if (!job->lanes && weights > sources && sources < FEW) { /* read weights once */
+    job->chunks = 1, job->shares = least(job->panels, 4 * threads), job->block = job->units;
   } else {
     job->chunks = least(job->units, 4 * threads);
     job->shares = least(job->panels, most(1, 2 * threads / job->chunks));
   }
-  int64_t row = job->pitch * sizeof(float) * most(1, job->from_h / job->to_h);
-  int64_t wide = job->weight && !job->lanes ? 256 : INT64_MAX / 2; /* pixels whose lines fit into the first cache */
-  if (job->unit == BY_PIXEL) job->block = least(wide, most(48, COPIED / row));
-  else if (job->unit == BY_IMAGE) job->block = 32;
-  else job->block = most(1, least(COPIED / row, wide / job->to_w));
+  job->at_once = job->chunks == 1 && job->block >= job->units;
 }
 
 /* Parts of a job that threads do together; some may come when all is done, and must not see it. */
@@ -415,14 +468,14 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   job->step = job->back ? 1 : f[SW], job->phases = job->back ? f[SW] : 1;
   job->lanes = f[GROUPS] > 1 && job->to_each <= LANES / 2;
   job->spread = job->lanes && (job->from_each > 1 || job->to_each > 1);
-  job->pixel = job->lanes ? job->from_each * job->to_c : job->from_c;
+  job->pixel = job->lanes ? job->from_each * job->to_c : job->from_c + (job->weight && job->from_c % 256 == 0 ? 16 : 0);
   job->depth = f[KH] * f[KW] * job->from_each;
   job->panels = job->lanes ? (job->to_c + WIDE - 1) / WIDE : f[GROUPS] * ((job->to_each + WIDE - 1) / WIDE);
   int pointwise = f[KH] * f[KW] == 1 && f[SH] == 1 && f[SW] == 1 && f[PT] == 0 && f[PL] == 0 && f[H] == f[OH] && f[W] == f[OW];
   job->images = f[N];
   if (pointwise) {
     job->unit = BY_PIXEL, job->images = 1, job->from_h = job->to_h = f[N] * f[H] * f[W], job->from_w = job->to_w = 1;
-  } else if (!job->lanes && job->to_w <= 3 * job->phases && f[N] >= 4) job->unit = BY_IMAGE;
+  } else if (!job->lanes && job->to_w <= (job->weight ? 4 : 8) * job->phases && f[N] >= 6 && job->from_each >= 32) job->unit = BY_IMAGE;
   job->columns = malloc(f[KW] * sizeof(Column) + (job->phases + 1) * sizeof(int64_t));
   if (!job->columns) return 1;
   job->phase = (int64_t *)(job->columns + f[KW]);
@@ -431,11 +484,13 @@ static int convolve(const XLA_FFI_CallFrame *frame, const int64_t *f, void *a, v
   int64_t threads = products < ALONE ? 1 : threads_of(frame);
   divide(job, threads);
   int64_t size = job->panels * job->depth * WIDE;
-  job->packed = at_least(&weights_memory, size * (job->weight ? job->chunks : 1) * sizeof(float));
-  int packers = size < 1 << 16 ? 1 : threads;
-  int bad = !job->packed || (!job->weight && together(frame, job, pack, job->panels, packers)) ||
-            together(frame, job, compute, job->chunks * job->shares, threads) ||
-            (job->weight && together(frame, job, pack, job->panels, packers));
+  int bad = 0, packs = !job->at_once, packers = size < 1 << 16 ? 1 : threads;
+  if (packs) {
+    job->packed = at_least(&weights_memory, size * (job->weight ? job->chunks : 1) * sizeof(float));
+    bad = !job->packed || (!job->weight && together(frame, job, pack, job->panels, packers));
+  }
+  bad = bad || together(frame, job, compute, job->chunks * job->shares, threads);
+  bad = bad || (packs && job->weight && together(frame, job, pack, job->panels, packers));
   free(job->columns);
   return bad;
 }
