@@ -1,10 +1,9 @@
 """The switch for what makes programs on CPUs faster: which parts of it are on.
 
-What the parts do is elsewhere: options (fusions, threads) in compiling.py, attention in
-_keras/attention.py and attention_kernel/, convolutions in convolutions/, optimizers in adam_kernel/,
-pooling in pooling.py, memory in host_memory.py, products in products.py and row_products/,
-tables in table_kernel/. They ask here when a program is compiled, so that a change is for later
-programs.
+The parts are elsewhere: options (fusions, threads) in compiling.py, attention in attention_kernel/
+and _keras/attention.py, convolutions in convolutions/, optimizers in adam_kernel/, pooling in
+pooling.py, memory in host_memory.py, products in products.py and row_products/, tables in
+table_kernel/. They ask here when a program is compiled, so a change is for later programs.
 """
 
 from __future__ import annotations

@@ -246,10 +246,6 @@ class RaggedTensor(CompositeTensor):
         whole = xp.full(target, filling(values, default_value), values.dtype)
         return put(whole, (rows[inside], columns[inside]), values[np.flatnonzero(inside)])
 
-    def taken_from(self, whole: Any) -> Any:
-        """The elements that an array of the rows, filled up, has for those of the rows."""
-        return whole[self.value_rowids().view(np.ndarray), self._columns()]
-
     def to_sparse(self, name: str | None = None) -> SparseTensor:
         """The elements and their places, of rows of single elements."""
         where = np.column_stack([self.value_rowids(), self._columns()])

@@ -163,7 +163,8 @@ def _mean(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
 def _variance(rows: RaggedTensor, gone: list[int], keepdims: bool) -> Any:
     held = _elementwise.cast(rows, _floating(rows))
     apart_ = held.to_tensor() - _mean(held, gone, keepdims=True)
-    return _mean(held.with_values(held.taken_from(apart_ * apart_)), gone, keepdims)
+    squares = RaggedTensor.from_tensor(apart_ * apart_, lengths=held.row_lengths())
+    return _mean(squares, gone, keepdims)
 
 
 def reduce_std(input_tensor: Any, axis: Any = None, keepdims: bool = False, **_: Any) -> Any:
