@@ -39,6 +39,12 @@ _MADE_OF_ARGUMENTS = (
     "a closure, with several workers, or with replicas of different sizes. Pass a function, "
     "`tf.Variable(lambda: tf.zeros([3]))`, or make the variable outside."
 )
+_MADE_IN_EACH_CALL = (
+    "A function makes its variables once, when it is first called. Received: one that creates "
+    f"variables on a non-first call: in each of {MAX_TRACES} traces it touched others. "
+    "There would be new ones in every step, and none would be kept. Make variables, layers and "
+    "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
+)
 # What JAX says of the gradient of a loop without a known end.
 _NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 
@@ -237,12 +243,7 @@ def capture(
         if complete and result is not None:
             return result
         variables.update(found)
-    raise UsageError(
-        "A function makes its variables once, when it is first called. Received: one that creates "
-        f"variables on a non-first call: in each of {MAX_TRACES} traces it touched others. "
-        "There would be new ones in every step, and none would be kept. Make variables, layers and "
-        "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
-    )
+    raise UsageError(_MADE_IN_EACH_CALL)
 
 
 def _trace(

@@ -130,14 +130,9 @@ def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> 
 def _build_spmd(
     fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine, *, sums: bool
 ) -> tuple[Captured, tuple[bool, ...], Any, tuple[int, ...]]:
-    replicas = topology.num_replicas
-    several = topology.model_parallel > 1
-    group = SyncGroup(
-        replicas,
-        combine,
-        mesh=topology.mesh if several else None,
-        packs_up_to=topology.packs_up_to,
-    )
+    replicas, several = topology.num_replicas, topology.model_parallel > 1
+    mesh = topology.mesh if several else None
+    group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
     shares = [isinstance(array, PerReplica) for array in arrays]
     locals_ = [_local_aval(array) for array in arrays]
     env = [(AXIS, replicas)] if replicas > 1 else None
