@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from replicax._core.convolutions.plain import plain
 from replicax._core.convolutions.sharding import convolution, with_devices
 from replicax._core.handlers.one_device import is_on_one_device
 from replicax._cpu.kernels import CONVOLUTION, are_there
+
+_FEW_CHANNELS, _FEW_PIXELS, _MANY_WEIGHTS = 4, 256, 1 << 18
 
 
 def install() -> None:
@@ -34,11 +37,25 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
         divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
         return None if own is None or divided else mlir.lower_fun(own, multiple_results=False)
     inner = with_devices(ctx)
-    if inner is None:
+    if inner is None or _is_as_fast_with_xla(form):
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
     rule = mlir.lower_fun(compute, multiple_results=False)
     return lambda _, *operands, **how: rule(inner, *operands)
+
+
+def _is_as_fast_with_xla(form: Form) -> bool:
+    """Whether XLA is faster, as benchmarks/convolutions.py measured.
+
+    A gradient of images of few channels, with strides, leaves most of each vector empty. A gradient
+    of a 1×1 kernel over few pixels takes longer to write than to compute; XLA writes whole rows.
+    """
+    if form.kind is Kind.INPUT_GRADIENT:
+        strided = math.prod(form.strides) > 1
+        return strided and form.groups == 1 and form.channels <= _FEW_CHANNELS
+    pixels, weights = math.prod(form.size_out) * form.images, form.channels * form.channels_out
+    is_product = form.kind is Kind.WEIGHT_GRADIENT and math.prod(form.kernel) == form.groups == 1
+    return is_product and pixels <= _FEW_PIXELS and weights >= _MANY_WEIGHTS
 
 
 def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Array:
