@@ -206,6 +206,20 @@ def test_without_the_kernel_one_tap_of_all_channels_is_a_product(monkeypatch):
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("channels", "strides", "stays"), [(3, (2, 2), True), (3, (1, 1), False), (5, (2, 2), False)]
+)
+def test_gradients_of_few_channels_with_strides_stay_with_xla(kernel, channels, strides, stays):
+    x, w = jnp.ones((4, 8, 8, channels)), jnp.ones((3, 3, channels, 8))
+    out = convolved(x, w, window_strides=strides)
+
+    def gradient(out):
+        return jax.vjp(lambda x: convolved(x, w, window_strides=strides), x)[1](out)
+
+    text = jax.jit(with_rules(gradient)).lower(out).as_text()
+    assert ("rx_convolution" not in text) == stays
+
+
 @pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "model": 2}], ids=["data", "model"])
 def test_each_device_computes_its_own_part(kernel, axes):
     mesh = jax.make_mesh(
