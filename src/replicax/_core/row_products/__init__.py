@@ -1,5 +1,5 @@
 """Products that sum over many rows, on CPUs, by a kernel of our own.
 
 The gradient of a weight is one: XLA copies one of the arrays transposed before it multiplies.
-`kernel.c` computes the product from the arrays as they are, `rule.py` says which it gets.
+`_cpu/src/products.c` computes it from the arrays as they are, `rule.py` says which it gets.
 """
