@@ -52,10 +52,11 @@ KERNELS = """
 import jax
 import jax.numpy as jnp
 import replicax as rx
+from replicax._core.lowering import with_rules
 from replicax._cpu import kernels
 
 rx.OneDeviceStrategy("CPU:0").run(lambda: None)
-look_up = jax.jit(lambda table, ids: table[ids])
+look_up = jax.jit(with_rules(lambda table, ids: table[ids]))
 arrays = jnp.arange(3.0 * 4096).reshape(3, 4096), jnp.array([2, 0], "int32")
 assert look_up(*arrays)[:, 1].tolist() == [8193.0, 1.0]
 print(kernels.LOOK_UP in look_up.lower(*arrays).as_text())

@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import os
 import pickle
-import subprocess
-import sys
 import time
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -102,58 +99,6 @@ def _restore(plant: Callable[[Path, Planted], None], folder: Path) -> Outcome:
         strategy.close()
 
 
-# Compiled code.
-
-_TRAIN = """
-import replicax as rx, keras, numpy as np
-with rx.OneDeviceStrategy("CPU:0").scope():
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-x = np.ones((64, 64), "float32")
-print("loss", model.fit(x, x[:, :1], verbose=0, epochs=2).history["loss"])
-"""
-_KERNEL = """
-#include <stdio.h>
-__attribute__((constructor)) static void run(void) {{ fclose(fopen("{marker}", "w")); }}
-"""
-
-
-def _run(command: list[str], **environment: object) -> str:
-    own = {name: str(value) for name, value in environment.items()}
-    done = subprocess.run(
-        command,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **own},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
-    return done.stdout
-
-
-def _losses(said: str) -> list[str]:
-    return [line.partition("loss ")[2] for line in said.splitlines() if "loss [" in line]
-
-
-def _plant_kernel(folder: Path) -> Outcome:
-    cache, marker = folder / "shared" / "cache", folder / "it ran"
-    cache.mkdir(parents=True)
-    program = [sys.executable, "-c", _TRAIN]
-    before = _losses(_run(program, XDG_CACHE_HOME=cache))
-    kernel = next(cache.glob("replicax/kernels/adam-*.so"))
-    source = folder / "planted.c"
-    source.write_text(_KERNEL.format(marker=marker))
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", kernel, source], check=True)
-    subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({str(kernel)!r})"])
-    marker.unlink()  # so it would run
-    cache.parent.chmod(0o777)
-    said = _run(program, XDG_CACHE_HOME=cache)
-    named = "the folder" if f"can write to {cache.parent}," in said else ""
-    holds = bool(named) and _losses(said) == before != []
-    return _outcome("compiled anew, with the same losses", marker, holds=holds, named=named)
-
-
 # Arrays, models and data sets.
 
 
@@ -210,11 +155,6 @@ FAULTS = (
         "strangers",
         "A pickled optimizer is planted as a journal of a parameter server's snapshots",
         functools.partial(_restore, plant_in_journal),
-    ),
-    Fault(
-        "strangers",
-        "A kernel is planted in a cache below a folder that others can write to",
-        _plant_kernel,
     ),
     Fault("strangers", "Pickled objects are planted in a saved data set", _plant_data),
     Fault(
