@@ -36,13 +36,17 @@ class NotBuiltError(Exception):
 
 def compiler() -> list[str]:
     """Return the command of the C compiler, `CC` first; empty where no kernels can be built."""
-    if platform.system() != "Linux" or platform.machine() not in LEVELS:
+    if not _is_supported():
         return []
     own = shlex.split(os.environ.get("CC", ""))
     for command in [own] if own else [["cc"], ["gcc"], ["clang"]]:
         if shutil.which(command[0]):
             return command
     return []
+
+
+def _is_supported() -> bool:
+    return platform.system() == "Linux" and platform.machine() in LEVELS
 
 
 def build(folder: Path = CPU) -> str:
@@ -73,7 +77,7 @@ def build(folder: Path = CPU) -> str:
 
 def _tools() -> tuple[list[str], Path]:
     """Return the compiler's command and the folder of XLA's headers, which jaxlib brings."""
-    if platform.system() != "Linux" or platform.machine() not in LEVELS:
+    if not _is_supported():
         raise NotBuiltError(f"there are none for {platform.system()} on {platform.machine()}")
     command = compiler()
     if not command:

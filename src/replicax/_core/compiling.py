@@ -108,7 +108,7 @@ def compile_for(program: Any, *args: Any) -> None:
 
 
 def prepare(platform: str) -> None:
-    """Put in what the tuning changes for all programs, of JAX too, if this is for CPUs."""
+    """Put in the rules of our programs, and how memory is kept, if this is for CPUs."""
     if platform == "cpu" and is_on("pooling"):
         pooling.install()
     if platform == "cpu" and is_on("products"):

@@ -94,7 +94,7 @@ def choose_rule(
     """
     if primitive in _rules:
         return
-    own = Primitive(f"replicax_{primitive.name}")
+    own = Primitive(own_name(primitive))
     own.def_effectful_abstract_eval(primitive.abstract_eval)
     own.def_impl(primitive.bind)
     stock = mlir.lower_fun(primitive.bind, multiple_results=False)
@@ -106,6 +106,11 @@ def choose_rule(
     mlir.register_lowering(own, stock)
     mlir.register_lowering(own, rule, platform="cpu")
     _rules[primitive] = part, own
+
+
+def own_name(primitive: Any) -> str:
+    """What an operation of JAX is called in a program of ours, where a rule may replace it."""
+    return f"replicax_{primitive.name}"
 
 
 def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:

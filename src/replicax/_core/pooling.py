@@ -32,7 +32,7 @@ Place = tuple[int, ...]
 
 
 def install() -> None:
-    """Let programs for CPUs compute pooling and its gradient so."""
+    """Let our programs for CPUs compute pooling and its gradient so."""
     largest = functools.partial(combine_slices, lax.max, -math.inf)
     total = functools.partial(combine_slices, lax.add, 0.0)
     lowering.replace(lax.select_and_scatter_add_p, "pooling", covers, scatter_to_selected)

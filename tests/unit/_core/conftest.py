@@ -14,7 +14,7 @@ from replicax._cpu.kernels import are_there
 def kernel():
     """The rule is in, and nothing of before is compiled; afterwards JAX has its own again."""
     if not are_there():
-        pytest.skip("there is no C compiler")
+        pytest.skip("the kernels are not built")
     before = cpu_tuning.parts_on()
     cpu_tuning.choose_parts(frozenset({"convolutions"}))
     rule.install()

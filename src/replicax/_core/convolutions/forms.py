@@ -14,7 +14,7 @@ _ONE_ROW = 2  # of spatial dimensions: a sequence is an image of one row
 
 
 class Kind(enum.IntEnum):
-    """The operations, with the numbers that kernel.c has for them."""
+    """The operations, with the numbers that convolutions.c has for them."""
 
     FORWARD = 0
     INPUT_GRADIENT = 1
@@ -44,7 +44,7 @@ class Form(NamedTuple):
     exchanged: bool = False
 
     def numbers(self) -> list[int]:
-        """The form as kernel.c reads it."""
+        """The form as convolutions.c reads it."""
         inputs, outputs = self.channels // self.groups, self.channels_out // self.groups
         of_input = self.kind is Kind.INPUT_GRADIENT  # which channels of all groups lie together
         shorter, longer = (outputs, self.channels) if of_input else (inputs, self.channels_out)

@@ -14,7 +14,9 @@ import jax
 from jax import lax
 from jax.extend.core import jaxprs_in_params
 
-_OWN = f"replicax_{lax.conv_general_dilated_p.name}"  # of lowering.py
+from replicax._core.lowering import own_name
+
+_OWN = own_name(lax.conv_general_dilated_p)
 _OF_OTHERS = "custom_partitioning"  # the operation; ours are made of convolutions, later
 _SETTING = "jax_remove_custom_partitioning_ptr_from_cache_key"
 

@@ -22,7 +22,7 @@ _FEW_CHANNELS, _FEW_PIXELS, _MANY_WEIGHTS = 4, 256, 1 << 18
 
 
 def install() -> None:
-    """Let convolutions go to the kernel, in all that is compiled for CPUs from now on."""
+    """Let convolutions of our programs for CPUs go to the kernel."""
     lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[CONVOLUTION])
 
 

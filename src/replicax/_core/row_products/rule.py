@@ -22,7 +22,7 @@ _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the ot
 
 
 def install() -> None:
-    """Let such products go to the kernel, in all that is compiled for CPUs from now on."""
+    """Let such products of our programs for CPUs go to the kernel."""
     lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[ROW_PRODUCTS])
 
 

@@ -28,7 +28,7 @@ _ADD = jax.ffi.ffi_lowering(ADD_ROWS, operand_output_aliases={0: 0})
 
 
 def install() -> None:
-    """Let tables go to the kernel, in all that is compiled for CPUs from now on."""
+    """Let tables of our programs for CPUs go to the kernel."""
     lowering.choose_rule(lax.gather_p, "tables", _choose_look_up, kernels=[LOOK_UP])
     lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD_ROWS])
 
