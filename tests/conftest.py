@@ -39,7 +39,7 @@ import replicax as rx
 from replicax.launch._ports import free_ports
 from replicax.testing import MATRIX
 
-from helpers import a_test_begins, begun_threads
+from helpers import LEAN, a_test_begins, begun_threads
 
 pytest_plugins = ["tiers"]
 
@@ -69,9 +69,15 @@ hypothesis.settings.load_profile("same")
 
 
 def pytest_collection_finish():
-    """What is there now stays to the end: no search for garbage needs to look at it again."""
+    """What is there now stays to the end: no search for garbage needs to look at it again.
+
+    Tracing makes many objects that are no garbage yet: to search after each 700 of them takes a
+    tenth of the time.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    os.environ.update(LEAN)  # not earlier, since the processes that run tests are to draw
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,17 @@ import keras
 import numpy as np
 import pytest
 
-# For processes that neither draw nor load data sets. Keras imports scikit-learn and matplotlib
-# where it finds them, which is a third of what it takes to start a process.
+# For what the tests start. Keras imports scikit-learn and matplotlib where it finds them, which is
+# a half of what it takes to start a process.
 TESTS = Path(__file__).parent
+_PYTHONPATH = os.environ.get("PYTHONPATH", "")
 LEAN = {
     "PYTHONPATH": os.pathsep.join(
-        [str(TESTS / "lean"), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        [str(TESTS / "lean"), str(TESTS.parent / "src"), _PYTHONPATH]
     ).strip(os.pathsep)
 }
+# For processes that draw.
+WITH_PLOTS = {"PYTHONPATH": _PYTHONPATH}
 
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")
@@ -206,7 +209,7 @@ def run_python(code, **environment):
     """What a program of its own process prints; a failure of it fails the test."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **LEAN, **environment},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=200,

@@ -28,12 +28,14 @@ class Zygote:
     """The side of the tests."""
 
     def __init__(self):
+        from helpers import WITH_PLOTS  # not for the other side, which is to import little
+
         environment = {
             **os.environ,
             "JAX_NUM_CPU_DEVICES": "8",
             "NPROC": "8",
             "KERAS_BACKEND": "jax",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *WITH_PLOTS.values()]),
         }
         self._process = subprocess.Popen(
             [sys.executable, __file__],

@@ -12,8 +12,6 @@ from multi_process import drift, lacking
 import replicax as rx
 from faults.fault import Fault, Outcome
 
-from helpers import LEAN
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -26,9 +24,7 @@ def _train(change: Callable[..., None], when: dict[str, int]) -> tuple[list[str]
 
 
 def _drift(folder: Path, change: Callable[..., None], **when: int) -> Outcome:
-    found = rx.launch.run(
-        _train, _WORKERS, args=(change, when), devices_per_worker=1, timeout=120, env=LEAN
-    )
+    found = rx.launch.run(_train, _WORKERS, args=(change, when), devices_per_worker=1, timeout=120)
     differing, text = found[0]
     if not differing:
         return Outcome("trained on with different state", False)
@@ -42,9 +38,7 @@ def _drift(folder: Path, change: Callable[..., None], **when: int) -> Outcome:
 
 
 def _no_kernels(folder: Path) -> Outcome:
-    found = rx.launch.run(
-        lacking.in_worker, 2, args=([1],), devices_per_worker=1, timeout=120, env=LEAN
-    )
+    found = rx.launch.run(lacking.in_worker, 2, args=([1],), devices_per_worker=1, timeout=120)
     weights = [one for one, _ in found]
     alike = all(map(np.array_equal, *weights))
     said = [text for _, texts in found for text in texts]

@@ -18,8 +18,6 @@ import replicax.tf as tf
 from faults.fault import Fault, Outcome
 from replicax._core.errors import CheckpointError, UsageError
 
-from helpers import LEAN
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -201,9 +199,7 @@ def _before_the_first_step(steps: int, said: str, folder: Path) -> Outcome:
 def _refused_by_all(folder: Path) -> Outcome:
     (folder / "file").touch()
     path = str(folder / "file" / "model.keras")
-    found = rx.launch.run(
-        unwritable.steps_of, 2, args=(path,), devices_per_worker=1, timeout=120, env=LEAN
-    )
+    found = rx.launch.run(unwritable.steps_of, 2, args=(path,), devices_per_worker=1, timeout=120)
     (steps, said), other = found[0], found[1]
     outcome = _before_the_first_step(steps, said, folder)
     alike = (steps, said) == other and "worker 0" in said

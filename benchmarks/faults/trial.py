@@ -65,7 +65,10 @@ def end_marked(mark: str) -> int:
 
 def _python_path() -> str:
     return os.pathsep.join(
-        [str(ROOT), str(ROOT.parent / "tests"), os.environ.get("PYTHONPATH", "")]
+        [
+            *(str(ROOT.parent / folder) for folder in ("benchmarks", "tests", "tests/lean")),
+            os.environ.get("PYTHONPATH", ""),
+        ]
     )
 
 

@@ -23,7 +23,6 @@ def assert_not_above(figures):
     assert not above, f"measured, recorded: {above}"
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("kind", ["run", "fit"])
 def test_a_steady_step_passes_through_few_files(kind):
     files = measured.files_of_a_step(kind)

@@ -321,7 +321,6 @@ def files(strategy, folder):
 
 
 SCENARIOS = (
-    fit_arrays,
     fit_dataset,
     fit_distributed,
     variants,

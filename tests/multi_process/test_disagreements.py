@@ -7,7 +7,6 @@ import pytest
 import replicax as rx
 
 from . import disagreements
-from helpers import LEAN
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.timeout(500)
 @pytest.fixture(scope="module")
 def workers():
     function = disagreements.in_worker
-    return rx.launch.run(function, 2, devices_per_worker=1, timeout=450, env=LEAN)
+    return rx.launch.run(function, 2, devices_per_worker=1, timeout=450)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import replicax as rx
 
 from . import drift
-from helpers import LEAN
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -30,7 +29,7 @@ MOMENTS = [
 
 @pytest.fixture(scope="module")
 def two_workers():
-    return rx.launch.run(drift.in_worker, 2, args=(0,), devices_per_worker=1, timeout=450, env=LEAN)
+    return rx.launch.run(drift.in_worker, 2, args=(0,), devices_per_worker=1, timeout=450)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -48,5 +47,5 @@ def test_both_values_of_a_learning_rate_are_told_first(two_workers):
 
 
 def test_workers_that_stay_equal_are_not_stopped():
-    found = rx.launch.run(drift.equal_workers, 2, devices_per_worker=2, timeout=450, env=LEAN)
+    found = rx.launch.run(drift.equal_workers, 2, devices_per_worker=2, timeout=450)
     assert found == [{case.__name__: [] for case in drift.EQUAL}] * 2

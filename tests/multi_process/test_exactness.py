@@ -9,7 +9,7 @@ import pytest
 import replicax as rx
 
 from . import scenarios
-from helpers import LEAN, assert_trees_close
+from helpers import assert_trees_close
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 def run(workers, devices, call):
     return rx.launch.run(
-        scenarios.in_worker, workers, devices_per_worker=devices, args=call, timeout=550, env=LEAN
+        scenarios.in_worker, workers, devices_per_worker=devices, args=call, timeout=550
     )
 
 
@@ -38,6 +38,13 @@ def workers(folder):
     return run(2, 2, call)
 
 
+@pytest.mark.core
+def test_fit_on_arrays_gives_what_one_device_gives(folder):
+    expected = scenarios.fit_arrays(None)
+    for found in run(2, 2, (folder, ["fit_arrays"])):
+        assert_trees_close(found["fit_arrays"], expected, rtol=2e-5, atol=2e-6)
+
+
 @pytest.fixture
 def four_replicas():
     return rx.MirroredStrategy([f"CPU:{number}" for number in range(4)])
@@ -46,7 +53,6 @@ def four_replicas():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("fit_arrays", marks=pytest.mark.core),
         "fit_dataset",
         "fit_distributed",
         "variants",

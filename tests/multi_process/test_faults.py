@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import LEAN, wait_until
+from helpers import wait_until
 from processes import running_with
 
 pytestmark = pytest.mark.timeout(500)
@@ -52,7 +52,6 @@ def end_of(tmp_path):
             [*launcher, str(PROGRAM), fault, str(culprit), *arguments],
             env={
                 **os.environ,
-                **LEAN,
                 "RX_WATCHDOG_SECONDS": "4",
                 "RX_WAIT_LIMIT_SECONDS": "9",
                 "JAX_NUM_CPU_DEVICES": "1",

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from . import restarts
-from helpers import LEAN
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -31,7 +30,7 @@ def run(tmp_path_factory):
         size = ["--workers", str(workers), "--devices-per-worker", str(devices)]
         program = [restarts.__file__, what, str(folder)]
         command = [sys.executable, "-m", "replicax.launch", "run", *size, *options, *program]
-        env = {**os.environ, **LEAN, "FAULTS": faults}
+        env = {**os.environ, "FAULTS": faults}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=550)
         assert done.returncode == 0, done.stdout + done.stderr
 

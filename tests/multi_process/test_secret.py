@@ -13,8 +13,6 @@ import pytest
 
 from replicax.launch._ports import free_ports
 
-from helpers import LEAN
-
 pytestmark = pytest.mark.timeout(300)
 
 PROGRAM = """
@@ -44,7 +42,7 @@ def start(tmp_path):
             process = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", program],
-                    env={**os.environ, **LEAN, **own},
+                    env={**os.environ, **own},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -13,7 +13,7 @@ import pytest
 
 from replicax.launch._ports import free_ports
 
-from helpers import LEAN, wait_until
+from helpers import wait_until
 from processes import running_with
 
 pytestmark = [
@@ -119,7 +119,7 @@ def run(code, tmp_path, *arguments, code_expected=0):
     temp = tmp_path / "temp"
     temp.mkdir()
     mark = f"DIR={tmp_path}"
-    environ = {**os.environ, **LEAN, "DIR": str(tmp_path), "TMPDIR": str(temp)}
+    environ = {**os.environ, "DIR": str(tmp_path), "TMPDIR": str(temp)}
     shared = set(os.listdir("/dev/shm"))
     ran = subprocess.run(
         [sys.executable, "-c", BEGIN + code, *arguments],
@@ -188,7 +188,6 @@ def start_task(spec, job, folder):
     config = {"cluster": spec, "task": {"type": job, "index": 0}}
     environ = {
         **os.environ,
-        **LEAN,
         "TF_CONFIG": json.dumps(config),
         "TMPDIR": str(folder),
         "RX_CLUSTER_SECRET": "thirty-two bytes, as all others.",

@@ -49,9 +49,13 @@ PROGRAM = """
 
 @pytest.fixture
 def settings():
-    """JAX's settings are as before afterwards."""
-    names = ("jax_compilation_cache_dir", *compilation_cache._SETTINGS)
-    before = {name: getattr(jax.config, name) for name in names}
+    """JAX's settings are those of a user who chose none, and as before afterwards."""
+    usual = {name: value for name, (value, _) in compilation_cache._SETTINGS.items()}
+    usual["jax_compilation_cache_dir"] = None
+    before = {name: getattr(jax.config, name) for name in usual}
+    for name, value in usual.items():
+        jax.config.update(name, value)
+    compilation_cache.cache_of_jax.reset_cache()
     yield
     for name, value in before.items():
         jax.config.update(name, value)

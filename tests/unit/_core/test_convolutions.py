@@ -147,8 +147,28 @@ def test_other_convolutions_stay_with_xla(x, w, how):
 
 def test_other_types_stay_with_xla():
     assert forms(
-        convolved, jnp.ones((2, 5, 5, 1), "bfloat16"), jnp.ones((3, 3, 1, 1), "bfloat16")
+        convolved, jnp.ones((2, 5, 5, 1), "float16"), jnp.ones((3, 3, 1, 1), "float16")
     ) == [None]
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_sixteen_bits_are_computed_in_thirty_two(kernel, groups):
+    draw = np.random.default_rng(0)
+    x, w = (draw.normal(size=size) for size in ((3, 9, 8, 6), (3, 3, 6 // groups, 12)))
+    x, w = (jnp.asarray(value, "bfloat16") for value in (x, w))
+
+    def both(x, w):
+        return with_gradients(x, w, feature_group_count=groups)
+
+    found = jax.jit(with_rules(both)).lower(x, w)
+    assert found.as_text().count("rx_convolution") >= 3
+    out, *gradients = found.compile()(x, w)
+    wide = [value.astype("float32") for value in (x, w)]
+    expected = convolved(*wide, feature_group_count=groups)
+    np.testing.assert_allclose(out.astype("float32"), expected, rtol=2**-8, atol=1e-4)
+    for ours, expected in zip(gradients, both(x, w)[1:], strict=True):
+        assert ours.dtype == "bfloat16"
+        np.testing.assert_allclose(ours.astype(float), expected.astype(float), rtol=0.02, atol=0.1)
 
 
 def cases():

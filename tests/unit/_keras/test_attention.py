@@ -63,6 +63,18 @@ def test_random_configurations(seed):
     close(*both(arrays, **options))
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sixteen_bits_are_computed_in_thirty_two(is_causal):
+    arrays, _ = configuration(0)
+    query, key, value = (jnp.asarray(array, "bfloat16") for array in arrays[:3])
+    wide = [array.astype("float32") for array in (query, key, value)]
+    expected = jax.nn.dot_product_attention(*wide, is_causal=is_causal)
+    with rx.config.cpu_tuning(attention=True):
+        found = keras.ops.dot_product_attention(query, key, value, is_causal=is_causal)
+    assert found.dtype == "bfloat16"
+    np.testing.assert_allclose(found.astype("float32"), expected, rtol=2**-8, atol=1e-6)
+
+
 def test_large_products_do_not_overflow():
     arrays = [np.full((1, 3, 1, 4), 40, np.float32) for _ in range(3)]
     ours, _ = both(arrays, scale=1.0)
@@ -71,7 +83,7 @@ def test_large_products_do_not_overflow():
 
 @pytest.mark.parametrize(
     ("heads", "dtype"),
-    [(2, "float32"), (4, "bfloat16")],
+    [(2, "float32"), (4, "float16")],
 )
 def test_what_stays_with_jax(heads, dtype):
     query, key = (jnp.ones((2, 3, count, 4), dtype) for count in (4, heads))

@@ -27,8 +27,6 @@ from replicax._mesh.processes import (
 )
 from replicax.cluster_resolver import ClusterSpec, JaxProcess, SimpleClusterResolver
 
-from helpers import LEAN
-
 SPEC = ClusterSpec(
     {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"], "evaluator": ["e:1"]}
 )
@@ -145,7 +143,7 @@ def cluster(tmp_path, address):
     started = []
 
     def run(program, indices, size, *, seconds=60.0):
-        environ = {**os.environ, **LEAN, "JAX_NUM_CPU_DEVICES": "1"}
+        environ = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
         for index in indices:
             arguments = map(str, (index, size, len(indices), address, seconds))
             with open(tmp_path / f"said{index}", "wb") as said:

@@ -18,7 +18,7 @@ from replicax._ps.wire import Refused
 
 import members
 import tiny_member
-from helpers import LEAN, wait_until
+from helpers import wait_until
 from members import about
 from processes import is_running, running_with
 
@@ -140,7 +140,7 @@ time.sleep(600)  # until it is killed
 
 @pytest.mark.parametrize("when", ["there", "still starting"])
 def test_a_program_that_is_killed_leaves_nothing_not_even_what_stands_still(when, tmp_path):
-    environ = {**os.environ, **LEAN, "DIR": str(tmp_path)}
+    environ = {**os.environ, "DIR": str(tmp_path)}
     command = [sys.executable, "-c", DRIVER, when]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as driver:
         folder = Path(os.fsdecode(driver.stdout.readline().strip()))

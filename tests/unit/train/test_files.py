@@ -142,7 +142,6 @@ def test_what_fails_leaves_nothing(tmp_path, monkeypatch):
     assert _files.read(str(tmp_path / "ckpt-1")).body == {"step": 1}
 
 
-@pytest.mark.core
 def test_kill_9_at_any_moment_leaves_the_last_one_whole(tmp_path):
     before = 0
     for finished, last in kill_while_saving(tmp_path, 50):

@@ -16,7 +16,7 @@ import replicax as rx
 from replicax._tools.compare import _measure
 from replicax.report import Settings, compare
 
-from helpers import wait_until
+from helpers import WITH_PLOTS, wait_until
 
 SMALL = ["--model", "mlp", "--examples", "64", "--epochs", "1", "--repeats", "1"]
 OF_WORKERS = ["--strategies", "one_device,multi_worker,parameter_server"]
@@ -129,7 +129,7 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "replicax.launch", "compare", *SMALL, *OF_WORKERS],
         cwd=tmp_path,
-        env={**os.environ, "REPLICAX_TEST_RUN": str(tmp_path)},
+        env={**os.environ, **WITH_PLOTS, "REPLICAX_TEST_RUN": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=540,
@@ -158,6 +158,7 @@ def test_replicax_compare_with_workers_leaves_nobody_behind(tmp_path):
 def test_ctrl_c_ends_replicax_compare_without_a_traceback(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "replicax.launch", "compare", "--output", str(tmp_path / "out")],
+        env={**os.environ, **WITH_PLOTS},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
