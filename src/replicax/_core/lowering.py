@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
@@ -44,6 +45,24 @@ def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
     exported = ctx.module_context.lowering_parameters.for_export
     stays = not exported or _exported.get().issuperset(kernels)
     return stays and has_known_sizes(*ctx.avals_in, *ctx.avals_out)
+
+
+def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The same computation with operands of `bfloat16` widened, and its result narrowed again.
+
+    XLA:CPU computes like this too. The result has the type of the first operand.
+    """
+
+    @functools.wraps(compute)
+    def computed(first: Any, *others: Any, **how: Any) -> Any:
+        return compute(*map(_widened, (first, *others)), **how).astype(first.dtype)
+
+    return computed
+
+
+def _widened(array: Any) -> Any:
+    is_narrow = getattr(array, "dtype", None) == jnp.bfloat16
+    return array.astype(jnp.float32) if is_narrow else array
 
 
 @contextlib.contextmanager

@@ -15,10 +15,11 @@ from jax import lax
 from replicax._core.attention_kernel.formula import attend
 from replicax._core.attention_kernel.operation import attend_here, is_for_kernel
 from replicax._core.cpu_tuning import is_on
-from replicax._core.lowering import has_known_sizes
+from replicax._core.lowering import has_known_sizes, in_32_bits
 from replicax._keras import _compat
 
 _RANK = 4  # rows, positions, heads, features
+_TYPES = (jnp.float32, jnp.bfloat16)
 
 
 def install() -> None:
@@ -46,14 +47,14 @@ def _chosen(stock: Callable[..., Any]) -> Callable[..., Any]:
         if stays or not covers(*arrays):
             return own(*arrays)
         plain = bias is None and mask is None and is_for_kernel(scale)
-        ours = functools.partial(attend_here if plain else attend, **how)
+        ours = functools.partial(in_32_bits(attend_here if plain else attend), **how)
         return lax.platform_dependent(*arrays, cpu=ours, default=own)
 
     return dot_product_attention
 
 
 def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None) -> bool:
-    """Whether attention like this is computed here: as many heads on both sides, float32.
+    """Whether attention like this is computed here: as many heads on both sides, of one type.
 
     What is empty, or of shapes that do not fit, is left to Keras, which knows what to say of it.
     """
@@ -63,11 +64,11 @@ def covers(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None)
         return False
     (rows, positions, heads, width), seen = query.shape, key.shape[1]
     same = key.shape == value.shape == (rows, seen, heads, width)
-    types = all(array.dtype == jnp.float32 for array in arrays)
+    one_type = query.dtype == key.dtype == value.dtype and query.dtype in _TYPES
     pairs = (rows, heads, positions, seen)
     fit = all(
         size in (1, whole)
         for array in given[3:]
         for size, whole in zip(array.shape, pairs, strict=True)
     )
-    return same and types and fit and (mask is None or mask.dtype == bool)
+    return same and one_type and fit and (mask is None or mask.dtype == bool)

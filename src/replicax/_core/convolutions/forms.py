@@ -11,6 +11,7 @@ import enum
 from typing import Any, NamedTuple
 
 _ONE_ROW = 2  # of spatial dimensions: a sequence is an image of one row
+_TYPES = ({"float32"}, {"bfloat16"})
 
 
 class Kind(enum.IntEnum):
@@ -66,8 +67,8 @@ def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
         rhs: The second.
         params: What JAX's primitive is given with them.
     """
-    types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or "float32")}
-    if types != {"float32"} or lhs.ndim not in (3, 4):
+    types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or lhs.dtype)}
+    if types not in _TYPES or lhs.ndim not in (3, 4):
         return None
     numbers, last = params["dimension_numbers"], lhs.ndim - 1
     plain = (0, last, *range(1, last))

@@ -35,13 +35,17 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
         own = plain(form, ctx.avals_in[0].ndim)
         # Where JAX divides images over devices, each round of a loop would end in an all-reduce.
         divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
-        return None if own is None or divided else mlir.lower_fun(own, multiple_results=False)
+        return None if own is None or divided else _lowered(own)
     inner = with_devices(ctx)
     if inner is None or _is_as_fast_with_xla(form):
         return None
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
-    rule = mlir.lower_fun(compute, multiple_results=False)
+    rule = _lowered(compute)
     return lambda _, *operands, **how: rule(inner, *operands)
+
+
+def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return mlir.lower_fun(lowering.in_32_bits(compute), multiple_results=False)
 
 
 def _is_as_fast_with_xla(form: Form) -> bool:
