@@ -17,7 +17,6 @@ from .processes import Processes, SideFailed, free_addresses
 from .sides import HAND, LEGACY, OURS, TENSORFLOW
 from .training import WORKERS, Plan
 
-TOLERANCE = 2e-3  # of a loss, relative
 SIDE = str(Path(__file__).parents[1] / "side.py")
 
 
@@ -38,6 +37,7 @@ class Measured:
         cpu: CPU seconds of a step, by round.
         memory: Peak bytes of all its processes, after the last path.
         error: Why there is nothing, in a line.
+        tolerance: By which losses of another side may differ, relative.
     """
 
     side: str
@@ -51,6 +51,7 @@ class Measured:
     cpu: list[float] = field(default_factory=list)
     memory: int = 0
     error: str = ""
+    tolerance: float = 2e-3
 
 
 Found = dict[str, dict[str, Measured]]  # by path, then by side
@@ -204,5 +205,5 @@ def equal_work(one: Measured, other: Measured) -> bool:
     """Whether both had the same losses; what has none is by servers, where updates are counted."""
     if len(one.losses) != len(other.losses):
         return False
-    pairs = zip(one.losses, other.losses, strict=True)
-    return all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs)
+    pairs, tolerance = zip(one.losses, other.losses, strict=True), one.tolerance
+    return all(math.isclose(a, b, rel_tol=tolerance) for a, b in pairs)

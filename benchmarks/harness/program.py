@@ -7,7 +7,18 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .training import FIT, LOOP, SERVERS, WORKERS, Layers, Plan, Training, synchronous
+from .training import (
+    EVALUATE,
+    FIT,
+    LOOP,
+    PREDICT,
+    SERVERS,
+    WORKERS,
+    Layers,
+    Plan,
+    Training,
+    synchronous,
+)
 
 if TYPE_CHECKING:
     from .workloads import Workload
@@ -41,11 +52,14 @@ class Program:
         self._normalization = normalization or {}
         self._embedding = embedding or tf.keras.layers.Embedding
         self._optimizers = optimizers or tf.keras.optimizers
+        if workload.precision != "float32":
+            tf.keras.mixed_precision.set_global_policy(workload.precision)
 
     def training(self, path: str) -> Training:
         if self._plan.strategy == SERVERS:
             return {FIT: self._fit_by_servers, LOOP: self._loop_by_servers}[path]()
-        return {FIT: self._fit, LOOP: self._loop}[path]()
+        made = {FIT: self._fit, LOOP: self._loop, EVALUATE: self._evaluate, PREDICT: self._predict}
+        return made[path]()
 
     def _scope(self) -> Any:
         return (
@@ -62,17 +76,20 @@ class Program:
             BatchNormalization=functools.partial(keras.layers.BatchNormalization, **normalization),
         )
         model = workload.model(keras, layers)
-        workload.weights().into(model)
+        workload.begin(model)
         optimizer = getattr(self._optimizers, workload.optimizer)(**workload.settings)
         kind = "BinaryCrossentropy" if workload.binary else "SparseCategoricalCrossentropy"
         loss = functools.partial(getattr(keras.losses, kind), from_logits=True)
         return model, optimizer, loss
 
-    def _fit(self) -> Training:
-        workload = self._workload
+    def _compiled(self) -> Any:
         with self._scope():
             model, optimizer, loss = self._made(FIT)
             model.compile(optimizer, loss())
+        return model
+
+    def _fit(self) -> Training:
+        workload, model = self._workload, self._compiled()
 
         def fit(inputs: Any, labels: Any) -> float:
             history = model.fit(
@@ -81,6 +98,22 @@ class Program:
             return float(history.history["loss"][0])
 
         return synchronous(lambda: fit(*workload.batches[0]), lambda: fit(*workload.rows))
+
+    def _evaluate(self) -> Training:
+        workload, model = self._workload, self._compiled()
+
+        def evaluate(inputs: Any, labels: Any) -> float:
+            return float(model.evaluate(inputs, labels, batch_size=workload.batch_size, verbose=0))
+
+        return synchronous(lambda: evaluate(*workload.batches[0]), lambda: evaluate(*workload.rows))
+
+    def _predict(self) -> Training:
+        workload, model = self._workload, self._compiled()
+
+        def predict(inputs: Any, _: Any) -> float:
+            return float(abs(model.predict(inputs, workload.batch_size, verbose=0)).mean())
+
+        return synchronous(lambda: predict(*workload.batches[0]), lambda: predict(*workload.rows))
 
     def _dataset(self, rows: Any) -> Any:
         tf = self._tf

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-FIT, LOOP = "fit", "loop"
+FIT, LOOP, EVALUATE, PREDICT = "fit", "loop", "evaluate", "predict"
 MIRRORED, CENTRAL, WORKERS, SERVERS = "mirrored", "central", "workers", "servers"
 STRATEGIES = {
     "default": "default",

@@ -1,8 +1,12 @@
-"""What is trained: five models, each in Keras and written by hand in JAX, with the same weights."""
+"""What is trained: five models, each in Keras and written by hand in JAX, with the same weights.
+
+`MODELS` has others, in Keras alone.
+"""
 
 from __future__ import annotations
 
 from . import clicks, cnn, mlp, resnet, text
+from ._models import MODELS
 from ._workload import Batches, Weights, Workload
 
 WORKLOADS = {
@@ -10,4 +14,4 @@ WORKLOADS = {
     for workload in (mlp.WORKLOAD, cnn.WORKLOAD, resnet.WORKLOAD, text.WORKLOAD, clicks.WORKLOAD)
 }
 
-__all__ = ["WORKLOADS", "Batches", "Weights", "Workload"]
+__all__ = ["MODELS", "WORKLOADS", "Batches", "Weights", "Workload"]

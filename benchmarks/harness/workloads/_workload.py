@@ -61,13 +61,15 @@ class Workload:
         batch_size: Rows of a step, over all replicas.
         steps: Training steps of a round.
         draw: Makes inputs and labels of so many rows.
-        weights: Makes the initial weights.
+        weights: Makes the initial weights; without it, they are drawn by their shapes.
         model: Makes the model from a Keras and its layers, some of which may be others.
         forward: The model by hand: weights, statistics, inputs and the axis to normalize over to
-            logits and new statistics.
+            logits and new statistics; None if nobody wrote it.
         optimizer: "SGD" or "Adam".
         settings: Of the optimizer.
         binary: Whether labels are 0 or 1, and there is one logit; else classes.
+        precision: Keras' policy of types.
+        tolerance: By which the losses of two sides may differ, relative.
     """
 
     name: str
@@ -75,12 +77,14 @@ class Workload:
     batch_size: int
     steps: int
     draw: Callable[[int, np.random.Generator], tuple[Any, np.ndarray]]
-    weights: Callable[[], Weights]
+    weights: Callable[[], Weights] | None
     model: Callable[..., Any]
-    forward: Callable[..., tuple[Any, Any]]
+    forward: Callable[..., tuple[Any, Any]] | None
     optimizer: str
     settings: Mapping[str, float] = field(default_factory=dict)
     binary: bool = False
+    precision: str = "float32"
+    tolerance: float = 2e-3
 
     @cached_property
     def rows(self) -> tuple[Any, np.ndarray]:
@@ -101,6 +105,20 @@ class Workload:
             return part(inputs, step)
 
         return [(parts(step), part(labels, step)) for step in range(self.steps)]
+
+    def begin(self, model: Any) -> None:
+        """Give the model the weights that all sides begin with."""
+        if self.weights is not None:
+            self.weights().into(model)
+            return
+        random = np.random.default_rng(3)
+        values = []
+        for value in model.get_weights():
+            if value.ndim > 1:  # else a bias, or what normalizes
+                drawn = random.standard_normal(value.shape, np.float32)
+                value = drawn * np.float32((2 / np.prod(value.shape[:-1])) ** 0.5)
+            values.append(value)
+        model.set_weights(values)
 
     def smaller(self, steps: int | None, batch_size: int | None) -> Workload:
         """The same with fewer steps a round, or other batches."""
