@@ -205,5 +205,6 @@ def equal_work(one: Measured, other: Measured) -> bool:
     """Whether both had the same losses; what has none is by servers, where updates are counted."""
     if len(one.losses) != len(other.losses):
         return False
-    pairs, tolerance = zip(one.losses, other.losses, strict=True), one.tolerance
+    pairs = zip(one.losses, other.losses, strict=True)
+    tolerance = max(one.tolerance, other.tolerance)
     return all(math.isclose(a, b, rel_tol=tolerance) for a, b in pairs)
