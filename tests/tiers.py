@@ -57,7 +57,7 @@ TIMED = (
 RETRIES = 2
 
 # Seconds of the longest case from which `make durations` lists a function.
-LISTED_FROM = 1.0
+LISTED_FROM = 0.8
 # Seconds that a case may take without being listed, and that the fast tier may take on one core.
 UNLISTED_AT_MOST = 4.0
 FAST_TIER_AT_MOST = 14 * 60.0
