@@ -30,10 +30,13 @@ SLOW = (
     "test_notebook.py",
     "test_wheel.py",
     "tpu/",
-    # What all tests of one file share takes long: a Ray of its own, and all strategies in training.
+    # What all tests of one file share takes long: a Ray of its own, all strategies in training,
+    # libtpu, older Keras files. The first of them that runs takes it.
+    "parity/test_checkpoints.py",
     "unit/_ps/test_ray_cluster.py",
     "unit/_tools/compare/test_compare.py",
     "unit/_tools/migrate/test_trial.py",
+    "unit/_tools/plan/test_plan.py",
 )
 # Files and folders whose tests start processes and judge them by seconds.
 TIMED = (
