@@ -16,10 +16,10 @@ import keras
 import numpy as np
 import pytest
 
-# For what the tests start. Keras imports scikit-learn and matplotlib where it finds them, which is
-# a half of what it takes to start a process.
 TESTS = Path(__file__).parent
 _PYTHONPATH = os.environ.get("PYTHONPATH", "")
+# For what the tests start. Keras imports scikit-learn and matplotlib where it finds them, which is
+# a half of what it takes to start a process.
 LEAN = {
     "PYTHONPATH": os.pathsep.join(
         [str(TESTS / "lean"), str(TESTS.parent / "src"), _PYTHONPATH]
