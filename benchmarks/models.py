@@ -11,18 +11,15 @@ begin with the same weights, get the same batches, and must come to the same los
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness import machine, report
-from harness.measure import Case, Found, Measured
+from harness.measure import Case
 from harness.output import end_cleanly_on_signals
 from harness.sides import KERAS, OURS, TENSORFLOW
 from harness.training import EVALUATE, FIT, PREDICT, Plan
@@ -61,8 +58,8 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace, console: Console) -> Iterator[tuple[str, Found]]:
-    """What was found of each model, by path and side."""
+def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Row]:
+    """The rows of each model."""
     sides = [OURS, *([TENSORFLOW] if options.tensorflow else []), KERAS]
     pythons = {TENSORFLOW: options.tensorflow}
     for name in options.only:
@@ -72,71 +69,43 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[tuple[str
             case = Case(plans, dict.fromkeys(sides, PATHS), pythons, cache, lambda _: None)
             with case.started():
                 case.rounds(options.rounds)
-        for measured in (one for of in case.found.values() for one in of.values()):
-            measured.tolerance = model.tolerance
         console.print(f"{name}: done")
-        yield name, case.found
+        yield from report.Row.of(name, "default", case.found)
 
 
-def read(paths: dict[str, Any]) -> Found:
-    """What was found of a model before, from its JSON."""
-    return {
-        path: {side: Measured(**told) for side, told in sides.items()}
-        for path, sides in paths.items()
-    }
-
-
-def markdown(found: dict[str, Found], facts: dict[str, Any], rounds: int) -> str:
+def table(rows: Sequence[report.Row]) -> str:
+    """A line for each row, and the median of all ratios to TensorFlow."""
     heads = ["model", "types", "path", "Replicax, ms", "TensorFlow, ms", "TensorFlow ÷ ours"]
     heads += ["the same in CPU", "Keras ÷ ours"]
-    lines, failed, every = [], [], []
-    for name, paths in found.items():
-        for path, sides in paths.items():
-            ours, tensorflow = sides.get(OURS), sides.get(TENSORFLOW)
-            title = MODELS[name].title, MODELS[name].precision.removeprefix("mixed_"), path
-            times = [report.milliseconds(side) for side in (ours, tensorflow)]
-            cells = [report.ratio_cell(tensorflow, ours, what) for what in ("wall", "cpu")]
-            cells.append(report.ratio_cell(sides.get(KERAS), ours, "wall"))
-            lines.append([*title, *times, *cells])
-            ratios = report.ratios(tensorflow, ours, "wall")
-            every += [statistics.median(ratios)] if ratios else []
-            for side, measured in sides.items():
-                told = measured.error or [f"{loss:.5g}" for loss in measured.losses]
-                if measured.error or report.ratio_cell(measured, ours, "wall") == report.UNEQUAL:
-                    failed.append(f"- {', '.join(title)}: {side}: {told}")
-    parts = [f"{machine.one_line(facts)}; {rounds} rounds; load before: {facts['load'][0]}."]
-    parts.append(report.table(heads, lines))
-    if every:
-        parts.append(
-            f"TensorFlow ÷ ours, median of {len(every)} rows: {statistics.median(every):.2f}."
-        )
-    if failed:
-        parts += [
-            f"**What failed, or came to other losses ({report.UNEQUAL}).**",
-            "\n".join(failed),
-        ]
-    return "\n\n".join(parts) + "\n"
+    lines, medians = [], []
+    for row in rows:
+        ours, tensorflow = row.ours, row.tensorflow
+        cells = [report.milliseconds(side) for side in (ours, tensorflow)]
+        cells += [report.ratio_cell(tensorflow, ours, what) for what in ("wall", "cpu")]
+        cells.append(report.ratio_cell(row.sides.get(KERAS), ours, "wall"))
+        lines.append([*report.name_cells(row), *cells])
+        if ratios := report.ratios(tensorflow, ours, "wall"):
+            medians.append(statistics.median(ratios))
+    every = f"{len(medians)} rows: {statistics.median(medians):.2f}" if medians else "no row"
+    return f"{report.table(heads, lines)}\n\nTensorFlow ÷ ours, median of {every}."
 
 
 def main() -> None:
     options = parse()
     end_cleanly_on_signals()
     console = Console(stderr=True)
-    facts = machine.describe(options.tensorflow)
-    options.output.mkdir(parents=True, exist_ok=True)
-    kept, found = options.output / "models.json", {}
-    if options.add and kept.exists():
-        found = {name: read(paths) for name, paths in json.loads(kept.read_text()).items()}
-    for name, new in measure(options, console):
-        found[name] = new
-        found = {one: found[one] for one in MODELS if one in found}
-        kept.write_text(json.dumps(found, indent=1, default=asdict) + "\n")
-        text = markdown(found, facts, options.rounds)
-        (options.output / "models.md").write_text(text)
+    facts, settings = machine.described(options.tensorflow, console), {"rounds": options.rounds}
+    file = options.output / "models.json"
+    rows = report.kept(file) if options.add else []
+    for row in measure(options, console):
+        rows = report.merged(rows, [row])
+        report.keep(file, rows, facts, settings)
+        made = report.page(rows, facts, settings, table(rows))
+        file.with_suffix(".md").write_text(made)
         if options.write:
-            made = report.put_between_markers(PAGE.read_text(), text, "make bench-models")
-            PAGE.write_text(made)
-    print((options.output / "models.md").read_text(), end="")
+            page = report.put_between_markers(PAGE.read_text(), made, "make bench-models")
+            PAGE.write_text(page)
+    print(file.with_suffix(".md").read_text(), end="")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ in the same order, and must have the same losses.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -158,9 +157,7 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Ro
 def write(options: argparse.Namespace, facts: dict[str, Any], rows: list[report.Row]) -> None:
     """The JSON, the table, and the page."""
     settings = {"rounds": options.rounds}
-    told = {"machine": facts, **settings, "rows": [row.told() for row in rows]}
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "table.json").write_text(json.dumps(told, indent=1) + "\n")
+    report.keep(options.output / "table.json", rows, facts, settings)
     made = report.markdown(rows, facts, settings)
     (options.output / "table.md").write_text(made)
     if options.write:
@@ -171,15 +168,8 @@ def main() -> None:
     options = parse()
     end_cleanly_on_signals()
     console = Console(stderr=True)
-    facts = machine.describe(options.tensorflow)
-    if machine.is_busy(facts):
-        console.print(f"the machine is busy (load {facts['load'][0]}): the numbers will be noisy")
-    if not options.tensorflow:
-        console.print("TensorFlow is left out: name a Python that has it with --tensorflow")
-    rows: list[report.Row] = []
-    before = options.output / "table.json"
-    if options.add and before.exists():
-        rows = [report.Row.read(told) for told in json.loads(before.read_text())["rows"]]
+    facts = machine.described(options.tensorflow, console)
+    rows = report.kept(options.output / "table.json") if options.add else []
     for row in measure(options, console):
         rows = report.merged(rows, [row])
         write(options, facts, rows)  # what was measured is not lost if the next case is stopped

@@ -8,7 +8,10 @@ import platform
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 BUSY = 0.5  # of the cores: from here on others disturb what is measured
 VERSIONS = "import importlib.metadata as m; print(*(m.version(n) for n in {names!r}))"
@@ -39,9 +42,14 @@ def one_line(machine: dict[str, Any]) -> str:
     )
 
 
-def is_busy(machine: dict[str, Any]) -> bool:
-    """Whether others compute, too."""
-    return machine["load"][0] > BUSY * machine["cores"]
+def described(tensorflow: str | None, console: Console) -> dict[str, Any]:
+    """The same as `describe`, with warnings if others compute, too, or TensorFlow is left out."""
+    facts = describe(tensorflow)
+    if facts["load"][0] > BUSY * facts["cores"]:
+        console.print(f"the machine is busy (load {facts['load'][0]}): the numbers will be noisy")
+    if not tensorflow:
+        console.print("TensorFlow is left out: name a Python that has it with --tensorflow")
+    return facts
 
 
 def processor() -> str:

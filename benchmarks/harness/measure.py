@@ -16,6 +16,7 @@ from pathlib import Path
 from .processes import Processes, SideFailed, free_addresses
 from .sides import HAND, LEGACY, OURS, TENSORFLOW
 from .training import WORKERS, Plan
+from .workloads import EVERY
 
 SIDE = str(Path(__file__).parents[1] / "side.py")
 
@@ -162,7 +163,8 @@ class Case:
                 measured.again = statistics.median(measured.agains) if measured.agains else None
 
     def _measured(self, path: str, side: str) -> Measured:
-        return self.found.setdefault(path, {}).setdefault(side, Measured(side))
+        tolerance = EVERY[self._plans[0].workload].tolerance
+        return self.found.setdefault(path, {}).setdefault(side, Measured(side, tolerance=tolerance))
 
     @contextlib.contextmanager
     def _failing(self, path: str, side: str) -> Iterator[None]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .machine import one_line
 from .measure import Found, Measured, equal_work
 from .sides import HAND, KERAS, LEGACY, OURS, TENSORFLOW
 from .training import STRATEGIES
-from .workloads import WORKLOADS
+from .workloads import EVERY, MODELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNEQUAL, NOTHING = "≠", "–"
 MILLI, MEGA = 1e3, 2**20
@@ -32,7 +36,7 @@ class Row:
     Args:
         workload: Its name.
         strategy: A key of `STRATEGIES`.
-        path: "fit" or "loop".
+        path: A key of the paths of `program`: "fit", "loop", "evaluate" or "predict".
         sides: What was measured, by side.
     """
 
@@ -53,7 +57,7 @@ class Row:
     @property
     def key(self) -> tuple[int, int, str]:
         """Where it comes in the table."""
-        workloads, strategies = list(WORKLOADS), list(STRATEGIES)
+        workloads, strategies = list(EVERY), list(STRATEGIES)
         return workloads.index(self.workload), strategies.index(self.strategy), self.path
 
     def told(self) -> dict[str, Any]:
@@ -160,7 +164,11 @@ def seconds(value: float | None) -> str:
 
 
 def name_cells(row: Row) -> list[str]:
-    return [WORKLOADS[row.workload].title, STRATEGIES[row.strategy], row.path]
+    """Title, strategy and path; of real models, which all are on one device, the types instead."""
+    workload = EVERY[row.workload]
+    types = workload.precision.removeprefix("mixed_")
+    kind = types if row.workload in MODELS else STRATEGIES[row.strategy]
+    return [workload.title, kind, row.path]
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
@@ -179,12 +187,33 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 def markdown(rows: Sequence[Row], machine: dict[str, Any], settings: dict[str, Any]) -> str:
     """Everything: the machine, the tables, what failed."""
+    return page(rows, machine, settings, STEPS, steps_table(rows), STARTS, starts_table(rows))
+
+
+def page(
+    rows: Sequence[Row], machine: dict[str, Any], settings: dict[str, Any], *parts: str
+) -> str:
+    """Those parts, after a line about the machine and before what failed."""
     about = f"{one_line(machine)}; {settings['rounds']} rounds; load before: {machine['load'][0]}."
-    parts = [about, STEPS, steps_table(rows), STARTS, starts_table(rows)]
     failed = failures(rows)
     if failed:
-        parts += [f"**What failed (fails), or was other work ({UNEQUAL}).**", "\n".join(failed)]
-    return "\n\n".join(parts) + "\n"
+        parts += (f"**What failed (fails), or was other work ({UNEQUAL}).**", "\n".join(failed))
+    return "\n\n".join([about, *parts]) + "\n"
+
+
+def kept(path: Path) -> list[Row]:
+    """The rows of a JSON file that `keep` wrote; none without the file."""
+    told = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [Row.read(one) for one in told]
+
+
+def keep(
+    path: Path, rows: Sequence[Row], machine: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Write rows as JSON, with the machine and the settings."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {"machine": machine, **settings, "rows": [row.told() for row in rows]}
+    path.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def markers(command: str) -> tuple[str, str]:

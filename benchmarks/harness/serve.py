@@ -12,7 +12,7 @@ from typing import Any
 from .processes import ADDRESS
 from .sides import SIDES
 from .training import Plan, Training
-from .workloads import MODELS, WORKLOADS
+from .workloads import EVERY
 
 
 def serve(told: str) -> None:
@@ -63,7 +63,7 @@ class Worker:
     def _make(self, path: str) -> Training:
         if self._side is None:
             plan = self._plan
-            workload = (WORKLOADS | MODELS)[plan.workload].smaller(plan.steps, plan.batch_size)
+            workload = EVERY[plan.workload].smaller(plan.steps, plan.batch_size)
             _ = workload.batches  # drawn before anything is timed
             self._side = SIDES[plan.side](plan, workload)
         return self._side.training(path)

@@ -13,5 +13,6 @@ WORKLOADS = {
     workload.name: workload
     for workload in (mlp.WORKLOAD, cnn.WORKLOAD, resnet.WORKLOAD, text.WORKLOAD, clicks.WORKLOAD)
 }
+EVERY = WORKLOADS | MODELS
 
-__all__ = ["MODELS", "WORKLOADS", "Batches", "Weights", "Workload"]
+__all__ = ["EVERY", "MODELS", "WORKLOADS", "Batches", "Weights", "Workload"]

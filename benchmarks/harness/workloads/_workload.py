@@ -116,7 +116,9 @@ class Workload:
         for value in model.get_weights():
             if value.ndim > 1:  # else a bias, or what normalizes
                 drawn = random.standard_normal(value.shape, np.float32)
-                value = drawn * np.float32((2 / np.prod(value.shape[:-1])) ** 0.5)
+                # A depthwise kernel with one filter a channel sums over its window alone.
+                window = value.shape[:2] if value.shape[-1] == 1 else value.shape[:-1]
+                value = drawn * np.float32((2 / np.prod(window)) ** 0.5)
             values.append(value)
         model.set_weights(values)
 

@@ -36,11 +36,11 @@ def interrupted(strategy, kind, times):
         ("parameter servers", "fit"),
     ],
 )
-def test_nothing_is_lost_by_thirty_interrupts(strategy, kind):
-    seen = interrupted(strategy, kind, 30)
+def test_nothing_is_lost_by_interrupts(strategy, kind):
+    seen = interrupted(strategy, kind, 12)
     assert seen["wrong"] == []
-    assert seen["raised"] > 10
-    assert seen["moments"] > 5
+    assert seen["raised"] > 4
+    assert seen["moments"] > 3
 
 
 @pytest.fixture
