@@ -33,7 +33,7 @@ compare: $(INSTALLED) ## train under every strategy and compare them; ARGS="--he
 docs: $(INSTALLED) ## make the pictures of the documentation, which needs Chromium or Chrome; ARGS="compare" chooses
 	$(VENV)/bin/python scripts/pictures.py $(ARGS)
 
-test: check ## check, then run the fast tests, in less than 8 minutes; ARGS="-k name" chooses
+test: check ## check, then run the fast tests: about 8 minutes; ARGS="-k name" chooses
 	mkdir -p build
 	$(TEST_ENV) $(PYTEST) tests -m "not slow or core" --durations-file $(FAST_DURATIONS) $(ARGS)
 
@@ -42,7 +42,7 @@ test-slow: $(INSTALLED) $(LOWEST_INSTALLED) ## run the slow tests, and some once
 	$(TEST_ENV) $(PYTEST) tests -m "slow and not core" --durations-file $(SLOW_DURATIONS) $(ARGS)
 	$(TEST_ENV) XLA_FLAGS= $(PYTEST) tests/conformance -k "mirrored_2 or central_storage_3"
 
-test-all: ## run everything, in less than 30 minutes: test, then test-slow; fail if a fast test became slow
+test-all: ## run everything, about 45 minutes: test, then test-slow; fail if a fast test became slow
 	$(MAKE) test
 	$(MAKE) test-slow
 	$(VENV)/bin/python tests/durations.py check $(FAST_DURATIONS) $(SLOW_DURATIONS)
