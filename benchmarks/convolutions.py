@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 import replicax as rx
-from replicax._core.lowering import with_rules
+from replicax._cpu.programs import with_rules
 
 KINDS = ("forward", "input", "weights")
 EIGEN = {

@@ -52,7 +52,7 @@ KERNELS = """
 import jax
 import jax.numpy as jnp
 import replicax as rx
-from replicax._core.lowering import with_rules
+from replicax._cpu.programs import with_rules
 from replicax._cpu import kernels
 
 rx.OneDeviceStrategy("CPU:0").run(lambda: None)

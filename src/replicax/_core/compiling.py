@@ -6,34 +6,20 @@ that XLA:CPU computes slowly: see `replicax.config.cpu_tuning`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, final
 
 import jax
 from jax.core import Tracer
-from jax.extend.backend import get_compile_options
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxprs_in_params
 
-from replicax._core import pooling
-from replicax._core.convolutions import rule as convolutions
-from replicax._core.convolutions.keys import found_again
-from replicax._core.cpu_tuning import computes_with_one_thread, is_on
-from replicax._core.host_memory import keep_memory
-from replicax._core.lowering import with_rules
-from replicax._core.row_products import rule as row_products
-from replicax._core.table_kernel import rule as table_kernel
 from replicax._core.topology import default_device
 from replicax._core.tracing import is_traced
-
-# Without convolutions, which YNNPACK computes two to four times slower than Eigen.
-_FUSIONS = {
-    "xla_cpu_experimental_ynn_fusion_type": (
-        "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
-    ),
-}
-_ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
+from replicax._cpu.convolutions import found_again
+from replicax._cpu.memory import keep_memory
+from replicax._cpu.programs import options_for, with_rules
+from replicax._cpu.tuning import is_on
 
 
 def compiled(
@@ -55,10 +41,10 @@ def compiled(
         The function; its `trace` and `lower` are those of `jax.jit`.
     """
     platform = platform_of(devices or (default_device(),))
-    prepare(platform)
+    options = dict(compiler_options or {})
     if platform == "cpu":
-        fn = with_rules(fn)
-    options = {**_own_options(platform, devices or ()), **(compiler_options or {})}
+        keep_memory()
+        fn, options = with_rules(fn), {**options_for(devices or ()), **options}
     program = jax.jit(fn, compiler_options=options or None, **how)
     if not options:
         return program
@@ -107,20 +93,6 @@ def compile_for(program: Any, *args: Any) -> None:
         traced.lower().compile()
 
 
-def prepare(platform: str) -> None:
-    """Put in the rules of our programs, and how memory is kept, if this is for CPUs."""
-    if platform == "cpu" and is_on("pooling"):
-        pooling.install()
-    if platform == "cpu" and is_on("products"):
-        row_products.install()
-    if platform == "cpu" and is_on("tables"):
-        table_kernel.install()
-    if platform == "cpu" and is_on("convolutions"):
-        convolutions.install()
-    if platform == "cpu" and is_on("memory"):
-        keep_memory()
-
-
 @final
 class _Tuned:
     """A program with options, which JAX refuses inside another: there it is one without.
@@ -145,20 +117,3 @@ class _Tuned:
         self._is_new = False
         with found_again(self._program.trace(*args).jaxpr):
             return self._program(*args)
-
-
-def _own_options(platform: str, devices: Collection[Any]) -> dict[str, Any]:
-    if platform != "cpu":
-        return {}
-    options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
-    here = sum(device.process_index == jax.process_index() for device in devices)
-    if computes_with_one_thread(here):
-        options.update(_ONE_THREAD)
-    return {name: value for name, value in options.items() if name in _text_of_known_options()}
-
-
-@functools.cache
-def _text_of_known_options() -> str:
-    """What XLA says of its options: it refuses those that it does not know, or no longer."""
-    options = get_compile_options(num_replicas=1, num_partitions=1)
-    return str(options.executable_build_options.debug_options)

@@ -13,7 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.lax import GatherScatterMode as _Mode
 
-from replicax._core.lowering import has_known_sizes
+from replicax._cpu.lowering import has_known_sizes
+from replicax._cpu.tables import adds_rows
 
 Axis = int | None  # of the rows; None where they are not, or not known
 
@@ -69,18 +70,6 @@ def is_look_up(scatter: Any) -> bool:
     outside = scatter.params["mode"] in (_Mode.FILL_OR_DROP, _Mode.PROMISE_IN_BOUNDS)
     known = has_known_sizes(*arrays)
     return known and numbers and outside and adds_rows(*arrays, **scatter.params)
-
-
-def adds_rows(table: Any, indices: Any, rows: Any, *, dimension_numbers: Any, **_: Any) -> bool:
-    """Whether a scatter adds whole rows."""
-    dims, batch = dimension_numbers, indices.ndim - 1
-    of_rows = (tuple(range(batch, rows.ndim)), (0,), (0,), ())
-    return rows.shape == (*indices.shape[:-1], *table.shape[1:]) and of_rows == (
-        dims.update_window_dims,
-        dims.inserted_window_dims,
-        dims.scatter_dims_to_operand_dims,
-        dims.operand_batching_dims,
-    )
 
 
 def _scattered(dims: Any, rows: Sequence[Axis], ndim: int) -> list[Axis] | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 
 from replicax._core import compilation_cache
-from replicax._core.cpu_tuning import is_on
 from replicax._core.env import leave_idle_libtpu
 from replicax._core.host_devices import count_accelerators
-from replicax._core.host_memory import keep_memory
+from replicax._cpu.memory import keep_memory
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 
 
@@ -26,5 +25,5 @@ def _keep_memory_of_cpus() -> None:
     Before JAX starts: its threads get heaps of their own, which the C library gives back whatever
     it is told later. A step of a small CNN has 27,000 page faults then, else none.
     """
-    if is_on("memory") and not any(map(count_accelerators, ("GPU", "TPU"))):
+    if not any(map(count_accelerators, ("GPU", "TPU"))):
         keep_memory()

@@ -23,15 +23,13 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from replicax._core.columns import made, parted
-from replicax._core.first_rows import Firsts, find_firsts
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.partial_sums import bound, named
-from replicax._core.products import turned_on
 from replicax._core.rows import is_look_up, pays_to_gather
-from replicax._core.table_kernel.operation import is_for
-from replicax._core.table_kernel.rule import is_for_kernel
 from replicax._core.table_rows import Rows
 from replicax._core.topology import AXIS
+from replicax._cpu.products import turned_on
+from replicax._cpu.tables import Firsts, find_firsts, is_for, is_for_kernel
 
 _CALLS = ("jit", "pjit")
 _SCALED = {"mul": operator.mul, "div": operator.truediv}

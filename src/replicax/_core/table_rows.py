@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from replicax._core.columns import Columns, made, shape_of
-from replicax._core.first_rows import Firsts, sums_where_first
 from replicax._core.partial_sums import bound
-from replicax._core.table_kernel.operation import add_sums
-from replicax._core.table_kernel.rule import is_for_kernel
+from replicax._cpu.tables import Firsts, add_sums, is_for_kernel, sums_where_first
 
 
 @dataclass

@@ -1,6 +1,7 @@
-"""Kernels in C for what XLA computes slowly on CPUs, built when the package is built.
+"""What makes programs on CPUs fast: operations that XLA computes slowly, computed by other means.
 
-`src/` holds the C sources, which `scripts/kernels.py` compiles into one library per level of CPUs;
-`kernels.py` loads the best one for this CPU and hands out the names by which XLA calls them.
-`kernels.py` imports JAX and nothing of Replicax.
+`programs.py` changes our programs so, and nobody else's. A file for each part of the tuning says
+what becomes of which operations, `tuning.py` which parts are on. Kernels in C (`src/`) are built
+with the package, by `scripts/kernels.py`; `kernels.py` loads the best library for this CPU. Of
+Replicax this imports a few words: no engine, no Keras.
 """

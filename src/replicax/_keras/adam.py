@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import keras
 
-from replicax._core.adam_kernel.operation import Settings, adam
 from replicax._core.compiling import platform_of
-from replicax._core.cpu_tuning import is_on
 from replicax._core.topology import default_device
 from replicax._cpu import kernels
+from replicax._cpu.adam import Settings, adam
+from replicax._cpu.tuning import is_on
 from replicax._keras import _compat
 
 _LEAST = 4096  # elements: fewer are not worth a kernel

@@ -12,10 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from replicax._core.attention_kernel.formula import attend
-from replicax._core.attention_kernel.operation import attend_here, is_for_kernel
-from replicax._core.cpu_tuning import is_on
-from replicax._core.lowering import has_known_sizes, in_32_bits
+from replicax._cpu.attention import attend, attend_here, is_for_kernel
+from replicax._cpu.lowering import has_known_sizes, in_32_bits
+from replicax._cpu.tuning import is_on
 from replicax._keras import _compat
 
 _RANK = 4  # rows, positions, heads, features

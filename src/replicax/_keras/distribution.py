@@ -28,12 +28,12 @@ from replicax._core.placement import (
     place_rows,
     to_host,
 )
-from replicax._core.products import with_products_turned
 from replicax._core.program import uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.table_gradients import with_rows
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
+from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
 from replicax._keras.agreed_batches import agreed, agreement_on
 

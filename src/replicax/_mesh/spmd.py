@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from replicax._core.compiling import compiled
-from replicax._core.products import turned_on
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
+from replicax._cpu.products import turned_on
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal

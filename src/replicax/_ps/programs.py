@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from replicax._core.attention_kernel.operation import on_this_machine
 from replicax._core.errors import UsageError
-from replicax._core.lowering import with_rules
+from replicax._cpu.attention import on_this_machine
+from replicax._cpu.programs import with_rules
 from replicax._keras.capture import evaluate
 from replicax._keras.shard_optimizer import check_by_rows
 from replicax._ps.tables.id_sources import source_of

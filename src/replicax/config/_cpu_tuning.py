@@ -1,10 +1,10 @@
-"""The public switch of the tuning for CPUs; what it does is in `_core`."""
+"""The public switch of the tuning for CPUs; what it does is in `_cpu`."""
 
 from __future__ import annotations
 
 from typing import final
 
-from replicax._core.cpu_tuning import choose_parts, parts_on
+from replicax._cpu.tuning import choose_parts, parts_on
 
 
 def cpu_tuning(

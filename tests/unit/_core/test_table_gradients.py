@@ -12,9 +12,9 @@ from jax import lax
 import replicax as rx
 from replicax._core.packing import sum_in_packs
 from replicax._core.table_gradients import evaluate_by_rows, with_rows
-from replicax._core.table_kernel.firsts import _first_places
 from replicax._core.topology import AXIS, Topology
 from replicax._cpu import kernels
+from replicax._cpu.tables import _FIRSTS
 
 SIZE, WIDTH, ROWS = 100, 3, 8
 TABLE = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype("float32")
@@ -130,7 +130,7 @@ def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one(kernel)
     with rx.config.cpu_tuning(tables=kernel):
         program = jax.jit(with_rows(step, None, platform="cpu"))
         found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
-    searches = sum(e.primitive is _first_places for e in found)
+    searches = sum(e.primitive is _FIRSTS for e in found)
     assert searches == (0 if kernel and kernels.are_there() else 1)
     for table, numbers, new in zip(tables, ids, program(tables, ids, SCALES), strict=True):
         expected = table.copy()  # the program may still read the table

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core.cpu_tuning import is_on
 from replicax._core.env import cpu_tuning_parts
+from replicax._cpu.tuning import is_on
 
 PARTS = {
     "attention",

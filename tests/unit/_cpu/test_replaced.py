@@ -22,17 +22,14 @@ from jax import lax
 from jax.interpreters import mlir
 
 import replicax as rx
-from replicax._core.adam_kernel.operation import Settings, adam
-from replicax._core.attention_kernel import operation as attention
-from replicax._core.compiling import prepare
-from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
-from replicax._core.table_kernel.firsts import first_places
-from replicax._core.table_kernel.operation import add_sums
-from replicax._cpu import kernels
+from replicax._cpu import attention, kernels, programs
+from replicax._cpu.adam import Settings, adam
+from replicax._cpu.programs import with_rules
+from replicax._cpu.tables import add_sums, first_places
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
-prepare("cpu")
+programs.install()
 # Programs ask for these before they use their operations.
 
 FLOATS = ("float32", "bfloat16", "float16")

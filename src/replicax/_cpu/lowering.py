@@ -1,26 +1,26 @@
-"""What XLA:CPU gets for an operation of JAX in our programs: a rule of ours, or JAX's own.
+"""How operations are computed on CPUs in our programs: by a rule of ours, or as JAX does it.
 
-`with_rules` puts operations of ours in the place of JAX's: the same in all, but that on CPUs a rule
-chooses how each is computed. What others compile with JAX is left alone.
+programs.py puts operations of ours in the place of JAX's: the same in all, but that on CPUs a rule
+chooses how each is computed. What others compile with JAX is left alone. `operation` makes new
+ones from a formula, which a kernel in C may compute.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive, jaxpr_as_fun
-from jax.interpreters import mlir
-
-from replicax._core.cpu_tuning import is_on
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 # For operations of JAX: the part of the tuning that replaces each, and what it is replaced by.
-_rules: dict[Primitive, tuple[str, Primitive]] = {}
+rules: dict[Primitive, tuple[str, Primitive]] = {}
 _exported: ContextVar[frozenset[str]] = ContextVar("replicax_exported", default=frozenset())
 
 
@@ -45,6 +45,36 @@ def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
     exported = ctx.module_context.lowering_parameters.for_export
     stays = not exported or _exported.get().issuperset(kernels)
     return stays and has_known_sizes(*ctx.avals_in, *ctx.avals_out)
+
+
+def is_on_one_device(module: Any, *, replicated: bool = False) -> bool:
+    """Whether JAX divides no array of an operation that it compiles.
+
+    Args:
+        module: What JAX knows of the program while it lowers an operation of it.
+        replicated: Whether each device has the whole of each array, if JAX divides others.
+    """
+    context = module.axis_context
+    if isinstance(context, mlir.SPMDAxisContext):
+        return is_whole(context.mesh, context.manual_axes)
+    return replicated or getattr(context, "num_devices", None) == 1
+
+
+def is_whole(mesh: Any, manual_axes: Any = None) -> bool:
+    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
+    manual = mesh.manual_axes if manual_axes is None else manual_axes
+    left = set(mesh.axis_names) - set(manual)
+    return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
+
+
+def varying_alike(*arrays: Any) -> Sequence[Any]:
+    """The same, known to differ between devices if one of them does: for JAX inside `shard_map`."""
+    axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
+    over = frozenset().union(*axes)
+    return [
+        lax.pcast(array, tuple(over - own), to="varying") if over - own else array
+        for array, own in zip(arrays, axes, strict=True)
+    ]
 
 
 def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,6 +103,63 @@ def exporting(*kernels: str) -> Generator[None]:
         yield
     finally:
         _exported.reset(token)
+
+
+def operation(
+    name: str,
+    formula: Callable[..., Any],
+    types: Callable[..., Any],
+    choose: Callable[..., Callable[..., Any] | None] | None = None,
+    *,
+    kernels: Collection[str] = (),
+    several: bool = False,
+) -> Primitive:
+    """An operation with all transformations of JAX: those of its formula, until it gets its own.
+
+    Args:
+        name: What the operation is called in a program.
+        formula: Computes it, of arrays; what it takes by name is part of the program.
+        types: The types of what it gives, of those of its arrays.
+        choose: On CPUs, given JAX's context of it, where `may_replace` holds: the rule by which a
+            kernel computes it, or None.
+        kernels: The names of those that the rule calls.
+        several: Whether it gives a list.
+    """
+    made = Primitive(f"replicax_{name}")
+    made.multiple_results = several
+    made.def_abstract_eval(types)
+
+    @functools.partial(jax.jit, static_argnames="how")
+    def compiled(*arrays: Any, how: tuple[tuple[str, Any], ...]) -> Any:
+        return made.bind(*arrays, **dict(how))
+
+    def by_itself(*arrays: Any, **how: Any) -> Any:
+        # Without `jit` a call of `compiled` would come back here.
+        if getattr(jax.config, "jax_disable_jit", False):
+            return formula(*arrays, **how)
+        return compiled(*arrays, how=tuple(how.items()))
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **how: Any) -> Any:
+        whole = tuple(map(ad.instantiate_zeros, tangents))
+        return jax.jvp(functools.partial(formula, **how), tuple(primals), whole)
+
+    def mapped(arrays: Sequence[Any], axes: Sequence[Any], **how: Any) -> Any:
+        results = jax.vmap(functools.partial(formula, **how), axes)(*arrays)
+        return results, [0] * len(results) if several else 0
+
+    made.def_impl(by_itself)
+    ad.primitive_jvps[made] = jvp
+    batching.primitive_batchers[made] = mapped
+    in_operations = mlir.lower_fun(formula, multiple_results=several)
+    mlir.register_lowering(made, in_operations)
+    if choose is not None:
+
+        def rule(ctx: Any, *operands: Any, **how: Any) -> Any:
+            own = choose(ctx, **how) if may_replace(ctx, kernels) else None
+            return (own or in_operations)(ctx, *operands, **how)
+
+        mlir.register_lowering(made, rule, platform="cpu")
+    return made
 
 
 def replace(
@@ -111,8 +198,6 @@ def choose_rule(
             `may_replace` holds: gives the rule, or None for JAX's own.
         kernels: The names of those that the rule calls.
     """
-    if primitive in _rules:
-        return
     own = Primitive(own_name(primitive))
     own.def_effectful_abstract_eval(primitive.abstract_eval)
     own.def_impl(primitive.bind)
@@ -124,61 +209,9 @@ def choose_rule(
 
     mlir.register_lowering(own, stock)
     mlir.register_lowering(own, rule, platform="cpu")
-    _rules[primitive] = part, own
+    rules[primitive] = part, own
 
 
 def own_name(primitive: Any) -> str:
     """What an operation of JAX is called in a program of ours, where a rule may replace it."""
     return f"replicax_{primitive.name}"
-
-
-def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose operations are computed by our rules, where it is compiled for CPUs.
-
-    Args:
-        fn: From nests of arrays to a nest of arrays, without a gradient taken through it later.
-    """
-
-    @functools.wraps(fn)
-    def ruled(*args: Any) -> Any:
-        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-        results = jaxpr_as_fun(_ruled(closed, {}))(*jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return ruled
-
-
-def _ruled(value: Any, known: dict[int, Any]) -> Any:
-    """A program, or a parameter of an operation with the programs in it.
-
-    What has nothing to replace stays the same object, and what is there twice stays the same twice:
-    JAX lowers by identity.
-    """
-    if type(value) is tuple:
-        return tuple(_ruled(part, known) for part in value)
-    if not isinstance(value, ClosedJaxpr | Jaxpr):
-        return value
-    if id(value) not in known:
-        known[id(value)] = _program_ruled(value, known)
-    return known[id(value)]
-
-
-def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
-    if isinstance(program, ClosedJaxpr):
-        jaxpr = _ruled(program.jaxpr, known)
-        return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
-    equations = [_equation_ruled(equation, known) for equation in program.eqns]
-    same = all(new is old for new, old in zip(equations, program.eqns, strict=True))
-    return program if same else program.replace(eqns=equations)
-
-
-def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
-    part, own = _rules.get(equation.primitive, ("", None))
-    if own is not None and is_on(part):
-        return equation.replace(primitive=own)
-    changed = {
-        name: new
-        for name, value in equation.params.items()
-        if (new := _ruled(value, known)) is not value
-    }
-    return equation.replace(params={**equation.params, **changed}) if changed else equation

@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 
 import replicax as rx
-from replicax._core import products
-from replicax._core.products import with_products_turned
+from replicax._cpu import products
+from replicax._cpu.products import with_products_turned
 
 from helpers import assert_trees_close
 

@@ -1,7 +1,8 @@
-"""A step of Adam for many arrays as one operation of JAX, which the kernel computes in place.
+"""A step of Adam for many arrays as one operation of JAX, which a kernel computes in place.
 
-It is one for all arrays, since an array can be changed in place only when nobody reads it any more:
-XLA copies what a gradient is still to be computed from. Gradients of all of them come later.
+Where `src/adam.c` does not compute it, it is Keras' formula. It is one for all arrays, since an
+array can be changed in place only when nobody reads it any more: XLA copies what a gradient is
+still to be computed from. Gradients of all of them come later.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from replicax._core.cpu_tuning import computes_with_one_thread
-from replicax._core.handlers.one_device import is_on_one_device, varying_alike
-from replicax._core.handlers.operation import operation
 from replicax._cpu.kernels import ADAM
+from replicax._cpu.lowering import is_on_one_device, operation, varying_alike
+from replicax._cpu.tuning import computes_with_one_thread
 
 
 class Settings(NamedTuple):

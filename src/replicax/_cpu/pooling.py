@@ -21,7 +21,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from replicax._core import lowering
+from replicax._cpu import lowering
 
 # Elements of a window. A program for more of them grows long.
 _LARGEST_WINDOW = 64

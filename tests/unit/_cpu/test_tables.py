@@ -12,14 +12,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
-from replicax._core.lowering import with_rules
 from replicax._core.table_gradients import with_rows
-from replicax._core.table_kernel import operation, rule
-from replicax._core.table_kernel.firsts import first_places
-from replicax._core.table_kernel.operation import add_sums
-from replicax._cpu import kernels
+from replicax._cpu import kernels, tables
+from replicax._cpu.programs import with_rules
+from replicax._cpu.tables import add_sums, first_places
 
-rule.install()
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 # Rows of one number, of less than a vector, of some and a part, with two axes; one thread and more.
@@ -89,7 +86,7 @@ def test_sums_of_rows_are_added(shape, ids, subtracts):
     add = functools.partial(add_sums, column=0, subtracts=subtracts)
     arrays = table, ids[..., None], rows, np.float32(-0.3)
     assert is_by_kernel(add, *arrays, name=kernels.ADD_SUMS_OF_ROWS)
-    formula = functools.partial(operation._formula, column=0, subtracts=subtracts)
+    formula = functools.partial(tables._add_sums, column=0, subtracts=subtracts)
     expected = bits(formula, *arrays, tables=False)
     jax.tree.map(np.testing.assert_array_equal, bits(add, *arrays, tables=True), expected)
 
@@ -199,7 +196,7 @@ def test_transformations_of_jax():
     def added(table, rows):
         return add_sums(table, ids[:, None], rows, 2.0, column=0, subtracts=True)
 
-    formula = functools.partial(operation._formula, column=0, subtracts=True)
+    formula = functools.partial(tables._add_sums, column=0, subtracts=True)
     expected = jax.jvp(
         lambda t, r: formula(t, ids[:, None], r, 2.0), (table, rows), (rows[:60], rows)
     )
@@ -243,7 +240,7 @@ def test_each_device_its_rows():
     assert is_by_kernel(on_each, table, ids, rows, name=kernels.ADD_SUMS_OF_ROWS)
     found, sums = jax.jit(with_rules(on_each))(table, ids, rows)
     np.testing.assert_array_equal(found, table[np.clip(ids, 0, 69)])
-    formula = functools.partial(operation._formula, column=0, subtracts=False)
+    formula = functools.partial(tables._add_sums, column=0, subtracts=False)
     parts = slice(512), slice(512, 1024)
     halves = [formula(jnp.asarray(table), ids[p, None], rows[p], 2.0) for p in parts]
     np.testing.assert_allclose(sums, halves[0] + halves[1], rtol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
-from replicax._core.attention_kernel import operation
+from replicax._cpu import attention as operation
 from replicax._cpu import kernels
 from replicax._keras import attention
 

@@ -10,11 +10,9 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import replicax as rx
-from replicax._core.lowering import with_rules
-from replicax._core.row_products import rule
 from replicax._cpu import kernels
+from replicax._cpu.programs import with_rules
 
-rule.install()
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
 

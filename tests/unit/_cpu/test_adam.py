@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._core.adam_kernel import operation
-from replicax._core.adam_kernel.operation import Settings, adam
+from replicax._cpu import adam as module
 from replicax._cpu import kernels
+from replicax._cpu.adam import Settings, adam
 
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
@@ -40,7 +40,7 @@ def step(*arrays, settings=SETTINGS):
 
 
 def formula(*arrays):
-    return operation._formula(*arrays, settings=SETTINGS)
+    return module._formula(*arrays, settings=SETTINGS)
 
 
 def numbers(function, *arrays):

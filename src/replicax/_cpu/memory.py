@@ -18,6 +18,7 @@ import platform
 from jax import monitoring
 
 from replicax._core.env import cores, malloc_is_set
+from replicax._cpu.tuning import is_on
 
 # From malloc.h, and the largest number that the call takes.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
@@ -27,15 +28,19 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 _LONG = 0.2
 
 
-@functools.cache
 def keep_memory() -> bool:
-    """Let the C library keep what is freed, in this process, from now on.
+    """Let the C library keep what is freed, in this process, from now on, if this part is on.
 
     For processes that are started, `env.KEEP_MEMORY` says the same, and from the beginning.
 
     Returns:
         Whether it is told so; nothing changes if it cannot be, or the user has told it something.
     """
+    return is_on("memory") and _told()
+
+
+@functools.cache
+def _told() -> bool:
     if platform.libc_ver()[0] != "glibc" or malloc_is_set():
         return False
     library = ctypes.CDLL(None)

@@ -1,9 +1,15 @@
-"""Attention and its gradient as operations of JAX, which the kernel computes.
+"""Attention on CPUs: a formula that costs less than JAX's, and a kernel of our own.
 
-There are three, so that all of JAX's transformations hold: attention, its tangent, which is linear
-in the tangents of its inputs, and the transpose of that, which is its gradient. The kernel has
-attention and the gradient; all else is what `formula.py` says. XLA would give the kernel whole
-arrays where a program is divided over devices: there the formula stays.
+The formula consists of operations of JAX, so that no array of `query × key positions` is
+transposed. JAX divides each weight by the sum of its row. As many weights as there are pairs of
+positions are written once more for it, and again transposed, in the order in which XLA multiplies
+them with the values. Here the rows of the result are divided, which are short. The gradient that
+follows by the rules of calculus is the one that kernels for other devices are written for.
+
+`src/attention.c` computes the same and its gradient. There are three operations, so that all of
+JAX's transformations hold: attention, its tangent, which is linear in the tangents of its inputs,
+and the transpose of that, which is its gradient. The kernel has attention and the gradient. XLA
+would give it whole arrays where a program is divided over devices: there the formula stays.
 """
 
 from __future__ import annotations
@@ -16,16 +22,67 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from replicax._core import lowering
-from replicax._core.attention_kernel.formula import attend
 from replicax._core.context import current_frame
-from replicax._core.handlers.one_device import is_on_one_device, is_whole, varying_alike
-from replicax._core.handlers.operation import operation
 from replicax._cpu import kernels
 from replicax._cpu.kernels import ATTENTION, ATTENTION_GRADIENT
+from replicax._cpu.lowering import (
+    exporting,
+    is_on_one_device,
+    is_whole,
+    operation,
+    varying_alike,
+)
+
+# Part of what a number may be at most, as in JAX: a row of which nothing is seen has equal weights.
+_UNSEEN = -0.7 * float(jnp.finfo(jnp.float32).max)
+
+
+def attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Any:
+    """Attention, as `jax.nn.dot_product_attention` defines it.
+
+    Args:
+        query: `rows × positions × heads × features`.
+        key: The same, of what is looked at.
+        value: Of the same shape as `key`.
+        bias: Is added to the products; of a shape that fits `rows × heads × positions × positions`.
+        mask: Which pairs of positions are seen; of such a shape.
+        scale: What the products are multiplied by; by default one over the root of the features.
+        is_causal: Whether no position sees a later one.
+
+    Returns:
+        Means of `value`, in the shape of `query`.
+    """
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    by_head = (_by_head(query) * jnp.asarray(scale, query.dtype), _by_head(key), _by_head(value))
+    # XLA would put the transpositions into the products, where they cost more.
+    query, key, value = lax.optimization_barrier(by_head)
+    logits = query @ jnp.swapaxes(key, 2, 3)
+    if bias is not None:
+        logits = (logits + bias).astype(logits.dtype)
+    if is_causal:
+        seen = jnp.tril(jnp.ones(logits.shape[2:], bool))
+        mask = seen if mask is None else mask & seen
+    if mask is not None:
+        logits = jnp.where(mask, logits, jnp.float32(_UNSEEN))
+    weights = jnp.exp(logits - lax.stop_gradient(logits.max(-1, keepdims=True)))
+    return _by_head((weights @ value) / weights.sum(-1, keepdims=True))
+
+
+def _by_head(array: Any) -> Any:
+    return jnp.transpose(array, (0, 2, 1, 3))
 
 
 @contextmanager
@@ -36,7 +93,7 @@ def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyChec
     pass.
     """
     names = (ATTENTION, ATTENTION_GRADIENT) if stays else ()
-    with lowering.exporting(*names):
+    with exporting(*names):
         yield [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
 
 
@@ -61,7 +118,7 @@ def attend_here(
     scale: float | None = None,
     is_causal: bool = False,
 ) -> Any:
-    """Attention, as `formula.attend` defines it, by the kernel; without bias and mask."""
+    """Attention, as `attend` defines it, by the kernel; without bias and mask."""
     how = {"scale": float(query.shape[-1] ** -0.5 if scale is None else scale), "causal": is_causal}
     return _attention.bind(*varying_alike(query, key, value), **how)[0]
 

@@ -12,10 +12,10 @@ from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from replicax._core.convolutions import rule, sharding
-from replicax._core.convolutions.forms import Kind, form_of
-from replicax._core.convolutions.keys import found_again
-from replicax._core.lowering import with_rules
+from replicax._cpu import convolutions
+from replicax._cpu.convolution_forms import Kind, form_of
+from replicax._cpu.convolutions import found_again
+from replicax._cpu.programs import with_rules
 
 IMAGES, SEQUENCES = ("NHWC", "HWIO", "NHWC"), ("NWC", "WIO", "NWC")
 
@@ -200,8 +200,7 @@ def test_numbers_are_right(kernel):
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("how", [{}, {"window_strides": (2, 1)}, {"rhs_dilation": (1, 2)}])
 def test_without_the_kernel_slices_compute_depthwise_ones(how, size, monkeypatch):
-    monkeypatch.setattr(rule, "are_there", lambda: False)
-    rule.install()
+    monkeypatch.setattr(convolutions, "are_there", lambda: False)
     draw = np.random.default_rng(0)
     x = draw.normal(size=(3, 9, 8, 6)).astype("float32")
     w = draw.normal(size=(size, size, 1, 6)).astype("float32")
@@ -216,8 +215,7 @@ def test_without_the_kernel_slices_compute_depthwise_ones(how, size, monkeypatch
 
 
 def test_without_the_kernel_one_tap_of_all_channels_is_a_product(monkeypatch):
-    monkeypatch.setattr(rule, "are_there", lambda: False)
-    rule.install()
+    monkeypatch.setattr(convolutions, "are_there", lambda: False)
     draw = np.random.default_rng(0)
     x, w = (draw.normal(size=s).astype("float32") for s in ((3, 5, 4, 6), (1, 1, 6, 2)))
     found = jax.jit(with_rules(lambda x, w: with_gradients(x, w))).lower(x, w)
@@ -336,10 +334,10 @@ def test_another_edition_of_the_code_is_another_program(monkeypatch):
     x, w = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 3))
     (form,) = forms(convolved, x, w)
     given = []
-    monkeypatch.setattr(sharding, "_divided", lambda *args: given.append(args[-1]))
-    sharding.convolution(form, x.shape, x, w)
-    monkeypatch.setattr(sharding, "_edition", lambda: 7)
-    sharding.convolution(form, x.shape, x, w)
+    monkeypatch.setattr(convolutions, "_divided", lambda *args: given.append(args[-1]))
+    convolutions.convolution(form, x.shape, x, w)
+    monkeypatch.setattr(convolutions, "_edition", lambda: 7)
+    convolutions.convolution(form, x.shape, x, w)
     before, after = (numbers.tolist() for numbers in given)
     assert before[:-1] == after[:-1]
     assert before[-1] != after[-1] == 7

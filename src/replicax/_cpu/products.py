@@ -1,22 +1,35 @@
-"""Matrix products that are transposed at once, computed the other way round.
+"""Matrix products on CPUs: transposed ones the other way round, sums over many rows by a kernel.
 
-The gradient of a weight is one: JAX writes `transpose(dot(g, x))`. XLA:CPU makes `dot(x, g)` of it,
-but not where a weight has more than two axes: then it copies `g` transposed, and that for each of
-several weights that `x` is multiplied with. Nor does it before it has divided a program over
-devices. Then the all-reduce of the global view stands between the two, and the optimizer reads the
-sum across its rows, which is slow.
+The gradient of a weight is both. JAX writes `transpose(dot(g, x))`, and XLA:CPU makes `dot(x, g)`
+of it, but not where a weight has more than two axes: then it copies `g` transposed, and that for
+each of several weights that `x` is multiplied with. Nor does it before it has divided a program
+over devices. Then the all-reduce of the global view stands between the two, and the optimizer reads
+the sum across its rows, which is slow.
+
+`dot(x, g)` sums over the rows of a batch. XLA copies one of the arrays transposed before it
+multiplies; `src/products.c` computes it from the arrays as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters import mlir
 
-from replicax._core.cpu_tuning import is_on
+from replicax._cpu import kernels, lowering
+from replicax._cpu.kernels import ROW_PRODUCTS
+from replicax._cpu.lowering import is_on_one_device
+from replicax._cpu.tuning import is_on
+
+_LEAST_ROWS = 1024
+_VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the other
 
 
 def with_products_turned(
@@ -84,3 +97,42 @@ def _other_way_round(product: Any, transpose: Any) -> Any:
         "precision": precision and precision[::-1],
     }
     return product.replace(invars=product.invars[::-1], outvars=transpose.outvars, params=params)
+
+
+def install() -> None:
+    """Let products of our programs for CPUs that sum over many rows go to the kernel."""
+    lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[ROW_PRODUCTS])
+
+
+def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
+    """The rule for a product that the kernel computes."""
+    here = is_on_one_device(ctx.module_context)
+    return _RULE if here and covers(*ctx.avals_in, **params) and kernels.are_there() else None
+
+
+def covers(left: Any, right: Any, *, dimension_numbers: Any, **params: Any) -> bool:
+    """Whether a product sums over the rows of two arrays that have many, and few columns."""
+    contracted, batch = dimension_numbers
+    rows = tuple(range(len(contracted[0])))
+    if any(map(len, batch)) or any(tuple(axes) != rows for axes in contracted):
+        return False
+    types = {left.dtype, right.dtype, np.dtype(params["preferred_element_type"] or np.float32)}
+    if types != {np.dtype(np.float32)} or not is_plain(params):
+        return False
+    widths = [math.prod(array.shape[len(rows) :]) for array in (left, right)]
+    fit = all(width % _VECTOR == 0 and 0 < width <= _WIDEST for width in widths)
+    return fit and math.prod(left.shape[: len(rows)]) >= _LEAST_ROWS
+
+
+def _compute(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -> Any:
+    axes = len(dimension_numbers[0][0])
+    widths = [array.shape[axes:] for array in (left, right)]
+    matrices = [
+        array.reshape(-1, math.prod(width))
+        for array, width in zip((left, right), widths, strict=True)
+    ]
+    shape = jax.ShapeDtypeStruct([math.prod(width) for width in widths], np.float32)
+    return jax.ffi.ffi_call(ROW_PRODUCTS, shape)(*matrices).reshape(*widths[0], *widths[1])
+
+
+_RULE = mlir.lower_fun(_compute, multiple_results=False)

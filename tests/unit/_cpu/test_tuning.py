@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import replicax as rx
-from replicax._core import common_tuning
-from replicax._core.common_tuning import lacking_parts, tuning
+from replicax._cpu import kernels
+from replicax._cpu.tuning import lacking_parts, tuning
 
 
 def test_a_part_that_one_worker_lacks_is_off_for_all(monkeypatch):
-    monkeypatch.setattr(common_tuning.kernels, "are_there", lambda: True)
+    monkeypatch.setattr(kernels, "are_there", lambda: True)
     has = tuning()
-    monkeypatch.setattr(common_tuning.kernels, "are_there", lambda: False)
+    monkeypatch.setattr(kernels, "are_there", lambda: False)
     lacks = tuning()
     lacking = lacking_parts([has, lacks, has])
     assert set(lacking) == {"attention", "convolutions", "optimizers", "products", "tables"}
@@ -18,7 +18,7 @@ def test_a_part_that_one_worker_lacks_is_off_for_all(monkeypatch):
 
 
 def test_what_all_workers_lack_changes_nothing(monkeypatch):
-    monkeypatch.setattr(common_tuning.kernels, "are_there", lambda: False)
+    monkeypatch.setattr(kernels, "are_there", lambda: False)
     assert lacking_parts([tuning(), tuning()]) == {}
 
 

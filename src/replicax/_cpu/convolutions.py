@@ -1,0 +1,344 @@
+"""Convolutions on CPUs by a kernel in C, or by other operations of JAX without it.
+
+A convolution of JAX, and its two gradients, which to JAX are convolutions too, go to the kernel
+(`src/convolutions.c`) if they have its form (convolution_forms.py).
+
+Over several devices each computes its own part, without a gather. XLA's partitioner would give a
+kernel that it does not know whole arrays on every device. Here it learns which dimensions may be
+divided: images, and without groups both kinds of channels. A sum over a divided dimension (of a
+weight gradient: over the images) ends in an all-reduce.
+
+The key of a program on disk whose convolutions JAX divides has an address in memory in it, which
+stands for what is done here with a convolution. Ours say it themselves, by their numbers, so that
+JAX may leave the address out, and another process finds the program. Those of other libraries may
+not: a program with one keeps it, and is compiled at each start.
+
+Where there is no kernel, depthwise convolutions are sums of shifted slices; with one tap for each
+channel, a convolution is a matrix product. On MobileNetV2 the two take a step from 1,028 ms to
+about 200.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+from replicax._cpu import convolution_forms, lowering
+from replicax._cpu.convolution_forms import Form, Kind, form_of
+from replicax._cpu.kernels import CONVOLUTION, SOURCES, are_there
+from replicax._cpu.lowering import is_on_one_device, own_name
+
+_FEW_CHANNELS, _FEW_PIXELS, _MANY_WEIGHTS = 4, 256, 1 << 18
+_MOST_TAPS = 49  # without the kernel: a program for more of them grows long
+_RANK_OF_IMAGES = 4  # images × height × width × channels
+
+_IMAGES, _IN, _OUT = "images", "channels", "channels_out"
+_SUMMED = {Kind.FORWARD: _IN, Kind.INPUT_GRADIENT: _OUT, Kind.WEIGHT_GRADIENT: _IMAGES}
+_Shape = tuple[int, ...]
+_CODE = (Path(convolution_forms.__file__), Path(__file__), *SOURCES)
+
+_OWN = own_name(lax.conv_general_dilated_p)
+_OF_OTHERS = "custom_partitioning"  # the operation; ours are made of convolutions, later
+_SETTING = "jax_remove_custom_partitioning_ptr_from_cache_key"
+
+
+def install() -> None:
+    """Let convolutions of our programs for CPUs go to the kernel."""
+    lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[CONVOLUTION])
+
+
+def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
+    """The rule for a convolution that the kernel computes, or other operations without one."""
+    form = form_of(*ctx.avals_in, **params)
+    if form is None:
+        return None
+    if not are_there():
+        own = plain(form, ctx.avals_in[0].ndim)
+        # Where JAX divides images over devices, each round of a loop would end in an all-reduce.
+        divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
+        return None if own is None or divided else _lowered(own)
+    inner = with_devices(ctx)
+    if inner is None or _is_as_fast_with_xla(form):
+        return None
+    compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
+    rule = _lowered(compute)
+    return lambda _, *operands, **how: rule(inner, *operands)
+
+
+def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return mlir.lower_fun(lowering.in_32_bits(compute), multiple_results=False)
+
+
+def _is_as_fast_with_xla(form: Form) -> bool:
+    """Whether XLA is faster, as benchmarks/convolutions.py measured.
+
+    A gradient of images of few channels, with strides, leaves most of each vector empty. A gradient
+    of a 1×1 kernel over few pixels takes longer to write than to compute; XLA writes whole rows.
+    """
+    if form.kind is Kind.INPUT_GRADIENT:
+        strided = math.prod(form.strides) > 1
+        return strided and form.groups == 1 and form.channels <= _FEW_CHANNELS
+    pixels, weights = math.prod(form.size_out) * form.images, form.channels * form.channels_out
+    is_product = form.kind is Kind.WEIGHT_GRADIENT and math.prod(form.kernel) == form.groups == 1
+    return is_product and pixels <= _FEW_PIXELS and weights >= _MANY_WEIGHTS
+
+
+def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Array:
+    if form.kind is Kind.INPUT_GRADIENT:
+        rhs = lax.rev(rhs, range(rhs.ndim - 2))  # as JAX did before: XLA leaves out both
+    if form.exchanged:
+        return lax.rev(convolution(form, shape, rhs, lhs), range(rhs.ndim - 2))
+    return convolution(form, shape, lhs, rhs)
+
+
+def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
+    """The result, of that shape, of a convolution of that form; partitioned if it has to be.
+
+    Args:
+        form: The form.
+        shape: Of the result.
+        operands: Both.
+    """
+    numbers = np.array([*form.numbers(), _edition()], np.int32)
+    return _divided(form, shape, *operands, numbers)
+
+
+def with_devices(ctx: Any) -> Any:
+    """JAX's context of an operation, for `convolution`; None where that cannot be used.
+
+    JAX tells the devices of a program only to operations that it knows to need them. How many
+    there are is enough: any mesh of so many devices describes how arrays are divided. With axes
+    of a single prime size, it describes each division of a mesh of that many.
+    """
+    module = ctx.module_context
+    context = module.axis_context
+    if isinstance(context, mlir.SPMDAxisContext):
+        return ctx if set(context.manual_axes) == set(context.mesh.axis_names) else None
+    if not isinstance(context, mlir.ShardingContext):
+        return None
+    devices, count = jax.devices("cpu"), context.num_devices
+    prime = next((number for number in range(2, count) if count % number == 0), count)
+    axes = round(math.log(count, prime)) if count > 1 else 1
+    if len(devices) < count or prime**axes != count:
+        return None
+    mesh = AbstractMesh((prime,) * axes, tuple(f"axis_{number}" for number in range(axes)))
+    known = mlir.ShardingContext(count, tuple(devices[:count]), mesh)
+    return ctx.replace(module_context=module.replace(axis_context=known))
+
+
+def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
+    # In the key of a program on disk JAX has the address of this call's form, or nothing: see
+    # `found_again`. The numbers, the last operand, tell programs of different forms apart.
+    call = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, np.float32))
+    return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
+
+
+@functools.cache
+def _edition() -> int:
+    """A number for this code, which decides what is in a program that is kept on disk."""
+    code = b"".join(path.read_bytes() for path in _CODE)
+    return zlib.crc32(code) & 0x7FFFFFFF
+
+
+def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
+    """What the dimensions of operands and result are. Equal ones are divided alike."""
+    inside, outside, kernel = ([f"{name}_{i}" for i in range(rank - 2)] for name in "xyk")
+    source, target = [_IMAGES, *inside, _IN], [_IMAGES, *outside, _OUT]
+    ends = ["some_in", "some_out"] if form.groups > 1 else [_IN, _OUT]
+    turned = form.all_groups_last == (form.kind is Kind.INPUT_GRADIENT)
+    weights = [*kernel, *(reversed(ends) if turned else ends)]
+    if form.kind is Kind.FORWARD:
+        return source, weights, ["number"], target
+    if form.kind is Kind.INPUT_GRADIENT:
+        return target, weights, ["number"], source
+    return source, target, ["number"], weights
+
+
+def _rule(form: Form, _shape: _Shape, _mesh: Any, types: Sequence[Any], _results: Any) -> Any:
+    labels = _labels(form, len(types[0].shape))
+    *operands, result = (" ".join(names) for names in labels)
+    divided = _divisible(form)
+    summed = tuple(name for name in divided if name == _SUMMED[form.kind])
+    fixed = tuple(dict.fromkeys(name for names in labels for name in names if name not in divided))
+    how = {"reduction_factors": summed, "need_replication_factors": fixed}
+    return f"{', '.join(operands)} -> {result}", how
+
+
+def _divisible(form: Form) -> tuple[str, ...]:
+    return (_IMAGES,) if form.groups > 1 else (_IMAGES, _IN, _OUT)
+
+
+def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any) -> Any:
+    labels = _labels(form, len(operands[0].shape))
+    axes = _axes(form, mesh, zip(labels, (*operands, result), strict=True))
+    parts = {name: math.prod(mesh.shape[axis] for axis in axes[name]) for name in axes}
+    own = form._replace(
+        images=form.images // parts[_IMAGES],
+        channels=form.channels // parts[_IN],
+        channels_out=form.channels_out // parts[_OUT],
+    )
+    own_shape = tuple(
+        size // parts.get(name, 1) for name, size in zip(labels[-1], shape, strict=True)
+    )
+
+    def on_each(*operands: Any) -> Any:
+        part, over = _here(own, own_shape, *operands), axes[_SUMMED[form.kind]]
+        return lax.psum(part, over) if over else part
+
+    specs = [PartitionSpec(*(axes.get(name) or None for name in names)) for names in labels]
+    *inside, out = (NamedSharding(mesh, spec) for spec in specs)
+    return mesh, on_each, out, tuple(inside)
+
+
+def _axes(form: Form, mesh: Any, arrays: Any) -> Mapping[str, tuple[str, ...]]:
+    """By which axes of the mesh each dimension is divided: as it is in the first that says so."""
+    axes: dict[str, tuple[str, ...]] = dict.fromkeys((_IMAGES, _IN, _OUT), ())
+    for names, array in arrays:
+        spec: Any = getattr(array.sharding, "spec", ())
+        for name, size, wished in zip(names, array.shape, spec, strict=False):
+            over = (wished,) if isinstance(wished, str) else tuple(wished or ())
+            taken = any(axis in others for others in axes.values() for axis in over)
+            fits = size % math.prod(mesh.shape[axis] for axis in over) == 0
+            if name in _divisible(form) and not axes[name] and fits and not taken:
+                axes[name] = over
+    return axes
+
+
+_divided = custom_partitioning(_here, static_argnums=(0, 1))
+_divided.def_partition(_partition, sharding_rule=_rule)
+
+
+def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
+    """Within this, in this thread, a program is compiled under a key without addresses.
+
+    Args:
+        closed: The program; nothing is done if it has no convolutions, or divided operations that
+            are not ours, or if this JAX has no such setting for a thread.
+    """
+    names: set[str] = set()
+    _collect(closed.jaxpr, names)
+    state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
+    if _OWN not in names or _OF_OTHERS in names or state is None:
+        return contextlib.nullcontext()
+    return state(True)
+
+
+def _collect(jaxpr: Any, names: set[str]) -> None:
+    """The names of all operations of a program, and of those inside it."""
+    for equation in jaxpr.eqns:
+        names.add(equation.primitive.name)
+        for inner in jaxprs_in_params(equation.params):
+            _collect(inner, names)
+
+
+def plain(form: Form, rank: int) -> Callable[..., Any] | None:
+    """What computes a convolution of this form, called as its primitive is; None for XLA.
+
+    Args:
+        form: The form.
+        rank: How many dimensions its operands have.
+    """
+    once = math.prod(form.kernel) == math.prod(form.strides) == 1 and not any(form.before)
+    if once and form.groups == 1 and form.size == form.size_out:
+        return _sum_over_pixels if form.kind is Kind.WEIGHT_GRADIENT else _product
+    depthwise = form.groups == form.channels == form.channels_out > 1
+    if not depthwise or rank != _RANK_OF_IMAGES or math.prod(form.kernel) > _MOST_TAPS:
+        return None
+    return _kernel_gradient if form.kind is Kind.WEIGHT_GRADIENT else _shifted
+
+
+def _product(lhs: Any, rhs: Any, *, dimension_numbers: Any, **_: Any) -> Any:
+    inputs = dimension_numbers.rhs_spec[1] - (rhs.ndim - 2)
+    weights = rhs.reshape(rhs.shape[-2:])
+    return lax.dot_general(lhs, weights, (((lhs.ndim - 1,), (inputs,)), ((), ())))
+
+
+def _sum_over_pixels(lhs: Any, rhs: Any, *, dimension_numbers: Any, **_: Any) -> Any:
+    pixels = tuple(range(lhs.ndim - 1))
+    inputs, outputs = dimension_numbers.out_spec[:2]
+    first, second = (lhs, rhs) if inputs < outputs else (rhs, lhs)
+    found = lax.dot_general(first, second, ((pixels, pixels), ((), ())))
+    return found.reshape(*(1,) * (lhs.ndim - 2), *found.shape)
+
+
+def _shifted(
+    lhs: Any, rhs: Any, *, window_strides: Any, padding: Any, lhs_dilation: Any, rhs_dilation: Any,
+    **_: Any,
+) -> Any:  # fmt: skip
+    padded, kernel = _padded(lhs, padding, lhs_dilation), rhs.shape[:-2]
+    taps = rhs.reshape(*kernel, lhs.shape[-1])
+    spans = [(size - 1) * gap + 1 for size, gap in zip(kernel, rhs_dilation, strict=True)]
+    sizes = [
+        (whole - span) // stride + 1
+        for whole, span, stride in zip(padded.shape[1:-1], spans, window_strides, strict=True)
+    ]
+    total: Any = 0.0
+    for tap in itertools.product(*map(range, kernel)):
+        first = [place * gap for place, gap in zip(tap, rhs_dilation, strict=True)]
+        total += _slice(padded, first, sizes, window_strides) * taps[tap]
+    return total
+
+
+def _kernel_gradient(
+    lhs: Any, rhs: Any, *, window_strides: Any, padding: Any, rhs_dilation: Any,
+    dimension_numbers: Any, **_: Any,
+) -> Any:  # fmt: skip
+    """Row by row of all images: a sum over whole slices takes ten times as long."""
+    padded, (rows, columns) = _padded(lhs, padding, (1, 1)), rhs.shape[1:3]
+    (down, right), (gap, gap_right) = window_strides, rhs_dilation
+    height, width = (
+        (whole - (size - 1) * each - 1) // stride + 1
+        for whole, size, each, stride in zip(
+            padded.shape[1:3], (rows, columns), rhs_dilation, window_strides, strict=True
+        )
+    )
+
+    def add_row(row: Any, sums: list[Any]) -> list[Any]:
+        slopes = lax.dynamic_index_in_dim(rhs, row, 1, keepdims=False)
+        added = []
+        for place in range(height):
+            line = lax.dynamic_index_in_dim(padded, row * gap + place * down, 1, keepdims=False)
+            for j in range(width):
+                part = _slice(line, [j * right], [columns], [gap_right])
+                added.append((part * slopes).sum(0))
+        return [old + new for old, new in zip(sums, added, strict=True)]
+
+    zeros = [jnp.zeros((columns, lhs.shape[-1]), lhs.dtype)] * (height * width)
+    sums = lax.fori_loop(0, rows, add_row, zeros)
+    found = jnp.stack([one.sum(0) for one in sums]).reshape(height, width, -1)
+    one, channels = dimension_numbers.out_spec[:2]
+    return jnp.expand_dims(found, 2 if one < channels else 3)
+
+
+def _padded(images: Any, padding: Any, dilation: Sequence[int]) -> Any:
+    edges = [(low, high, gap - 1) for (low, high), gap in zip(padding, dilation, strict=True)]
+    return lax.pad(images, jnp.zeros((), images.dtype), [(0, 0, 0), *edges, (0, 0, 0)])
+
+
+def _slice(array: Any, first: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Any:
+    """Elements of the dimensions between the first and the last."""
+    ends = [
+        start + (size - 1) * stride + 1
+        for start, size, stride in zip(first, sizes, strides, strict=True)
+    ]
+    return lax.slice(
+        array,
+        [0, *first, 0],
+        [array.shape[0], *ends, array.shape[-1]],
+        [1, *strides, 1],
+    )

@@ -1,0 +1,99 @@
+"""How a program of ours is made fast on CPUs: rules for its operations, and options for XLA."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+from jax.extend.backend import get_compile_options
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+from replicax._cpu import convolutions, pooling, products, tables
+from replicax._cpu.lowering import rules
+from replicax._cpu.tuning import computes_with_one_thread, is_on
+
+# Without convolutions, which YNNPACK computes two to four times slower than Eigen.
+_FUSIONS = {
+    "xla_cpu_experimental_ynn_fusion_type": (
+        "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
+    ),
+}
+_ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
+
+
+@functools.cache
+def install() -> None:
+    """Say which operations of JAX have rules of ours, which change no program but ours."""
+    for module in (convolutions, pooling, products, tables):
+        module.install()
+
+
+def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose operations are computed by our rules, where it is compiled for CPUs.
+
+    Args:
+        fn: From nests of arrays to a nest of arrays, without a gradient taken through it later.
+    """
+    install()
+
+    @functools.wraps(fn)
+    def ruled(*args: Any) -> Any:
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+        results = jaxpr_as_fun(_ruled(closed, {}))(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+    return ruled
+
+
+def _ruled(value: Any, known: dict[int, Any]) -> Any:
+    """A program, or a parameter of an operation with the programs in it.
+
+    What has nothing to replace stays the same object, and what is there twice stays the same twice:
+    JAX lowers by identity.
+    """
+    if type(value) is tuple:
+        return tuple(_ruled(part, known) for part in value)
+    if not isinstance(value, ClosedJaxpr | Jaxpr):
+        return value
+    if id(value) not in known:
+        known[id(value)] = _program_ruled(value, known)
+    return known[id(value)]
+
+
+def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
+    if isinstance(program, ClosedJaxpr):
+        jaxpr = _ruled(program.jaxpr, known)
+        return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
+    equations = [_equation_ruled(equation, known) for equation in program.eqns]
+    same = all(new is old for new, old in zip(equations, program.eqns, strict=True))
+    return program if same else program.replace(eqns=equations)
+
+
+def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
+    part, own = rules.get(equation.primitive, ("", None))
+    if own is not None and is_on(part):
+        return equation.replace(primitive=own)
+    changed = {
+        name: new
+        for name, value in equation.params.items()
+        if (new := _ruled(value, known)) is not value
+    }
+    return equation.replace(params={**equation.params, **changed}) if changed else equation
+
+
+def options_for(devices: Collection[Any]) -> dict[str, Any]:
+    """The options of XLA that this one knows, for a program of these devices."""
+    options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
+    here = sum(device.process_index == jax.process_index() for device in devices)
+    if computes_with_one_thread(here):
+        options.update(_ONE_THREAD)
+    return {name: value for name, value in options.items() if name in _text_of_known_options()}
+
+
+@functools.cache
+def _text_of_known_options() -> str:
+    """What XLA says of its options: it refuses those that it does not know, or no longer."""
+    options = get_compile_options(num_replicas=1, num_partitions=1)
+    return str(options.executable_build_options.debug_options)

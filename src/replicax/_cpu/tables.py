@@ -1,0 +1,238 @@
+"""Tables on CPUs, whose rows a kernel of our own looks up, adds up and adds to them.
+
+XLA compiles several small kernels for each table of a model, which takes longer than many of its
+steps; `src/tables.c` is compiled once. There are rules for JAX's own operations, which look up
+whole rows or add them: what is looked up, clamped, filled and added, and in which order, is as in
+JAX, to the last bit.
+
+There are two operations of ours. One finds where in a list of indices each is first. The other is
+what an optimizer adds to a table: sums of rows, each added once. A sum of rows with the same index
+is made first, as a whole gradient would be: what occurs often would else lose much of its update to
+rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.lax import GatherScatterMode as _Mode
+
+from replicax._cpu import kernels, lowering
+from replicax._cpu.kernels import ADD_ROWS, ADD_SUMS_OF_ROWS, FIRST_ROWS, LOOK_UP
+from replicax._cpu.lowering import is_on_one_device, operation, varying_alike
+from replicax._cpu.tuning import is_on
+
+# Indices: the kernel numbers twice as many places in 32 bits.
+_MOST_ROWS = 1 << 29
+# Of what is looked up or added: fewer numbers are computed with what comes before or after.
+_LEAST = 4096
+
+_LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
+_ADD = jax.ffi.ffi_lowering(ADD_ROWS, operand_output_aliases={0: 0})
+_ADD_SUMS = jax.ffi.ffi_lowering(ADD_SUMS_OF_ROWS, operand_output_aliases={0: 0})
+_FIRST_ROWS = jax.ffi.ffi_lowering(FIRST_ROWS)
+
+
+def is_for(platform: str) -> bool:
+    """Whether there is a kernel for programs of such devices."""
+    return is_on("tables") and platform == "cpu" and kernels.are_there()
+
+
+def install() -> None:
+    """Let tables of our programs for CPUs go to the kernel."""
+    lowering.choose_rule(lax.gather_p, "tables", _choose_look_up, kernels=[LOOK_UP])
+    lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD_ROWS])
+
+
+def adds_rows(table: Any, indices: Any, rows: Any, *, dimension_numbers: Any, **_: Any) -> bool:
+    """Whether a scatter adds whole rows."""
+    dims, batch = dimension_numbers, indices.ndim - 1
+    of_rows = (tuple(range(batch, rows.ndim)), (0,), (0,), ())
+    return rows.shape == (*indices.shape[:-1], *table.shape[1:]) and of_rows == (
+        dims.update_window_dims,
+        dims.inserted_window_dims,
+        dims.scatter_dims_to_operand_dims,
+        dims.operand_batching_dims,
+    )
+
+
+def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
+    """Whether the kernel knows arrays like these: a table, indices of its rows, and such rows."""
+    known = table.dtype == rows.dtype == np.float32 and indices.dtype == np.int32
+    return (
+        known
+        and table.ndim > 0
+        and indices.shape[-1:] == (1,)
+        and rows.shape == (*indices.shape[:-1], *table.shape[1:])
+        and rows.size > 0
+        and table.size > 0
+        and indices.size <= _MOST_ROWS
+    )
+
+
+def _is_worth_it(ctx: Any, table: Any, indices: Any, rows: Any) -> bool:
+    """Whether the kernel is used."""
+    here = is_on_one_device(ctx.module_context)
+    fit = rows.size >= _LEAST and is_for_kernel(table, indices, rows)
+    return here and fit and kernels.are_there()
+
+
+def _choose_look_up(ctx: Any, **params: Any) -> Callable[..., Any] | None:
+    (table, indices), (rows,) = ctx.avals_in, ctx.avals_out
+    dims, row = params["dimension_numbers"], table.ndim - 1
+    of_rows = (tuple(range(rows.ndim - row, rows.ndim)), (0,), (0,), ())
+    is_look_up = of_rows == (
+        dims.offset_dims,
+        dims.collapsed_slice_dims,
+        dims.start_index_map,
+        dims.operand_batching_dims,
+    )
+    if not is_look_up or tuple(params["slice_sizes"]) != (1, *table.shape[1:]):
+        return None
+    if not _is_worth_it(ctx, table, indices, rows):
+        return None
+    # What is promised is clamped as well, as XLA does it: a promise may be broken.
+    fill = np.float32(np.nan if params["fill_value"] is None else params["fill_value"])
+    numbers = np.array((params["mode"] != _Mode.FILL_OR_DROP, fill.view(np.int32)), np.int64)
+    return lambda ctx, *operands, **_: _LOOK_UP(ctx, *operands, numbers=numbers)
+
+
+def _choose_adding(ctx: Any, **params: Any) -> Callable[..., Any] | None:
+    table, indices, rows = ctx.avals_in
+    if not adds_rows(table, indices, rows, **params):
+        return None
+    if not _is_worth_it(ctx, table, indices, rows):
+        return None
+    numbers = np.array((params["mode"] == _Mode.CLIP,), np.int64)
+    return lambda ctx, *operands, **_: _ADD(ctx, *operands, numbers=numbers)
+
+
+def first_places(indices: Any, size: int) -> Any:
+    """For each index the place of the first that is the same; for one of `size` the end.
+
+    Args:
+        indices: From 0 to `size`.
+        size: How many indices there can be.
+    """
+    return _FIRSTS.bind(indices, size=size)
+
+
+def _first_places(indices: Any, *, size: int) -> Any:
+    count = len(indices)
+    first = jnp.full(size, count, jnp.int32)
+    first = first.at[indices].min(jnp.arange(count, dtype=jnp.int32), mode="drop")
+    return first.at[indices].get(mode="fill", fill_value=count)
+
+
+def _choose_firsts(ctx: Any, *, size: int) -> Callable[..., Any] | None:
+    """The kernel. Where JAX divides, each device gets all indices, which are few."""
+    indices = ctx.avals_in[0]
+    fits = indices.dtype == np.int32 and indices.size <= _MOST_ROWS
+    if not fits or not is_on("tables") or not kernels.are_there():
+        return None
+    numbers = np.array((size,), np.int64)
+    return lambda ctx, indices, **_: _FIRST_ROWS(ctx, indices, numbers=numbers)
+
+
+def _type_of_places(indices: Any, **_: Any) -> Any:
+    return indices.update(dtype=np.dtype("int32"))
+
+
+_FIRSTS = operation(
+    "first_places", _first_places, _type_of_places, _choose_firsts, kernels=[FIRST_ROWS]
+)
+
+
+@dataclass
+class Firsts:
+    """For each row of a table's gradient, which is the first of those with the same index.
+
+    Args:
+        indices: Where each row belongs.
+        size: Rows of the table.
+        places: What is asked for, once it is known; rows that belong nowhere have a number that is
+            too large.
+    """
+
+    indices: Any
+    size: int
+    places: Any = None
+
+
+def find_firsts(some: Sequence[Firsts]) -> None:
+    """Find the first rows of several tables as if these were one: few operations, for all."""
+    sizes, counts = [one.size for one in some], [one.indices.size for one in some]
+    size = sum(sizes)
+    kind = jnp.int32 if size <= np.iinfo(np.int32).max else jnp.int64
+    if kind is jnp.int64 and len(some) > 1:
+        for one in some:
+            find_firsts([one])
+        return
+    starts, begins = np.cumsum([0, *sizes[:-1]]), np.cumsum([0, *counts])
+    index = jnp.concatenate([one.indices.reshape(-1) for one in some])
+    is_there = (index >= 0) & (index < np.repeat(sizes, counts).astype(kind))
+    start = np.repeat(starts, counts).astype(kind)
+    index = jnp.where(is_there, index.astype(kind) + start, size)
+    places = first_places(index, size)
+    places -= np.repeat(begins[:-1], counts).astype(kind)
+    for one, begin, end in zip(some, begins.tolist(), begins[1:].tolist(), strict=False):
+        one.places = places[begin:end]
+
+
+def sums_where_first(rows: Any, firsts: Firsts) -> Any:
+    """Rows, with the sum of those of one index where that is first, and zeros elsewhere."""
+    assert firsts.places is not None
+    by_index = rows.reshape(firsts.indices.size, *rows.shape[firsts.indices.ndim - 1 :])
+    return jnp.zeros_like(by_index).at[firsts.places].add(by_index, mode="drop").reshape(rows.shape)
+
+
+def add_sums(
+    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
+) -> Any:
+    """A table with the sums of its rows added.
+
+    Args:
+        table: Of `float32`.
+        indices: Where each row belongs; what is outside of the table is left out.
+        rows: What is added up, maybe beside rows of other tables.
+        factor: What each row is multiplied with, before.
+        column: Of the array of rows, with which those of this table begin.
+        subtracts: Whether sums are subtracted, not added.
+    """
+    operands = varying_alike(table, indices, rows, jnp.asarray(factor, table.dtype))
+    return _ADDED.bind(*operands, column=column, subtracts=subtracts)
+
+
+def _add_sums(
+    table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
+) -> Any:
+    if rows.shape[indices.ndim - 1 :] != table.shape[1:]:
+        rows = lax.slice_in_dim(rows, column, column + table.shape[1], axis=rows.ndim - 1)
+    firsts = Firsts(indices, len(table))
+    find_firsts([firsts])
+    sums = sums_where_first(rows * factor, firsts)
+    at = table.at[indices[..., 0]]
+    return at.add(-sums if subtracts else sums, mode="drop", wrap_negative_indices=False)
+
+
+def _choose_adding_sums(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | None:
+    """The kernel, but not where JAX divides."""
+    if not is_on_one_device(ctx.module_context):
+        return None
+    numbers = np.array((subtracts, column), np.int64)
+    return lambda ctx, *operands, **_: _ADD_SUMS(ctx, *operands, numbers=numbers)
+
+
+_ADDED = operation(
+    "add_sums_of_rows",
+    _add_sums,
+    lambda table, *_, **__: table,
+    _choose_adding_sums,
+    kernels=[ADD_SUMS_OF_ROWS],
+)
