@@ -102,8 +102,9 @@ $(PACKAGES): pyproject.toml constraints.txt hatch_build.py
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@
 
+# An install that was just made has built the kernels.
 $(INSTALLED): $(PACKAGES) scripts/kernels.py $(wildcard src/replicax/_cpu/src/*)
-	$(VENV)/bin/python scripts/kernels.py
+	$(if $(filter $(PACKAGES),$?),,$(VENV)/bin/python scripts/kernels.py)
 	touch $@
 
 $(LOWEST_INSTALLED): Makefile | $(INSTALLED)

@@ -25,7 +25,7 @@ class CustomBuildHook(BuildHookInterface):
         self._script("stubs")["write"]()
         if why := self._script("kernels")["build"]():
             self.app.display_warning(f"CPU kernels are left out: {why}")
-        if any(Path(self.root).glob("src/replicax/_cpu/_kernels_*.so")):
+        if any(Path(self.root).glob("src/replicax/_cpu/built/*.so")):
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data.update(pure_python=False, tag=f"py3-none-{platform}")
 

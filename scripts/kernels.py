@@ -1,7 +1,7 @@
-"""Build the CPU kernels: one library per level of a CPU's instructions, beside their sources.
+"""Build the CPU kernels: one library per level of a CPU's instructions.
 
 The build of a wheel and an editable install call `build`; so does `make`, after a change of the C
-sources. No failure stops an install: what went wrong is written to `_not_built.txt`, for
+sources. No failure stops an install: what went wrong is written beside the libraries, for
 `replicax doctor` to show.
 """
 
@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 CPU = Path(__file__).resolve().parents[1] / "src" / "replicax" / "_cpu"
-NOTE = "_not_built.txt"
+BUILT = CPU / "built"
+NOTE = "not_built.txt"
 
 # For each machine the levels of src/replicax/_cpu/kernels.py, and their flags.
 LEVELS = {
@@ -49,13 +50,14 @@ def _is_supported() -> bool:
     return platform.system() == "Linux" and platform.machine() in LEVELS
 
 
-def build(folder: Path = CPU) -> str:
+def build(folder: Path = BUILT) -> str:
     """Build the libraries into a folder; what an earlier build left there is removed.
 
     Returns:
         Empty, or why some or all of them are missing, in one line.
     """
-    with tempfile.TemporaryDirectory(dir=folder, prefix="_building_") as work:
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as work:
         made, why = [], ""
         try:
             command, headers = _tools()
@@ -65,7 +67,7 @@ def build(folder: Path = CPU) -> str:
             why = _in_one_line(error)
         for path in made:
             os.replace(path, folder / path.name)  # at once: a program may be loading the old one
-    for old in folder.glob("_kernels_*.so"):
+    for old in folder.glob("*.so"):
         if old.name not in {path.name for path in made}:
             old.unlink()
     if why:
@@ -98,7 +100,7 @@ def _library(
         own = (*FLAGS, *flags, *OF_SOURCE.get(source.stem, ()), f"-I{headers}")
         _run([*command, *own, "-c", str(source), "-o", str(made)])
         objects.append(str(made))
-    library = work / f"_kernels_{level}.so"
+    library = work / f"{level}.so"
     _run([*command, "-shared", "-pthread", *objects, "-lm", "-o", str(library)])
     return library
 

@@ -131,7 +131,7 @@ def test_without_a_compiler_there_is_a_wheel_for_all_systems(tmp_path):
     wheel = build(tmp_path / "tree", tmp_path, PATH=str(tmp_path), CC="")
     assert wheel.name.endswith("-py3-none-any.whl")
     names = {Path(name).name for name in zipfile.ZipFile(wheel).namelist()}
-    assert "_not_built.txt" in names and not any(name.endswith(".so") for name in names)
+    assert "not_built.txt" in names and not any(name.endswith(".so") for name in names)
 
 
 def test_the_commands_of_an_installed_wheel_start(environment, tmp_path):

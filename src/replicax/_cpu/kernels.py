@@ -38,8 +38,9 @@ LEVELS = {
     "x86-64-v3": _V3,
     "aarch64": frozenset({"asimd"}),
 }
-FOLDER = Path(__file__).parent  # of the libraries
-SOURCES = sorted(FOLDER.glob("src/*"))
+_HERE = Path(__file__).parent
+FOLDER = _HERE / "built"  # of the libraries
+SOURCES = sorted(_HERE.glob("src/*"))
 _CPU_INFO = Path("/proc/cpuinfo")
 _log = logging.getLogger("replicax")
 
@@ -73,7 +74,7 @@ def load(folder: Path = FOLDER) -> str:
     """
     best = _best(folder)
     try:
-        library = ctypes.CDLL(str(folder / f"_kernels_{best}.so"))
+        library = ctypes.CDLL(str(folder / f"{best}.so"))
         for target in TARGETS:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), "cpu")
     except (OSError, AttributeError, RuntimeError) as error:
@@ -82,9 +83,9 @@ def load(folder: Path = FOLDER) -> str:
 
 
 def _best(folder: Path) -> str:
-    built = [name for name in LEVELS if (folder / f"_kernels_{name}.so").exists()]
+    built = [name for name in LEVELS if (folder / f"{name}.so").exists()]
     if not built:
-        note = folder / "_not_built.txt"
+        note = folder / "not_built.txt"
         why = note.read_text(encoding="utf-8").strip() if note.exists() else "they were not built"
         raise NoKernelsError(why)
     has = _instructions()

@@ -34,8 +34,8 @@ def names(folder):
 
 @pytest.mark.skipif(not BUILDER["compiler"](), reason="there is no C compiler, or none is used")
 def test_a_build_makes_a_library_for_each_level_with_all_kernels(tmp_path):
-    (tmp_path / "_kernels_old.so").touch()
-    (tmp_path / "_not_built.txt").write_text("an earlier build failed")
+    (tmp_path / "old.so").touch()
+    (tmp_path / "not_built.txt").write_text("an earlier build failed")
     assert build(tmp_path) == ""
     (levels,) = (own for own in BUILDER["LEVELS"].values() if set(own) & set(built(tmp_path)))
     assert sorted(levels) == built(tmp_path)
@@ -45,15 +45,15 @@ def test_a_build_makes_a_library_for_each_level_with_all_kernels(tmp_path):
 
 
 def built(folder):
-    return [name.removeprefix("_kernels_").removesuffix(".so") for name in names(folder)]
+    return [path.stem for path in sorted(folder.glob("*.so"))]
 
 
 def test_without_a_compiler_the_build_says_so_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    (tmp_path / "_kernels_x86-64-v3.so").touch()  # of an earlier build
+    (tmp_path / "x86-64-v3.so").touch()  # of an earlier build
     why = build(tmp_path)
-    assert why and names(tmp_path) == ["_not_built.txt"]
+    assert why and names(tmp_path) == ["not_built.txt"]
     with pytest.raises(NoKernelsError) as off:
         kernels.load(tmp_path)
     assert str(off.value) == why
@@ -65,7 +65,7 @@ def test_a_compiler_that_fails_does_not_stop_the_build(tmp_path, monkeypatch):
         tmp_path, monkeypatch, "echo 'In file a.c:'\necho 'a.c:1: error: no such thing'\nexit 1"
     )
     assert "a.c:1: error: no such thing" in build(tmp_path)
-    assert names(tmp_path) == ["_not_built.txt", "compiler"]
+    assert names(tmp_path) == ["compiler", "not_built.txt"]
 
 
 @pytest.mark.skipif("x86-64-v3" not in BUILDER["LEVELS"].get(os.uname().machine, ()), reason="x86")
@@ -89,7 +89,7 @@ def test_a_compiler_that_does_not_know_a_level_makes_the_others(tmp_path, monkey
 )
 def test_the_best_library_that_this_cpu_can_run_is_chosen(tmp_path, monkeypatch, flags, best):
     for name in LEVELS:
-        (tmp_path / f"_kernels_{name}.so").touch()
+        (tmp_path / f"{name}.so").touch()
     info = tmp_path / "cpuinfo"
     kind = "Features" if "asimd" in flags else "flags"
     info.write_text(f"processor : 0\n{kind}\t\t: {' '.join(flags)}\n\nprocessor : 1\n{kind} : \n")
