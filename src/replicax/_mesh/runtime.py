@@ -36,7 +36,6 @@ from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
-from replicax._cpu.memory import keep_memory
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.compressed import CompressedSum
@@ -89,8 +88,6 @@ class Runtime:
         if topology.pays_per_array or (alone and packs is not None):
             group = SyncGroup(topology.num_replicas, reducer.combine, packs_up_to=packs)
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
-        if topology.platform == "cpu":
-            keep_memory()
         self.hands_out = False
         self._programs = ProgramCache()
         self._watch = StateWatch()
