@@ -23,6 +23,7 @@ from jax import lax
 
 import replicax as rx
 from replicax._cpu.programs import with_rules
+from replicax._cpu.tuning import PARTS, choose
 
 KINDS = ("forward", "input", "weights")
 EIGEN = {
@@ -155,7 +156,7 @@ def sides(shape: Shape, kind: str) -> dict[str, Callable[[], Any]]:
 
     def compiled(options: dict[str, str], *, kernel: bool) -> Callable[[], Any]:
         function, operands = operation(shape, kind)
-        with rx.config.cpu_tuning(convolutions=kernel):
+        with choose(PARTS if kernel else PARTS - {"convolutions"}):
             program = (
                 jax.jit(with_rules(function), compiler_options=options).lower(*operands).compile()
             )

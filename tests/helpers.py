@@ -16,6 +16,8 @@ import keras
 import numpy as np
 import pytest
 
+from replicax._cpu.tuning import PARTS, choose
+
 TESTS = Path(__file__).parent
 _PYTHONPATH = os.environ.get("PYTHONPATH", "")
 # For what the tests start. Keras imports scikit-learn and matplotlib where it finds them, which is
@@ -50,6 +52,12 @@ def assert_trees_close(actual, expected, rtol=1e-5, atol=1e-6):
     assert tree == expected_tree
     for leaf, other in zip(leaves, expected_leaves, strict=True):
         np.testing.assert_allclose(np.asarray(leaf), np.asarray(other), rtol=rtol, atol=atol)
+
+
+def tuned(**parts):
+    """All parts of the tuning for CPUs are on in a block, but for those that are False."""
+    assert set(parts) <= PARTS
+    return choose({part for part in PARTS if parts.get(part, True)})
 
 
 def local(strategy, value):

@@ -23,8 +23,8 @@
 `RX_CLUSTER_SECRET_FILE` read where it is unset: a file with the secret, of this user only.
 `RX_PROCESSES_HERE`      set by `replicax run`, for the processes that it starts: how many share
                          this machine.
-`RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or the
-                         parts of `replicax.config.cpu_tuning` to use. Default: all.
+`RX_CPU_TUNING`          read when a program is compiled for CPUs: `0` for JAX as it comes, or
+                         names of the parts of the tuning to use, to find a fault. Default: all.
 `GLIBC_TUNABLES`, `MALLOC_…`  read with it: settings of the user for `malloc` are left alone.
 `RX_COMPILATION_CACHE`   read when the first strategy is made: the folder in which compiled programs
                          are kept for the next start, or `off`. Default: `replicax` in the user's
@@ -255,7 +255,7 @@ def cpu_tuning_parts(environ: Mapping[str, str] | None = None) -> frozenset[str]
     if not names <= set(CPU_TUNING_PARTS):
         raise UsageError(
             f"{RX_CPU_TUNING} is 0, 1, or names of parts of the tuning with commas between them. "
-            f"Received: {text!r}. Each can be switched alone: {', '.join(CPU_TUNING_PARTS)}."
+            f"Received: {text!r}. The parts are {', '.join(CPU_TUNING_PARTS)}."
         )
     return names
 

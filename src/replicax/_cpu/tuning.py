@@ -1,8 +1,8 @@
 """The switch for what makes programs on CPUs faster: which parts of it are on, on all workers.
 
 The parts ask here when a program is compiled, so a change is for later programs. `memory` is in
-memory.py, `fusions` and `threads` are in options.py, and each other part is in a file of its own:
-`optimizers` in adam.py.
+memory.py, `fusions` and `threads` are in programs.py, `optimizers` is in adam.py, and each other
+part is in a file of its own.
 
 Workers whose programs are compiled differently would round differently. So if one worker lacks a
 part, because its kernels were not built or the part is switched off, all of them go without it.
@@ -11,7 +11,8 @@ part, because its kernels were not built or the part is switched off, all of the
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 
 import jax
 
@@ -19,35 +20,41 @@ from replicax._control import current
 from replicax._core.env import CPU_TUNING_PARTS, cores, cpu_tuning_parts, processes_here
 from replicax._cpu import kernels
 
-_KERNELS = ("attention", "convolutions", "optimizers", "products", "tables")
+PARTS = frozenset(CPU_TUNING_PARTS)
+_WITH_KERNELS = frozenset({"attention", "convolutions", "optimizers", "products", "tables"})
+_KERNELS = "kernels"  # all of them, as a part that a worker may lack
 # Where memory comes from and how many threads compute changes no program.
-_PARTS = tuple(part for part in CPU_TUNING_PARTS if part not in ("memory", "threads"))
-_ON, _OFF, _WITHOUT = "on", "off", "without its kernel"
+_NOT_IN_PROGRAMS = frozenset({"memory", "threads"})
 
 _log = logging.getLogger("replicax")
-_chosen: list[frozenset[str]] = []
+_chosen: list[frozenset[str]] = []  # one, or none: then the environment decides
 _without: set[str] = set()
 
 
 def is_on(part: str) -> bool:
-    """Whether a part of the tuning is on; its names are `env.CPU_TUNING_PARTS`."""
+    """Whether a part of the tuning is on."""
     return part in parts_on()
 
 
 def parts_on() -> frozenset[str]:
-    """The parts that are on: what the program chose, or else the environment."""
-    return (_chosen[0] if _chosen else cpu_tuning_parts()) - _without
+    """The parts that are on: those wanted here, without those that other workers lack."""
+    return _wanted() - _without
 
 
-def choose_parts(parts: frozenset[str]) -> None:
-    """Let these parts be on and no others, in all threads."""
-    _chosen[:] = [parts]
+def _wanted() -> frozenset[str]:
+    return _chosen[0] if _chosen else cpu_tuning_parts()
 
 
-def go_without(parts: Iterable[str]) -> None:
-    """Leave these parts off, whatever is chosen: other workers of the cluster lack them."""
-    _without.clear()
-    _without.update(parts)
+def choose(parts: Collection[str]) -> ExitStack:
+    """Let these parts be on and no others, in all threads.
+
+    Returns:
+        A context manager, at whose end those before are on again.
+    """
+    undo = ExitStack()
+    undo.callback(_chosen.__setitem__, slice(None), _chosen[:])
+    _chosen[:] = [frozenset(parts)]
+    return undo
 
 
 def computes_with_one_thread(devices: int) -> bool:
@@ -67,13 +74,12 @@ def agree_on_tuning() -> None:
     if jax.local_devices()[0].platform != "cpu":
         return
     channel = current()
-    found = channel.exchange("tuning for CPUs", tuning())
-    lacking = lacking_parts(found)
-    go_without(lacking)
+    lacking = lacking_parts(channel.exchange("tuning for CPUs", sorted(own_parts())))
+    _without.clear()
+    _without.update(lacking, _WITH_KERNELS if _KERNELS in lacking else ())
     if lacking and channel.is_chief:
         said = ", ".join(
-            f"{part} ({', '.join(f'worker {worker}: {why}' for worker, why in workers.items())})"
-            for part, workers in lacking.items()
+            f"{part} (worker {', '.join(map(str, workers))})" for part, workers in lacking.items()
         )
         _log.warning(
             "All workers compute without parts of the tuning for CPUs that some lack: %s. Steps "
@@ -82,20 +88,16 @@ def agree_on_tuning() -> None:
         )
 
 
-def tuning() -> dict[str, str]:
-    """What this worker has of each part that changes programs."""
-    on = parts_on()
-    return {part: _state(part) if part in on else _OFF for part in _PARTS}
+def own_parts() -> frozenset[str]:
+    """What this worker has that changes programs: parts that it wants, and kernels for them."""
+    parts = _wanted() - _NOT_IN_PROGRAMS
+    return parts | {_KERNELS} if parts & _WITH_KERNELS and kernels.are_there() else parts
 
 
-def lacking_parts(found: Sequence[Mapping[str, str]]) -> dict[str, dict[int, str]]:
-    """The parts that workers do not have alike, each with those that lack it, and why."""
-    differing = [part for part in _PARTS if len({one.get(part) for one in found}) > 1]
-    return {
-        part: {i: one.get(part, _OFF) for i, one in enumerate(found) if one.get(part) != _ON}
-        for part in differing
+def lacking_parts(found: Sequence[Collection[str]]) -> dict[str, list[int]]:
+    """The parts that some workers have and others lack, each with those that lack it."""
+    lacking = {
+        part: [worker for worker, parts in enumerate(found) if part not in parts]
+        for part in sorted(frozenset().union(*found))
     }
-
-
-def _state(part: str) -> str:
-    return _ON if part not in _KERNELS or kernels.are_there() else _WITHOUT
+    return {part: workers for part, workers in lacking.items() if workers}

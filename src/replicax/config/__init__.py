@@ -5,5 +5,4 @@ from replicax.config._connect import (
     experimental_connect_to_cluster as experimental_connect_to_cluster,
 )
 from replicax.config._connect import experimental_connect_to_host as experimental_connect_to_host
-from replicax.config._cpu_tuning import CpuTuning as CpuTuning
 from replicax.config._cpu_tuning import cpu_tuning as cpu_tuning

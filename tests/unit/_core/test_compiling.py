@@ -20,6 +20,8 @@ from replicax._function import function_program
 from replicax._keras import adam
 from replicax._mesh import spmd
 
+from helpers import tuned
+
 CPU = jax.devices("cpu")[0]
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 THREADS = "xla_cpu_multi_thread_eigen"
@@ -52,7 +54,7 @@ def test_the_tuning_is_for_cpus_alone(monkeypatch):
 def test_what_is_switched_off_is_jax_as_it_comes(monkeypatch):
     with rx.config.cpu_tuning(False):
         assert options_of(monkeypatch, [CPU]) == {}
-    with rx.config.cpu_tuning(fusions=False):
+    with tuned(fusions=False):
         assert FUSIONS not in options_of(monkeypatch, [CPU])
 
 

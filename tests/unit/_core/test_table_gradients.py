@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from jax import lax
 
-import replicax as rx
 from replicax._core.packing import sum_in_packs
 from replicax._core.table_gradients import evaluate_by_rows, with_rows
 from replicax._core.topology import AXIS, Topology
 from replicax._cpu import kernels
 from replicax._cpu.tables import _FIRSTS
+
+from helpers import tuned
 
 SIZE, WIDTH, ROWS = 100, 3, 8
 TABLE = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype("float32")
@@ -127,7 +128,7 @@ def test_repeated_rows_of_many_tables_are_found_by_the_operations_of_one(kernel)
         gradients = jax.grad(loss)(tables)
         return [t - 0.5 * g for t, g in zip(tables, gradients, strict=True)]
 
-    with rx.config.cpu_tuning(tables=kernel):
+    with tuned(tables=kernel):
         program = jax.jit(with_rows(step, None, platform="cpu"))
         found = operations(program.trace(tables, ids, SCALES).jaxpr.jaxpr)
     searches = sum(e.primitive is _FIRSTS for e in found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 
-from replicax._cpu import tuning
 from replicax._cpu.kernels import are_there
+from replicax._cpu.tuning import choose
 
 
 @pytest.fixture
@@ -15,9 +15,7 @@ def kernel():
     if not are_there():
         # Only where there is no C compiler: test_wheel.py fails if there is one and no kernels.
         pytest.skip("the kernels are not built")
-    before = tuning.parts_on()
-    tuning.choose_parts(frozenset({"convolutions"}))
-    jax.clear_caches()
-    yield
-    tuning.choose_parts(before)
+    with choose({"convolutions"}):
+        jax.clear_caches()
+        yield
     jax.clear_caches()

@@ -36,7 +36,7 @@ def attended(*arrays, **options):
 def both(function, *arrays):
     """What a function that attends gives with the kernel, and as JAX computes it."""
     jax.clear_caches()  # traces that the function keeps
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         assert "replicax_attention" in str(jax.make_jaxpr(function)(*arrays))
         ours = function(*arrays)
     jax.clear_caches()

@@ -10,6 +10,9 @@ from jax import lax
 
 import replicax as rx
 from replicax._cpu.programs import with_rules
+from replicax._cpu.tuning import choose
+
+from helpers import tuned
 
 
 def gradient(pool, x, g):
@@ -25,7 +28,7 @@ def windows(kind, sizes, strides, padding):
 def both(pool, x):
     """The gradient by comparing, and as JAX computes it."""
     g = np.random.default_rng(1).normal(size=jax.eval_shape(pool, x).shape).astype(x.dtype)
-    with rx.config.cpu_tuning(pooling=True):
+    with rx.config.cpu_tuning(True):
         ours = gradient(pool, x, g)
     with rx.config.cpu_tuning(False):
         return np.asarray(ours), np.asarray(gradient(pool, x, g))
@@ -89,14 +92,14 @@ def test_the_largest_and_the_mean_of_windows(sizes, strides, padding, gaps, dtyp
                 slope = jax.grad(lambda x: (pool(x) ** 2).sum()) if max(gaps) == 1 else pool
                 return pool(x), slope(x)
 
-            with rx.config.cpu_tuning(False, pooling=on):
+            with choose({"pooling"} if on else ()):
                 traced = jax.jit(with_rules(both_ways)).lower(x)
                 ours = on and (kind is lax.max or np.prod(sizes) > 4)
                 assert ("reduce_window" in traced.as_text()) is not ours
                 found.append([np.asarray(part, np.float32) for part in traced.compile()(x)])
-        for tuned, stock in zip(*found, strict=True):
+        for own, stock in zip(*found, strict=True):
             tolerance = 0.05 if dtype == "bfloat16" else 1e-5
-            np.testing.assert_allclose(tuned, stock, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(own, stock, rtol=tolerance, atol=tolerance)
 
 
 def test_a_tie_goes_to_the_first_alone():
@@ -128,7 +131,7 @@ def test_what_is_not_covered_and_what_is_switched_off_is_the_program_of_jax():
     small, large = (windows(lax.max, (1, size), (1, 1), "SAME") for size in (3, 20 * 4))
     assert "select_and_scatter" not in program(small, x)
     assert "select_and_scatter" in program(large, np.zeros((1, 100), np.float32))
-    with rx.config.cpu_tuning(pooling=False):
+    with tuned(pooling=False):
         assert "select_and_scatter" in program(small, x)
 
 

@@ -13,7 +13,7 @@ import replicax as rx
 from replicax._cpu import products
 from replicax._cpu.products import with_products_turned
 
-from helpers import assert_trees_close
+from helpers import assert_trees_close, tuned
 
 
 def numbers(*shape):
@@ -97,7 +97,7 @@ def test_others_stay_as_they_are(step, left, right):
 def test_other_devices_and_the_switch():
     assert with_products_turned(gradient, "gpu") is gradient
     step = with_products_turned(gradient, "cpu")
-    with rx.config.cpu_tuning(products=False):
+    with tuned(products=False):
         assert kinds(step, numbers(4, 3), numbers(5, 4)) == (2, 1)
 
 

@@ -9,9 +9,10 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import replicax as rx
 from replicax._cpu import kernels
 from replicax._cpu.programs import with_rules
+
+from helpers import tuned
 
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
@@ -89,5 +90,5 @@ def test_neither_exported_nor_switched_off():
     arrays = numbers(1024, 16), numbers(1024, 16)
     exported = jax.export.export(jax.jit(with_rules(over((0,), (0,)))))(*arrays)
     assert kernels.ROW_PRODUCTS not in exported.mlir_module()
-    with rx.config.cpu_tuning(products=False):
+    with tuned(products=False):
         assert not is_for_kernel(over((0,), (0,)), *arrays)

@@ -11,11 +11,12 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import replicax as rx
 from replicax._core.table_gradients import with_rows
 from replicax._cpu import kernels, tables
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
+
+from helpers import tuned
 
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 
@@ -37,7 +38,7 @@ def drawn(shape, ids):
 
 
 def bits(fn, *arrays, tables):
-    with rx.config.cpu_tuning(tables=tables):
+    with tuned(tables=tables):
         results = jax.jit(with_rules(lambda *own: fn(*own)))(*arrays)
     return [np.asarray(one).view("int32") for one in jax.tree.leaves(results)]
 
@@ -102,7 +103,7 @@ def test_first_places(size, count):
     expected = np.where(indices < size, firsts[inverse], count)
     np.testing.assert_array_equal(jax.jit(with_rules(find))(indices), expected)
     if size < 2**31 - 1:
-        with rx.config.cpu_tuning(tables=False):
+        with tuned(tables=False):
             np.testing.assert_array_equal(jax.jit(with_rules(lambda i: find(i)))(indices), expected)
     of_two = (
         jax.vmap(find)(np.stack([indices[:5], indices[5:10]])) if size < 100 and count > 9 else ()
@@ -256,5 +257,5 @@ def test_neither_exported_nor_switched_off():
     expected = jax.jit(by_rows)(tables, ids, scales)
     found = exported.call(tables, ids, scales)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
-    with rx.config.cpu_tuning(tables=False):
+    with tuned(tables=False):
         assert not is_by_kernel(with_rows(sgd, None, platform="cpu"), tables, ids, scales)

@@ -12,6 +12,8 @@ from replicax._cpu import kernels
 from replicax._fit.hooks import install_hooks
 from replicax._keras import adam
 
+from helpers import tuned
+
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="the kernels are not built")
 install_hooks()
 
@@ -42,7 +44,7 @@ def program(optimizer, given):
 
 
 def by_keras(make, given):
-    with rx.config.cpu_tuning(optimizers=False):
+    with tuned(optimizers=False):
         return jax.jit(lambda *x: applied(make(), *x))(*given)
 
 
@@ -65,7 +67,7 @@ def test_it_is_one_operation_and_the_same_numbers(name):
     optimizer = TOGETHER[name]()
     given = made(optimizer)
     assert str(program(optimizer, given)).count("replicax_adam[") == 1
-    with rx.config.cpu_tuning(optimizers=False):
+    with tuned(optimizers=False):
         assert "replicax_adam" not in str(program(optimizer, given))
         stock = jax.jit(lambda *x: applied(optimizer, *x))(*given)
     close(jax.jit(lambda *x: applied(optimizer, *x))(*given), stock)
@@ -199,7 +201,7 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def stock():
     """After the same batches, by Keras' own formula on one device."""
-    with rx.config.cpu_tuning(optimizers=False):
+    with tuned(optimizers=False):
         return trained_by_fit(STRATEGIES["one"]())
 
 

@@ -29,7 +29,7 @@ def gradients(arrays, weights, **options):
 def both(arrays, **options):
     """As computed here, and as JAX computes it."""
     weights = np.random.default_rng(9).normal(size=arrays[0].shape).astype("float32")
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         ours = gradients(arrays, weights, **options)
     with rx.config.cpu_tuning(False):
         return ours, gradients(arrays, weights, **options)
@@ -69,7 +69,7 @@ def test_sixteen_bits_are_computed_in_thirty_two(is_causal):
     query, key, value = (jnp.asarray(array, "bfloat16") for array in arrays[:3])
     wide = [array.astype("float32") for array in (query, key, value)]
     expected = jax.nn.dot_product_attention(*wide, is_causal=is_causal)
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         found = keras.ops.dot_product_attention(query, key, value, is_causal=is_causal)
     assert found.dtype == "bfloat16"
     np.testing.assert_allclose(found.astype("float32"), expected, rtol=2**-8, atol=1e-6)
@@ -87,7 +87,7 @@ def test_large_products_do_not_overflow():
 )
 def test_what_stays_with_jax(heads, dtype):
     query, key = (jnp.ones((2, 3, count, 4), dtype) for count in (4, heads))
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         assert not attention.covers(query, key, key)
         result = keras.ops.dot_product_attention(query, key, key)
     np.testing.assert_allclose(np.asarray(result, float), np.ones(query.shape), rtol=1e-2)
@@ -95,7 +95,7 @@ def test_what_stays_with_jax(heads, dtype):
 
 def test_nothing_to_look_at_gives_zeros():
     query, key = jnp.ones((2, 3, 1, 4)), jnp.ones((2, 0, 1, 4))
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         result = keras.ops.dot_product_attention(query, key, key)
     np.testing.assert_array_equal(result, np.zeros(query.shape))
 
@@ -110,7 +110,7 @@ def test_nothing_to_look_at_gives_zeros():
 )
 def test_shapes_that_do_not_fit_are_refused_by_jax(rows, options):
     query, key = jnp.ones((2, 3, 1, 4)), jnp.ones((rows, 3, 1, 4))
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         assert not attention.covers(query, key, key, **options)
         with pytest.raises((ValueError, TypeError)):
             keras.ops.dot_product_attention(query, key, key, **options)
@@ -118,7 +118,7 @@ def test_shapes_that_do_not_fit_are_refused_by_jax(rows, options):
 
 def test_only_programs_for_cpus_change():
     x = np.ones((2, 3, 1, 4), np.float32)
-    with rx.config.cpu_tuning(attention=True):
+    with rx.config.cpu_tuning(True):
         texts = {
             platform: jax.jit(lambda x: keras.ops.dot_product_attention(x, x, x))
             .trace(x)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import replicax as rx
+from replicax._cpu.tuning import choose
 from replicax._ps.hosts.cluster import SERVER, WORKER
 from replicax._ps.hosts.host_process import RAY
 from replicax._ps.hosts.session import processes_of
@@ -46,7 +47,7 @@ def cluster():
         patch.setenv("RX_WATCHDOG_SECONDS", "5")
         environment = dict(os.environ)
         server = Members(1, {"variables": SEEN}, {"JAX_PLATFORMS": "cpu"})
-        with rx.config.cpu_tuning(False, memory=True, pooling=True):
+        with choose({"memory", "pooling"}):
             cluster = StartedCluster.start(server, Members(2), host=RAY, starter=TINY)
         assert os.environ == environment
     with pytest.raises(rx.errors.UnavailableError, match="no worker 1 within 0.01 seconds; it has"):

@@ -8,26 +8,18 @@ import pytest
 
 import replicax as rx
 from replicax._core.env import cpu_tuning_parts
-from replicax._cpu.tuning import is_on
-
-PARTS = {
-    "attention",
-    "convolutions",
-    "fusions",
-    "memory",
-    "optimizers",
-    "pooling",
-    "products",
-    "tables",
-    "threads",
-}
+from replicax._cpu.tuning import PARTS, parts_on
 
 
-def test_all_is_on_unless_the_environment_says_otherwise():
-    assert rx.config.cpu_tuning().parts == PARTS
-    assert cpu_tuning_parts({}) == cpu_tuning_parts({"RX_CPU_TUNING": " 1 "}) == PARTS
-    assert cpu_tuning_parts({"RX_CPU_TUNING": "0"}) == set()
-    assert cpu_tuning_parts({"RX_CPU_TUNING": "memory, threads"}) == {"memory", "threads"}
+def test_all_is_on_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.delenv("RX_CPU_TUNING", raising=False)
+    assert parts_on() == PARTS
+    monkeypatch.setenv("RX_CPU_TUNING", " 1 ")
+    assert parts_on() == PARTS
+    monkeypatch.setenv("RX_CPU_TUNING", "0")
+    assert parts_on() == set()
+    monkeypatch.setenv("RX_CPU_TUNING", "memory, threads")
+    assert parts_on() == {"memory", "threads"}
 
 
 def test_a_part_that_there_is_not():
@@ -35,13 +27,23 @@ def test_a_part_that_there_is_not():
         cpu_tuning_parts({"RX_CPU_TUNING": "pools"})
 
 
-def test_parts_are_switched_alone_and_together():
+def test_the_switch_comes_before_the_environment_and_goes_back_after_a_block(monkeypatch):
+    monkeypatch.setenv("RX_CPU_TUNING", "memory")
     with rx.config.cpu_tuning(False):
-        assert not any(map(is_on, PARTS))
-        assert rx.config.cpu_tuning(pooling=True).parts == {"pooling"}
-        assert rx.config.cpu_tuning(True, memory=False).parts == PARTS - {"memory"}
-        assert not is_on("memory")
-    assert all(map(is_on, PARTS))
+        assert parts_on() == set()
+        with rx.config.cpu_tuning(True):
+            assert parts_on() == PARTS
+        assert parts_on() == set()
+    assert parts_on() == {"memory"}
+    monkeypatch.setenv("RX_CPU_TUNING", "pooling")
+    assert parts_on() == {"pooling"}
+
+
+def test_the_switch_stays_without_a_block():
+    before = rx.config.cpu_tuning(False)
+    assert not parts_on()
+    before.__exit__(None, None, None)
+    assert parts_on() == PARTS
 
 
 def weights_after_training(devices):

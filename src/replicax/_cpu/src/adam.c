@@ -78,7 +78,7 @@ XLA_FFI_Error *rx_adam(XLA_FFI_CallFrame *frame) {
   Job *job = calloc(1, sizeof *job + count * sizeof *job->arrays);
   if (!job)
     return failure(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                   "no memory for a step of Adam; replicax.config.cpu_tuning(optimizers=False) is without it");
+                   "no memory for a step of Adam; replicax.config.cpu_tuning(False) is without it");
   job->to_momentum = numbers[0], job->to_velocity = numbers[1], job->epsilon = numbers[2];
   job->rate = *(const float *)argument(frame, 4 * count);
   for (int64_t i = 0; i < count; i++) {

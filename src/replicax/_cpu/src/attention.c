@@ -204,7 +204,7 @@ static XLA_FFI_Error *attend(XLA_FFI_CallFrame *frame, int back) {
   }
   return !failed ? NULL : failure(
       frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-      "no memory for attention; replicax.config.cpu_tuning(attention=False) is without it");
+      "no memory for attention; replicax.config.cpu_tuning(False) is without it");
 }
 
 XLA_FFI_Error *rx_attention(XLA_FFI_CallFrame *frame) { return attend(frame, 0); }

@@ -486,5 +486,5 @@ XLA_FFI_Error *rx_convolution(XLA_FFI_CallFrame *frame) {
   if (form->size == FIELDS && !convolve(frame, form->data, a->data, b->data, out->data)) return NULL;
   return failure(
       frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-      "no memory for a convolution; replicax.config.cpu_tuning(convolutions=False) is without it");
+      "no memory for a convolution; replicax.config.cpu_tuning(False) is without it");
 }

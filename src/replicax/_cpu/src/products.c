@@ -52,5 +52,5 @@ XLA_FFI_Error *rx_row_products(XLA_FFI_CallFrame *frame) {
   free(others);
   return failure(
       frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-      "no memory for a product; replicax.config.cpu_tuning(products=False) is without it");
+      "no memory for a product; replicax.config.cpu_tuning(False) is without it");
 }

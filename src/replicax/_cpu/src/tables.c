@@ -140,7 +140,7 @@ static int64_t size_of(const XLA_FFI_Buffer *buffer) {
 
 static XLA_FFI_Error *no_memory(XLA_FFI_CallFrame *frame) {
   return failure(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
-                 "no memory for the rows of a table; replicax.config.cpu_tuning(tables=False) is without it");
+                 "no memory for the rows of a table; replicax.config.cpu_tuning(False) is without it");
 }
 
 static Job *job_for(const XLA_FFI_CallFrame *frame) {
