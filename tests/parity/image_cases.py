@@ -29,6 +29,11 @@ CASES = {
     "saturation": lambda tf: tf.image.adjust_saturation(BYTES, 0.5),
     "saturation_floats": lambda tf: tf.image.adjust_saturation(FLOATS, 0.5),
     "hue": lambda tf: tf.image.adjust_hue(FLOATS, 0.3),
+    # Darker than black, as a random change of brightness leaves images.
+    "hue_of_dark": lambda tf: tf.image.adjust_hue(FLOATS - 0.5, -0.4),
+    "saturation_of_dark": lambda tf: tf.image.adjust_saturation(FLOATS - 0.5, 3.0),
+    "contrast_of_batch": lambda tf: tf.image.adjust_contrast(FLOATS[None], 2.0),
+    "gray_of_batch": lambda tf: tf.image.rgb_to_grayscale(FLOATS[None]),
     "gamma": lambda tf: tf.image.adjust_gamma(FLOATS, 2.0, 0.5),
     "hsv": lambda tf: tf.image.rgb_to_hsv(FLOATS),
     "to_float": lambda tf: tf.image.convert_image_dtype(BYTES, "float32"),

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import logging
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -80,6 +81,22 @@ def load(folder: Path = FOLDER) -> str:
     except (OSError, AttributeError, RuntimeError) as error:
         raise NoKernelsError(f"the library for {best} cannot be loaded: {error}") from error
     return best
+
+
+@functools.cache
+def function(name: str, *arguments: Any) -> Any:
+    """A function of the library that is no handler of XLA, or None where there is none.
+
+    Args:
+        name: Its name.
+        *arguments: The types of its arguments, as `ctypes` calls them.
+    """
+    try:
+        found = ctypes.CDLL(str(FOLDER / f"_kernels_{_best(FOLDER)}.so"))[name]
+    except (NoKernelsError, OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = arguments, None
+    return found
 
 
 def _best(folder: Path) -> str:

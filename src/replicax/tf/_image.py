@@ -14,7 +14,9 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import array_of
+from replicax._cpu import images as kernels
 from replicax.data._resize import METHODS, taps
+from replicax.data._resize import resize as resized
 from replicax.tf._calls import hosted, numpy_or_jax
 from replicax.tf._random import stateless_uniform, uniform
 
@@ -74,6 +76,8 @@ def resize(
         shape = (*image.shape[:-3], height, width, image.shape[-1])
         found = jax.image.resize(image.astype("float32"), shape, method)
         return hosted(np.asarray(found)) if numpy is np else found
+    if numpy is np and method != "nearest":
+        return hosted(resized(image, (height, width), method))
     for axis, new in ((image.ndim - 3, height), (image.ndim - 2, width)):
         image = _along(image, axis, new, method, numpy)
     return hosted(image)
@@ -255,29 +259,44 @@ def _is_whole(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu"
 
 
-def _in_floats(image: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """`change(image, numpy)` of an image in floating-point numbers, in its own type again."""
+def _in_floats(
+    image: Any, change: Callable[[Any, Any], Any], kernel: str = "", number: Any = None
+) -> Any:
+    """`change(image, numpy)` of an image in floating-point numbers, in its own type again.
+
+    On the host a kernel does the same with this number, if it is known.
+    """
     found = array_of(image)
     kind = np.dtype(found.dtype)
     floats = found if not _is_whole(kind) else convert_image_dtype(found, np.float32)
     floats = floats.view(np.ndarray) if isinstance(floats, np.ndarray) else floats
-    changed = change(floats, numpy_or_jax(floats))
+    numpy, changed = numpy_or_jax(floats), None
+    is_number = isinstance(number, int | float) or getattr(number, "shape", None) == ()
+    if kernel and is_number and numpy_or_jax(floats, number) is np:
+        changed = kernels.changed(kernel, floats, float(number))
+    changed = change(floats, numpy) if changed is None else changed
     return hosted(convert_image_dtype(changed, kind, saturate=True))
 
 
 def adjust_brightness(image: Any, delta: Any) -> Any:
     """Brighter by `delta`, of numbers from 0 to 1."""
-    return _in_floats(image, lambda x, numpy: (x + delta).astype(x.dtype))
+    return _in_floats(image, lambda x, numpy: (x + delta).astype(x.dtype, copy=False))
 
 
 def adjust_contrast(images: Any, contrast_factor: Any) -> Any:
     """The distance to the mean of each channel times a factor."""
 
     def change(x: Any, numpy: Any) -> Any:
-        mean = x.mean(axis=(-3, -2), keepdims=True)
-        return ((x - mean) * contrast_factor + mean).astype(x.dtype)
+        # By whole rows, as NumPy is slow where an axis of three numbers is by itself.
+        sums = numpy.promote_types(x.dtype, np.float32)
+        mean = x.mean(-3, sums, keepdims=True).mean(-2, keepdims=True)
+        mean = mean.repeat(x.shape[-2], axis=-2)
+        changed = x - mean
+        changed *= contrast_factor
+        changed += mean
+        return changed.astype(x.dtype, copy=False)
 
-    return _in_floats(images, change)
+    return _in_floats(images, change, kernels.CONTRAST, contrast_factor)
 
 
 def adjust_gamma(image: Any, gamma: float = 1, gain: float = 1) -> Any:
@@ -288,66 +307,79 @@ def adjust_gamma(image: Any, gamma: float = 1, gain: float = 1) -> Any:
 def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Any:
     """The strength of the colors times a factor."""
 
-    def change(hue: Any, strength: Any, numpy: Any) -> tuple[Any, Any]:
-        return hue, numpy.clip(strength * saturation_factor, 0, 1)
+    def change(x: Any, numpy: Any) -> Any:
+        planes, low, value = _planes(x, numpy)
+        # The strength, (value - low) / value, ends at 1; black and darker have none.
+        most = value / numpy.maximum(value - low, np.finfo(x.dtype).tiny)
+        factor = numpy.maximum(numpy.minimum(most, saturation_factor), 0)
+        return _image([value - (value - plane) * factor for plane in planes], x, numpy)
 
-    return _recolored(image, change)
+    return _in_floats(image, change, kernels.SATURATION, saturation_factor)
 
 
 def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Any:
     """Other colors: `delta` is a part of the circle, from -1 to 1."""
-    return _recolored(image, lambda hue, strength, numpy: ((hue + delta) % 1, strength))
 
+    def change(x: Any, numpy: Any) -> Any:
+        planes, low, value = _planes(x, numpy)
+        spread = value - low
+        hue = _hue(planes, value, spread, numpy) + 6 * delta
+        return _image(_of_hue(hue, low, spread, numpy), x, numpy)
 
-def _recolored(image: Any, change: Callable[[Any, Any, Any], tuple[Any, Any]]) -> Any:
-    """An image with another hue and saturation."""
-
-    def changed(x: Any, numpy: Any) -> Any:
-        hue, strength, value = _hsv(x, numpy)
-        return _rgb(*change(hue, strength, numpy), value, numpy)
-
-    return _in_floats(image, changed)
+    return _in_floats(image, change, kernels.HUE, 6 * delta)
 
 
 def rgb_to_hsv(images: Any, name: str | None = None) -> Any:
     """Hue, saturation and value, from 0 to 1, of red, green and blue."""
     numpy = numpy_or_jax(images)
-    return hosted(numpy.stack(_hsv(images, numpy), axis=-1))
+    planes, low, value = _planes(images, numpy)
+    spread = value - low
+    hue = _hue(planes, value, spread, numpy) / 6
+    strength = numpy.where(value > 0, spread / numpy.where(value > 0, value, 1), 0)
+    return hosted(_image([hue - numpy.floor(hue), strength, value], images, numpy))
 
 
 def hsv_to_rgb(images: Any, name: str | None = None) -> Any:
     """Red, green and blue of hue, saturation and value."""
-    return hosted(_rgb(images[..., 0], images[..., 1], images[..., 2], numpy_or_jax(images)))
+    numpy = numpy_or_jax(images)
+    hue, strength, value = numpy.moveaxis(images, -1, 0)
+    spread = value * strength
+    return hosted(_image(_of_hue(hue * 6, value - spread, spread, numpy), images, numpy))
 
 
-def _hsv(x: Any, numpy: Any) -> tuple[Any, Any, Any]:
-    red, green, blue = x[..., 0], x[..., 1], x[..., 2]
-    value = x.max(axis=-1)
-    spread = value - x.min(axis=-1)
-    safe = numpy.where(spread > 0, spread, 1)
-    hue = numpy.where(
-        value == red,
-        (green - blue) / safe % 6,
-        numpy.where(value == green, (blue - red) / safe + 2, (red - green) / safe + 4),
-    )
-    strength = numpy.where(value > 0, spread / numpy.where(value > 0, value, 1), 0)
-    return numpy.where(spread > 0, hue / 6, 0), strength, value
+def _planes(x: Any, numpy: Any) -> tuple[Any, Any, Any]:
+    """Red, green and blue, each in memory of its own, and the least and the most of them."""
+    red, green, blue = planes = numpy.stack([x[..., 0], x[..., 1], x[..., 2]])
+    low = numpy.minimum(numpy.minimum(red, green), blue)
+    return planes, low, numpy.maximum(numpy.maximum(red, green), blue)
 
 
-def _rgb(hue: Any, strength: Any, value: Any, numpy: Any) -> Any:
-    def channel(shift: int) -> Any:
-        place = (shift + hue * 6) % 6
-        return value - value * strength * numpy.clip(numpy.minimum(place, 4 - place), 0, 1)
+def _hue(planes: Any, value: Any, spread: Any, numpy: Any) -> Any:
+    """The hue in sixths of the circle, of any turn; 0 of what has no color."""
+    red, green, blue = planes
+    share = 1 / numpy.where(spread > 0, spread, np.inf)
+    of_others = numpy.where(value == green, (blue - red) * share + 2, (red - green) * share + 4)
+    hue = numpy.where(value == red, (green - blue) * share, of_others)
+    return numpy.where(spread > 0, hue, 0)
 
-    return numpy.stack([channel(5), channel(3), channel(1)], axis=-1).astype(value.dtype)
+
+def _of_hue(hue: Any, low: Any, spread: Any, numpy: Any) -> list[Any]:
+    """Red, green and blue of a hue in sixths of the circle."""
+    hue = hue - 6 * numpy.floor(hue / 6)
+    shares = numpy.abs(hue - 3) - 1, 2 - numpy.abs(hue - 2), 2 - numpy.abs(hue - 4)
+    return [low + spread * numpy.clip(share, 0, 1) for share in shares]
+
+
+def _image(planes: Any, like: Any, numpy: Any) -> Any:
+    return numpy.stack(planes, axis=-1).astype(like.dtype, copy=False)
 
 
 def rgb_to_grayscale(images: Any, name: str | None = None) -> Any:
     """One channel, as bright as the three look."""
 
     def change(x: Any, numpy: Any) -> Any:
-        weights = numpy.asarray(_GRAY, x.dtype)
-        return (x * weights).sum(axis=-1, keepdims=True).astype(x.dtype)
+        red, green, blue = (x[..., i, None] * x.dtype.type(_GRAY[i]) for i in range(3))
+        return red + green + blue
 
     return _in_floats(images, change)
 
@@ -390,6 +422,8 @@ def stateless_random_flip_up_down(image: Any, seed: Any) -> Any:
 def _flipped(image: Any, flip: Any, drawn: Any) -> Any:
     numpy = numpy_or_jax(image, drawn)
     flips = numpy.asarray(drawn)[..., None, None, None] < 0.5
+    if numpy is np and image.ndim == 3:
+        return flip(image) if flips else hosted(image)
     return hosted(numpy.where(flips, flip(image), image))
 
 
@@ -423,9 +457,8 @@ def _room(value: Any, size: Any) -> list[int]:
 def _cropped(value: Any, size: Any, room: Any, drawn: Any) -> Any:
     places = drawn * (np.array(room, np.float32) + 1)
     if isinstance(places, np.ndarray) and isinstance(value, np.ndarray):
-        starts = np.minimum(places.astype(int), room)
-        cut = tuple(slice(a, a + int(n)) for a, n in zip(starts, size, strict=True))
-        return hosted(value[cut])
+        starts = map(min, places.astype(int).tolist(), room)
+        return hosted(value[tuple(slice(a, a + int(n)) for a, n in zip(starts, size, strict=True))])
     starts = jax.numpy.minimum(jax.numpy.asarray(places).astype("int32"), np.array(room))
     return jax.lax.dynamic_slice(jax.numpy.asarray(value), list(starts), list(map(int, size)))
 

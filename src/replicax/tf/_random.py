@@ -5,6 +5,7 @@ The numbers are JAX's; in functions of pipelines, which do not wait for a device
 
 from __future__ import annotations
 
+import functools
 import secrets
 import zlib
 from collections.abc import Callable, Sequence
@@ -73,6 +74,11 @@ def _kind(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(np.dtype(dtype))
 
 
+@functools.cache
+def _is_integer(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.integer)
+
+
 def _floats(value: Any) -> Any:
     return value if hasattr(value, "shape") else np.asarray(value, np.float32)
 
@@ -82,7 +88,7 @@ def _uniform(
 ) -> Any:
     """Numbers from `minval` up to, but without, `maxval`."""
     dtype, sizes = _kind(dtype), static_shape(shape)
-    if not jnp.issubdtype(dtype, jnp.integer):
+    if not _is_integer(dtype):
         top = 1 if maxval is None else maxval
         return (random.uniform(key, sizes, dtype) * (top - minval) + minval).astype(dtype)
     if maxval is None:

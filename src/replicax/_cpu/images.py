@@ -1,0 +1,76 @@
+"""Images in memory of the host, changed by the kernels of `src/images.c`, without Python's lock."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from replicax._cpu.kernels import function
+
+CONTRAST, SATURATION, HUE = "rx_contrast", "rx_saturation", "rx_hue"
+_MOST_CHANNELS = 16  # of the kernel for contrast
+_POINTER, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+
+
+class _Axis(ctypes.Structure):
+    _fields_ = (
+        ("old", _INT),
+        ("new", _INT),
+        ("terms", _INT),
+        ("places", _POINTER),
+        ("weights", _POINTER),
+    )
+
+
+def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
+    """Images of other colors; None if there is no kernel for them.
+
+    Args:
+        name: Of the kernel: `CONTRAST`, `SATURATION` or `HUE`.
+        images: Floats of the shape (…, height, width, channels).
+        number: The factor; of `HUE` the turn, in sixths of the circle.
+    """
+    *many, height, width, channels = images.shape
+    kernel = function(name, _POINTER, _POINTER, _INT, _INT, _INT, _DOUBLE)
+    fits = channels == 3 or (name == CONTRAST and channels <= _MOST_CHANNELS)
+    if kernel is None or images.dtype != np.float32 or not fits:
+        return None
+    images = np.ascontiguousarray(images)
+    made = np.empty_like(images)
+    pixels = height * width
+    kernel(images.ctypes.data, made.ctypes.data, int(np.prod(many)), pixels, channels, number)
+    return made
+
+
+def resized(images: np.ndarray, rows: Any, columns: Any) -> np.ndarray | None:
+    """Images of another size, as float32; None if there is no kernel.
+
+    Args:
+        images: Bytes or float32, of the shape (…, height, width, channels).
+        rows: Two arrays of shape (number of terms, new height): which rows of the old image are
+            summed up for each new one, and their weights.
+        columns: The same for the columns.
+    """
+    kernel = function("rx_resize", _POINTER, _INT, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 2)
+    if kernel is None:
+        return None
+    *many, height, width, channels = images.shape
+    images = np.ascontiguousarray(images)
+    axes = [
+        _Axis(old, places.shape[1], len(places), places.ctypes.data, weights.ctypes.data)
+        for old, (places, weights) in ((height, rows), (width, columns))
+    ]
+    made = np.empty((*many, axes[0].new, axes[1].new, channels), np.float32)
+    line = np.empty(width * channels, np.float32)
+    kernel(
+        images.ctypes.data,
+        images.dtype == np.uint8,
+        made.ctypes.data,
+        line.ctypes.data,
+        int(np.prod(many)),
+        channels,
+        *map(ctypes.addressof, axes),
+    )
+    return made
