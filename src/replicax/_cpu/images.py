@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
     images = np.ascontiguousarray(images)
     made = np.empty_like(images)
     pixels = height * width
-    kernel(images.ctypes.data, made.ctypes.data, int(np.prod(many)), pixels, channels, number)
+    kernel(images.ctypes.data, made.ctypes.data, math.prod(many), pixels, channels, number)
     return made
 
 
@@ -69,7 +70,7 @@ def resized(images: np.ndarray, rows: Any, columns: Any) -> np.ndarray | None:
         images.dtype == np.uint8,
         made.ctypes.data,
         line.ctypes.data,
-        int(np.prod(many)),
+        math.prod(many),
         channels,
         *map(ctypes.addressof, axes),
     )

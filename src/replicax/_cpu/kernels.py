@@ -95,7 +95,7 @@ def function(name: str, *arguments: Any) -> Any:
         found = ctypes.CDLL(str(FOLDER / f"_kernels_{_best(FOLDER)}.so"))[name]
     except (NoKernelsError, OSError, AttributeError):
         return None
-    found.argtypes, found.restype = arguments, None
+    found.argtypes, found.restype = arguments, ctypes.c_int64
     return found
 
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.data import FixedLenFeature, VarLenFeature
-from replicax.data import parse_example as parse_arrays
-from replicax.data._formats.example import array_of, features_of, kind_of, message_of, values_of
+from replicax.data._formats.example import (
+    columns_of,
+    features_of,
+    filled_up,
+    joined,
+    kind_of,
+    message_of,
+    values_of,
+)
 from replicax.data._host import HostTensor
 from replicax.tf._calls import hosted
 from replicax.tf._composite import filling
 from replicax.tf._files import bytes_of
 from replicax.tf._ragged import RaggedTensor
 from replicax.tf._sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from replicax._cpu.examples import Column
 
 Features = Mapping[str, Any]
 
@@ -122,13 +133,17 @@ def parse_example(
     if not given.ndim:
         return parse_single_example(serialized, features)
     records = [bytes_of(one) for one in given.reshape(-1)]
-    fixed = {key: one for key, one in features.items() if isinstance(one, FixedLenFeature)}
-    arrays = parse_arrays(records, fixed) if fixed else {}
-    found = [features_of(record, index) for index, record in enumerate(records)]
-    return {
-        key: hosted(arrays[key]) if key in arrays else _of_batch(found, key, feature)
-        for key, feature in features.items()
-    }
+    asked: dict[str, Any] = {}
+    named = {}  # by a name of their own, which other features may have, too
+    for key, feature in features.items():
+        fixed = isinstance(feature, FixedLenFeature)
+        kind = feature if fixed else VarLenFeature(feature.dtype)
+        if own := getattr(feature, "value_key", None):
+            named[key] = columns_of(records, {own: kind})[own]
+        else:
+            asked[key] = kind
+    columns = named | columns_of(records, asked)
+    return {key: _of_column(columns[key], key, feature) for key, feature in features.items()}
 
 
 def parse_single_sequence_example(
@@ -162,7 +177,7 @@ def parse_single_sequence_example(
         if isinstance(feature, FixedLenSequenceFeature):
             sequences[key] = hosted(_stacked(rows, feature))
         else:
-            sequences[key] = _variable(rows, feature)
+            sequences[key] = _variable(*joined(rows, feature)[:2], feature)
     return context, sequences
 
 
@@ -186,7 +201,10 @@ def parse_sequence_example(
     records = [bytes_of(one) for one in np.asarray(serialized, object).reshape(-1)]
     messages = [message_of("SequenceExample", one, index) for index, one in enumerate(records)]
     wholes = [message.context.feature for message in messages]
-    context = {key: _of_batch(wholes, key, one) for key, one in (context_features or {}).items()}
+    context = {}
+    for key, feature in (context_features or {}).items():
+        values = [_values(whole, key, feature, index) for index, whole in enumerate(wholes)]
+        context[key] = _of_column(joined(values, feature), key, feature)
     sequences, lengths = {}, {}
     for key, feature in (sequence_features or {}).items():
         rows = [
@@ -194,10 +212,14 @@ def parse_sequence_example(
             for index, message in enumerate(messages)
         ]
         if isinstance(feature, FixedLenSequenceFeature):
-            sequences[key] = _filled_up([_stacked(one, feature) for one in rows], feature)
-            lengths[key] = HostTensor.of(np.array([len(one) for one in rows], np.int64))
+            steps = np.array([len(one) for one in rows], np.int64)
+            values = joined([value for one in rows for value in one], feature).values
+            sequences[key] = _filled_up(values, steps, feature)
+            lengths[key] = HostTensor.of(steps)
         elif isinstance(feature, VarLenFeature):
-            sequences[key] = SparseTensor.stacked([_variable(one, feature) for one in rows])
+            sequences[key] = SparseTensor.stacked(
+                [_variable(*joined(one, feature)[:2], feature) for one in rows]
+            )
         else:
             raise UsageError(
                 f"One axis of a ragged tensor is ragged. Received: the RaggedFeature {key!r} of "
@@ -210,42 +232,49 @@ def parse_sequence_example(
 def _of_one(found: Any, key: str, feature: Any) -> Any:
     if isinstance(feature, FixedLenFeature):
         return HostTensor.of(values_of(found, key, feature, 0).reshape(feature.shape)[()])
-    values = _row(found, key, feature, 0)
+    values = _values(found, key, feature, 0)
+    if isinstance(feature, FixedLenSequenceFeature):
+        _steps_of(np.array([len(values)]), key, feature)
+        return hosted(values.reshape(-1, *feature.shape))
     if isinstance(feature, VarLenFeature):
         return SparseTensor(np.arange(len(values))[:, None], HostTensor.of(values), values.shape)
     return hosted(values)
 
 
-def _of_batch(found: Sequence[Any], key: str, feature: Any) -> Any:
+def _of_column(column: Column, key: str, feature: Any) -> Any:
+    """A feature of a batch."""
+    values, counts, _ = column
     if isinstance(feature, FixedLenFeature):
-        rows = [values_of(one, key, feature, index) for index, one in enumerate(found)]
-        return hosted(_stacked(rows, feature))
-    rows = [_row(one, key, feature, index) for index, one in enumerate(found)]
+        return hosted(values.reshape(len(counts), *feature.shape))
     if isinstance(feature, FixedLenSequenceFeature):
-        return _filled_up(rows, feature)
-    return _variable(rows, feature)
+        return _filled_up(values, _steps_of(counts, key, feature), feature)
+    return _variable(values, counts, feature)
 
 
-def _row(found: Any, key: str, feature: Any, index: int) -> np.ndarray:
-    """The values that a record has of a feature of any length."""
-    if isinstance(feature, RaggedFeature):
-        key = feature.value_key or key
-    values = values_of(found, key, VarLenFeature(feature.dtype), index)
-    if not isinstance(feature, FixedLenSequenceFeature):
-        return values
+def _values(found: Any, key: str, feature: Any, index: int) -> np.ndarray:
+    """The values that a record has of a feature."""
+    if isinstance(feature, FixedLenFeature):
+        return values_of(found, key, feature, index)
+    name = getattr(feature, "value_key", None) or key
+    return values_of(found, name, VarLenFeature(feature.dtype), index)
+
+
+def _steps_of(counts: np.ndarray, key: str, feature: FixedLenSequenceFeature) -> np.ndarray:
+    """How many steps records have, of how many values."""
     if not feature.allow_missing:
         raise UsageError(
             f"A FixedLenSequenceFeature of an example allows none. Received: {key!r} with "
             "allow_missing=False. TensorFlow has no other. Pass `allow_missing=True`."
         )
-    size = int(np.prod(feature.shape))
-    if len(values) % max(size, 1):
+    size = max(math.prod(feature.shape), 1)
+    if (counts % size).any():
+        index = int((counts % size).argmax())
         raise UsageError(
-            f"A feature has whole steps. Received: {len(values)} values in {key!r} of example "
+            f"A feature has whole steps. Received: {counts[index]} values in {key!r} of example "
             f"{index}, for steps of shape {feature.shape}. The last one is not whole. Use the "
             "shape it was written with, or a VarLenFeature."
         )
-    return values.reshape(-1, *feature.shape)
+    return counts // size
 
 
 def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
@@ -265,25 +294,18 @@ def _steps(lists: Any, key: str, feature: Any, index: int) -> list[np.ndarray]:
 
 
 def _stacked(rows: Sequence[np.ndarray], feature: Any) -> np.ndarray:
-    """The steps of a record, or the rows of a batch, as one array."""
-    flat = np.concatenate([array_of((), feature.dtype), *rows])
-    return flat.reshape(len(rows), *feature.shape)
+    """The steps of a record as one array."""
+    return joined(rows, feature).values.reshape(len(rows), *feature.shape)
 
 
-def _filled_up(rows: Sequence[np.ndarray], feature: FixedLenSequenceFeature) -> Any:
+def _filled_up(values: np.ndarray, steps: np.ndarray, feature: FixedLenSequenceFeature) -> Any:
     """The steps of several records in one array."""
-    most = max(map(len, rows), default=0)
-    none = array_of((), feature.dtype)
-    fill = filling(none, feature.default_value)
+    fill = filling(values, feature.default_value)
     fill = fill.encode() if isinstance(fill, str) else fill
-    batch = np.full((len(rows), most, *feature.shape), fill, none.dtype)
-    for target, row in zip(batch, rows, strict=True):
-        target[: len(row)] = row
-    return hosted(batch)
+    return hosted(filled_up(values.reshape(-1, *feature.shape), steps, fill))
 
 
-def _variable(rows: Sequence[np.ndarray], feature: Any) -> Any:
+def _variable(values: np.ndarray, counts: np.ndarray, feature: Any) -> Any:
     """Rows of different lengths, as a ragged or a sparse tensor."""
-    flat = HostTensor.of(np.concatenate([array_of((), feature.dtype), *rows]))
-    ragged = RaggedTensor.from_row_lengths(flat, [len(row) for row in rows])
+    ragged = RaggedTensor.from_row_lengths(HostTensor.of(values), counts.tolist())
     return ragged if isinstance(feature, RaggedFeature) else ragged.to_sparse()

@@ -5,6 +5,7 @@ NumPy arrays, as in pipelines, stay on the host. Random changes take seeds as `t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -241,18 +242,22 @@ def convert_image_dtype(
     if old == new:
         return hosted(found)
     if _is_whole(old) and _is_whole(new):
-        before, after = np.iinfo(old).max, np.iinfo(new).max
+        before, after = _largest(old), _largest(new)
         if before > after:
             return hosted((found // ((before + 1) // (after + 1))).astype(new))
         return hosted(found.astype(new) * new.type((after + 1) // (before + 1)))
     if _is_whole(old):
-        return hosted(found.astype(new) * new.type(1 / np.iinfo(old).max))
+        return hosted(found.astype(new) * new.type(1 / _largest(old)))
     if not _is_whole(new):
         return hosted(found.astype(new))
-    top = np.iinfo(new).max
-    scaled = found * (top + 0.5)
-    scaled = numpy.clip(scaled, np.iinfo(new).min, top) if saturate else scaled
+    scaled = found * (_largest(new) + 0.5)
+    scaled = numpy.clip(scaled, np.iinfo(new).min, _largest(new)) if saturate else scaled
     return hosted(scaled.astype(new))
+
+
+@functools.cache
+def _largest(dtype: np.dtype[Any]) -> int:
+    return int(np.iinfo(dtype).max)
 
 
 def _is_whole(dtype: np.dtype[Any]) -> bool:
@@ -268,14 +273,15 @@ def _in_floats(
     """
     found = array_of(image)
     kind = np.dtype(found.dtype)
-    floats = found if not _is_whole(kind) else convert_image_dtype(found, np.float32)
+    is_whole = _is_whole(kind)
+    floats = convert_image_dtype(found, np.float32) if is_whole else found
     floats = floats.view(np.ndarray) if isinstance(floats, np.ndarray) else floats
     numpy, changed = numpy_or_jax(floats), None
     is_number = isinstance(number, int | float) or getattr(number, "shape", None) == ()
     if kernel and is_number and numpy_or_jax(floats, number) is np:
         changed = kernels.changed(kernel, floats, float(number))
     changed = change(floats, numpy) if changed is None else changed
-    return hosted(convert_image_dtype(changed, kind, saturate=True))
+    return hosted(convert_image_dtype(changed, kind, saturate=True) if is_whole else changed)
 
 
 def adjust_brightness(image: Any, delta: Any) -> Any:

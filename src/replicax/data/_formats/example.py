@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
+from replicax._cpu.examples import Column
+from replicax._cpu.examples import columns_of as by_kernel
 from replicax.data._formats.messages import message_class, messages
 
 # The three kinds of list: NumPy's type → the field of a message.
@@ -151,16 +153,58 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Feature]) 
         >>> rx.data.parse_example(batch, {"x": rx.data.FixedLenFeature((2,), int)})
         {'x': array([[0, 1], [1, 2], [2, 3]])}
     """
-    examples = [features_of(record, index) for index, record in enumerate(serialized)]
     parsed = {}
-    for name, feature in features.items():
-        rows = [values_of(found, name, feature, index) for index, found in enumerate(examples)]
+    for name, (values, counts, _) in columns_of(serialized, features).items():
+        feature = features[name]
         if isinstance(feature, FixedLenFeature):
-            flat = np.concatenate([array_of((), feature.dtype), *rows])
-            parsed[name] = flat.reshape(len(rows), *feature.shape)
+            parsed[name] = values.reshape(len(counts), *feature.shape)
         else:
-            parsed[name] = _filled_up(rows, feature.dtype)
+            parsed[name] = filled_up(values, counts, b"" if feature.dtype == "bytes" else 0)
     return parsed
+
+
+def columns_of(serialized: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
+    """Features of a batch; one of fixed length is in all of its examples, or has its default.
+
+    Raises:
+        UsageError: If an example does not have what the features say.
+        CorruptRecord: If the bytes of one are no example.
+    """
+    found = by_kernel(serialized, {name: one.dtype for name, one in features.items()})
+    if found is not None:
+        whole = {name: _with_default(found[name], one) for name, one in features.items()}
+        if None not in whole.values():
+            return cast("dict[str, Column]", whole)
+    examples = [features_of(record, index) for index, record in enumerate(serialized)]
+    return {
+        name: joined([values_of(e, name, one, index) for index, e in enumerate(examples)], one)
+        for name, one in features.items()
+    }
+
+
+def joined(rows: Sequence[np.ndarray], feature: Any) -> Column:
+    """The values of each record as a column."""
+    counts = np.array([len(row) for row in rows], np.int64)
+    values = np.concatenate([array_of((), feature.dtype), *rows])
+    return Column(values, counts, np.ones(len(rows), bool))
+
+
+def _with_default(column: Column, feature: Feature) -> Column | None:
+    """The column with defaults for what is missing; None if it is not what the feature says."""
+    values, counts, present = column
+    if isinstance(feature, VarLenFeature):
+        return column
+    size = math.prod(feature.shape)
+    if (counts[present] != size).any():
+        return None
+    if present.all():
+        return column
+    if feature.default_value is None:
+        return None
+    rows = np.empty((len(counts), size), values.dtype)
+    rows[:] = feature.default()
+    rows[present] = values.reshape(-1, size)
+    return Column(rows.reshape(-1), np.full(len(counts), size), present)
 
 
 def make_example(values: Mapping[str, Any]) -> bytes:
@@ -270,11 +314,11 @@ def values_of(found: Any, name: str, feature: Feature, index: int) -> np.ndarray
     return values
 
 
-def _filled_up(rows: list[np.ndarray], kind: str) -> np.ndarray:
-    longest = max(map(len, rows), default=0)
-    batch = np.full((len(rows), longest), b"" if kind == "bytes" else 0, _array_type(kind))
-    for target, row in zip(batch, rows, strict=True):
-        target[: len(row)] = row
+def filled_up(values: np.ndarray, counts: np.ndarray, fill: Any) -> np.ndarray:
+    """Rows of so many values each, all as long as the longest."""
+    longest = int(counts.max(initial=0))
+    batch = np.full((len(counts), longest, *values.shape[1:]), fill, values.dtype)
+    batch[np.arange(longest) < counts[:, None]] = values
     return batch
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._formats import messages
+from replicax.data._formats import example, messages
 from replicax.data._formats.example import (
     FixedLenFeature,
     VarLenFeature,
@@ -129,6 +129,51 @@ def test_rows_of_a_batch_are_filled_up_to_the_longest():
     check(batch([[0.5], []], VarLenFeature(float)), np.array([[0.5], [0]], np.float32))
     wanted = np.array([[b"a", b""], [b"b", b"c"]], object)
     check(batch([["a"], ["b", "c"]], VarLenFeature(bytes)), wanted)
+
+
+FEATURES = {
+    "age": FixedLenFeature((2,), int, default_value=[7, 8]),
+    "name": VarLenFeature(bytes),
+    "score": VarLenFeature(float),
+    "none": FixedLenFeature((), bytes, default_value="missing"),
+}
+
+
+def _parsed(records, features):
+    """What parsing gives, or the error and what it says."""
+    try:
+        return repr({name: v.tolist() for name, v in parse_example(records, features).items()})
+    except rx.errors.ReplicaxError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("damage", [None, 1, 2])
+def test_the_kernel_reads_what_the_library_of_messages_reads(damage, monkeypatch):
+    rng = np.random.default_rng(0)
+    records = [
+        FROM_TENSORFLOW,
+        b"",
+        NOT_PACKED[:0],
+        make_example({"other": 1, "score": [0.5] * 300}),
+    ]
+    records += [make_example({**VALUES, "age": [-(2**63), 2**63 - 1], "x" * 200: "y"})]
+    batches = [records]
+    if damage:  # bytes are other ones, or missing; together they differ in hundreds of places
+        for _ in range(400):
+            broken = bytearray(records[rng.choice([0, 4])])
+            broken[rng.integers(len(broken))] = rng.choice([0, 1, 2, 8, 10, 18, 26, 127, 255])
+            batches.append([bytes(broken[: len(broken) if damage == 1 else rng.integers(1, 200)])])
+        batches.append([NOT_PACKED])
+    by_kernel = [_parsed(batch, FEATURES) for batch in batches]
+    monkeypatch.setattr(example, "by_kernel", lambda records, kinds: None)
+    assert by_kernel == [_parsed(batch, FEATURES) for batch in batches]
+    assert damage or eval(by_kernel[0])["age"] == [
+        [29, -1],
+        [7, 8],
+        [7, 8],
+        [7, 8],
+        [-(2**63), 2**63 - 1],
+    ]
 
 
 def test_a_batch_may_be_an_object_array():
