@@ -13,7 +13,7 @@ from replicax._cpu.kernels import function
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _KINDS = {"bytes": 1, "float32": 2, "int64": 3}
-_PLACE = 3  # numbers that say where a list is, the first of them its kind
+_PLACE = 4  # numbers of each list: its kind, where it is, its size, how many values
 
 
 class Column(NamedTuple):
@@ -60,34 +60,27 @@ def columns_of(records: Sequence[bytes], kinds: Mapping[str, str]) -> dict[str, 
         places.ctypes.data,
     ):
         return None
+    present, counts = places[:, :, 0] != 0, places[:, :, 3]
+    wanted = np.array([_KINDS[kind] for kind in kinds.values()])
+    if (places[:, :, 0] != wanted * present).any():
+        return None
+    read = function("rx_feature_values", _POINTER, _INT, _POINTER, _INT, _POINTER)
+    start, step = places.ctypes.data, _PLACE * places.itemsize
+    totals = counts.sum(axis=0).tolist()
     found = {}
-    for number, (name, kind) in enumerate(kinds.items()):
-        column = _column(records, pointers, places[:, number], kind)
-        if column is None:
-            return None
-        found[name] = column
+    for at, ((name, kind), total) in enumerate(zip(kinds.items(), totals, strict=True)):
+        is_text = kind == "bytes"
+        made = np.empty((total, 2), np.int64) if is_text else np.empty(total, kind)
+        pointer = start + at * step
+        read(ctypes.addressof(pointers), len(records), pointer, len(names), made.ctypes.data)
+        made = _texts(records, made, counts[:, at]) if is_text else made
+        found[name] = Column(made, counts[:, at], present[:, at])
     return found
 
 
-def _column(
-    records: Sequence[bytes], pointers: Any, places: np.ndarray, kind: str
-) -> Column | None:
-    present = places[:, 0] != 0
-    if (places[present, 0] != _KINDS[kind]).any():
-        return None
-    counts = np.empty(len(records), np.int64)
-    read = function("rx_feature_values", _POINTER, _INT, _POINTER, _INT, *[_POINTER] * 2)
-    start, features = places.ctypes.data, places.strides[0] // (_PLACE * places.itemsize)
-    where = ctypes.addressof(pointers), len(records), start, features, counts.ctypes.data
-    if read(*where, None):
-        return None
-    is_text = kind == "bytes"
-    total = int(counts.sum())
-    flat = np.empty((total, 2) if is_text else total, np.int64 if is_text else kind)
-    read(*where, flat.ctypes.data)
-    if not is_text:
-        return Column(flat, counts, present)
+def _texts(records: Sequence[bytes], spans: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """What lies between two places each, in so many places of each record."""
     owners = itertools.chain.from_iterable(map(itertools.repeat, records, counts.tolist()))
-    texts = np.empty(len(flat), object)
-    texts[:] = [owner[a:b] for owner, (a, b) in zip(owners, flat.tolist(), strict=True)]
-    return Column(texts, counts, present)
+    texts = np.empty(len(spans), object)
+    texts[:] = [owner[a:b] for owner, (a, b) in zip(owners, spans.tolist(), strict=True)]
+    return texts

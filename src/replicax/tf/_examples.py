@@ -132,7 +132,7 @@ def parse_example(
     given = np.asarray(serialized, object)
     if not given.ndim:
         return parse_single_example(serialized, features)
-    records = [bytes_of(one) for one in given.reshape(-1)]
+    records = [one if type(one) is bytes else bytes_of(one) for one in given.reshape(-1)]
     asked: dict[str, Any] = {}
     named = {}  # by a name of their own, which other features may have, too
     for key, feature in features.items():

@@ -12,9 +12,9 @@ typedef struct {
   const uint8_t *at, *end;
 } Bytes;
 
-/* Where the list of a feature lies in its record; no kind if there is none. */
+/* Where the list of a feature lies in its record, of how many values; no kind if there is none. */
 typedef struct {
-  int64_t kind, start, size;
+  int64_t kind, start, size, count;
 } Place;
 
 static uint64_t varint(Bytes *from) {
@@ -90,16 +90,17 @@ int64_t rx_find_features(const uint8_t *const *records, const int64_t *sizes, in
       Bytes entry = block(&all, 1);
       Bytes name = block(&entry, 1), feature = block(&entry, 2);
       if (!name.at || !feature.at || entry.at != entry.end) return 1;
-      Place place = {0, 0, 0};
+      Place place = {0, 0, 0, 0};
       if (feature.at < feature.end) {
         uint64_t kind = *feature.at >> 3;
         Bytes list = block(&feature, kind);
         if (!list.at || feature.at != feature.end || kind < BYTES || kind > INTS) return 1;
-        place = (Place){(int64_t)kind, list.at - records[i], list.end - list.at};
+        place = (Place){(int64_t)kind, list.at - records[i], list.end - list.at, 0};
+        place.count = values(records[i], &place, NULL);
+        if (place.count < 0) return 1;
       }
       int64_t number = number_of(name, names, ends, features, last + 1);
-      if (number < 0) { /* nobody asks for it, but it belongs to what makes this an example */
-        if (values(records[i], &place, NULL) < 0) return 1;
+      if (number < 0) { /* nobody asks for it; whether it is text is for the library to say */
         for (; name.at < name.end; name.at++)
           if (*name.at > 127) return 1;
         continue;
@@ -112,13 +113,8 @@ int64_t rx_find_features(const uint8_t *const *records, const int64_t *sizes, in
   return 0;
 }
 
-/* How many values each record has of one feature, and with `to` these values; 0 if they can be read. */
-int64_t rx_feature_values(const uint8_t *const *records, int64_t count, const Place *places, int64_t features,
-                          int64_t *counts, char *to) {
-  for (int64_t i = 0; i < count; i++, places += features) {
-    counts[i] = values(records[i], places, to);
-    if (counts[i] < 0) return 1;
-    if (to) to += counts[i] * (places->kind == BYTES ? 16 : places->kind == FLOATS ? 4 : 8);
-  }
-  return 0;
+/* The values that all records have of one feature, one after the other at `to`. */
+void rx_feature_values(const uint8_t *const *records, int64_t count, const Place *places, int64_t features, char *to) {
+  for (int64_t i = 0; i < count; i++, places += features)
+    to += values(records[i], places, to) * (places->kind == BYTES ? 16 : places->kind == FLOATS ? 4 : 8);
 }
