@@ -23,6 +23,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
+from replicax.data._inside import NeedsValues, is_inside
 
 if TYPE_CHECKING:
     from replicax._function.function_program import FunctionProgram
@@ -261,6 +262,10 @@ class StatefulFunction:
                     traces.runs_as_python(once=signal.once)
                 text = "%s runs as plain Python, and what it calls is compiled: it %s"
                 logger.info(text, self.name, signal.what)
+            except NeedsValues:
+                if not is_inside():
+                    raise
+                traces.runs_as_python(once=False)  # as all else in a pipeline
         with host_loop(), an_end_is_an_error():
             return fn(*args, **kwargs)
 

@@ -75,6 +75,7 @@ from keras.src.trainers.trainer import Trainer  # noqa: E402
 from keras.src.utils.file_utils import is_remote_path as is_remote  # noqa: E402
 from keras.src.utils.python_utils import is_default  # noqa: E402
 from keras.src.utils.python_utils import pythonify_logs as numbers_of  # noqa: E402
+from keras.src.utils.tracking import DotNotTrackScope  # noqa: E402
 
 __all__ = [
     "BaseOptimizer",
@@ -719,6 +720,52 @@ def run_graph(function: Any, inputs: list[Any], training: bool | None) -> Any:
 
     outputs = function._run_through_graph(inputs, operation_fn=told)
     return outputs[0] if isinstance(outputs, list | tuple) and len(outputs) == 1 else outputs
+
+
+_GRAPH = (
+    *("_outputs_struct", "_outputs", "_nodes", "_nodes_by_depth"),
+    *("_operations", "_operations_by_depth"),
+)
+
+
+def has_graph(model: Any) -> bool:
+    """Whether a model was made of symbolic inputs and outputs."""
+    return isinstance(model, Functional)
+
+
+def set_outputs(model: Any, outputs: list[Any]) -> None:
+    """Let a functional model compute these outputs from now on, in the nest of those it had.
+
+    Raises:
+        ValueError: If they are not computed from its inputs.
+    """
+    struct = keras.tree.pack_sequence_as(model._outputs_struct, outputs)
+    graph = keras.Function(model._inputs_struct, struct)
+    with DotNotTrackScope():
+        for name in _GRAPH:
+            setattr(model, name, getattr(graph, name))
+    for layer in model.layers:
+        model._tracker.track(layer)
+
+
+OWN_LOSSES = "_get_own_losses"
+"""The method of a layer that gives the losses added to it."""
+
+
+def note_loss(layer: Any, loss: Any) -> None:
+    """Let a layer list a loss until it is called the next time."""
+    layer._losses.append(loss)
+
+
+def own_metrics(layer: Any) -> list[Any]:
+    """The metrics that are attributes of a layer."""
+    return list(layer._metrics)
+
+
+def track_metric(layer: Any, metric: Any) -> None:
+    """Let a layer have a metric, also if it is built."""
+    if not any(metric is one for one in layer._metrics):
+        layer._tracker.add_to_store("metrics", metric)
 
 
 METRIC_FUNCTION = "_fn"

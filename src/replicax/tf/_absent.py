@@ -158,8 +158,6 @@ ABSENT = {
     "tf.keras.layers.CuDNNGRU": "Use `tf.keras.layers.GRU`.",
     "tf.keras.layers.CuDNNLSTM": "Use `tf.keras.layers.LSTM`.",
     "tf.keras.layers.DenseFeatures": "Use preprocessing layers, or `keras.utils.FeatureSpace`.",
-    "tf.keras.layers.Layer.add_loss(inputs)": "Leave it out.",
-    "tf.keras.layers.Layer.add_metric": "Keep a metric as an attribute, and update it in `call`.",
     "tf.keras.layers.Layer.add_update": "Assign in `call`: the assignment is the update.",
     "tf.keras.layers.Layer.compute_output_signature": "Use `compute_output_spec`.",
     "tf.keras.layers.Layer.dynamic": "Leave it out: to run as Python, compile with "

@@ -18,7 +18,7 @@ from jax.export import is_symbolic_dim
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import is_compiling
 from replicax.data._host import HostTensor
-from replicax.data._inside import is_inside
+from replicax.data._inside import NeedsValues, is_inside
 from replicax.tf._dtypes import as_dtype
 
 P = ParamSpec("P")
@@ -355,7 +355,7 @@ def concrete(value: Any, what: str) -> np.ndarray:
         UsageError: If it has none yet, in compiled code.
     """
     if isinstance(value, Tracer):
-        raise UsageError(
+        raise NeedsValues(
             f"The shape of what `{what}` returns depends on values. Received: a value of compiled "
             "code. XLA lays out every array in advance. Call it outside of compiled code, in "
             "`dataset.map` for example, or keep the shape and mask with `tf.where(mask, x, y)`."

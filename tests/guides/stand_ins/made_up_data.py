@@ -80,14 +80,53 @@ def ratings() -> str:
     return "".join(f"{user}::{film}::{1 + film % 5}::{film}\n" for user, film in seen)
 
 
+def records(path: Path, examples: list[dict]) -> None:
+    """A file of `tf.train.Example`s: lists of integers, or bytes."""
+    import replicax.tf as tf
+
+    def feature(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            features = {name: feature(value) for name, value in example.items()}
+            message = tf.train.Example(features=tf.train.Features(feature=features))
+            writer.write(message.SerializeToString())
+
+
+def sentences(seed: int) -> list[dict]:
+    """Sixteen rows of numbers of words, and the same a word later."""
+    random = np.random.default_rng(seed)
+    rows = [list(map(int, random.integers(5, 400, random.integers(8, 20)))) for _ in range(16)]
+    return [{"inputs": row[:-1], "targets": row[1:]} for row in rows]
+
+
 def write(path: Path, kind: str) -> None:
-    """Write "ratings", or eight "pictures HEIGHTxWIDTH", numbered in the `{}` of a path."""
+    """Write made-up files.
+
+    Args:
+        path: Where; in its `{}` there are the numbers of eight files.
+        kind: "ratings", "sentences" in eight files, "records CHANNELSxHEIGHTxWIDTH" of pictures in
+            one, or eight "pictures HEIGHTxWIDTH".
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "ratings":
         path.write_text(ratings())
         return
+    if kind == "sentences":
+        for number in range(8):
+            records(Path(str(path).format(number)), sentences(number))
+        return
+    kind, _, sizes = kind.partition(" ")
+    if kind == "records":
+        shape = tuple(map(int, sizes.split("x")))
+        images = pictures(32, shape, 1)[0]
+        records(path, [{"shape": shape, "data": image.tobytes()} for image in images])
+        return
     from PIL import Image
 
-    height, width = map(int, kind.removeprefix("pictures ").split("x"))
+    height, width = map(int, sizes.split("x"))
     for number, image in enumerate(pictures(8, (height, width, 3), 1)[0]):
         Image.fromarray(image).save(str(path).format(number))

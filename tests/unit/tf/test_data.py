@@ -161,3 +161,12 @@ def test_a_wrong_cardinality_is_refused():
     Dataset.range(2).apply(tf.data.experimental.assert_cardinality(2))
     with pytest.raises(ValueError, match="A data set has the cardinality that it is said"):
         Dataset.range(3).apply(tf.data.experimental.assert_cardinality(2))
+
+
+def test_a_compiled_function_in_map_may_ask_for_values():
+    @tf.function
+    def places(row):
+        return tf.where(row > 0)[:, 0]
+
+    rows = tf.data.Dataset.from_tensor_slices([[1, 0, 2], [0, 0, 3]]).map(places)
+    assert [row.tolist() for row in rows.as_numpy_iterator()] == [[0, 2], [2]]

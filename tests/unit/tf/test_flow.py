@@ -367,3 +367,36 @@ def test_what_loops_take_and_give():
     assert tf.map_fn(lambda x: x * 2, x, fn_output_signature="float32").tolist() == [2, 4, 6]
     assert float(tf.foldl(lambda a, b: a - b, x)) == 1 - 2 - 3
     assert float(tf.foldr(lambda a, b: a - b, x)) == 3 - 2 - 1
+
+
+def test_a_function_that_asks_for_values_is_called_for_each_element():
+    x, scale = tf.constant([[1.0, 2.0], [3.0, 4.0]]), tf.Variable(2.0)
+    mask = tf.constant([[True, False], [True, True]])
+
+    def largest(pair):
+        return tf.reduce_sum(tf.boolean_mask(*pair))
+
+    with tf.GradientTape() as tape:
+        sums = tf.map_fn(largest, (x * scale, mask), fn_output_signature=tf.float32)
+        total = tf.reduce_sum(sums)
+    assert sums.numpy().tolist() == [2.0, 14.0]
+    assert float(tape.gradient(total, scale)) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("fold", "expected"), [(tf.foldl, 3.5), (tf.foldr, 1.25)], ids=["foldl", "foldr"]
+)
+def test_a_fold_may_ask_for_values(fold, expected):
+    def halved(total, number):
+        return tf.constant(float(total.numpy()) / 2 + float(number.numpy()))
+
+    assert float(fold(halved, tf.constant([0.0, 1.0, 3.0]), tf.constant(0.0))) == expected
+
+
+def test_compiled_code_still_refuses_it():
+    @tf.function
+    def compiled(x):
+        return tf.map_fn(lambda row: tf.reduce_sum(tf.boolean_mask(row, row > 0)), x)
+
+    with pytest.raises(rx.errors.UsageError):
+        compiled(tf.ones([2, 2]))

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 
-from replicax._core.errors import UsageError
+from replicax._core.errors import LeakedTracer, UsageError
 from replicax._keras import _compat
+from replicax.data._inside import NeedsValues
 from replicax.data._spec import refuse_composites
+from replicax.tf._arrays import stack
 from replicax.tf._flow.tensor_array import materialised
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of
 
@@ -266,7 +268,29 @@ def _scanned(step: Callable[..., Any], state: Any, elems: Any, reverse: bool = F
         touched.assign(news)
         return last, kept
 
-    return in_scope(build)
+    leaves = jax.tree.leaves((state, elems))
+    if _compat.get_stateless_scope() is not None or any(isinstance(x, Tracer) for x in leaves):
+        return in_scope(build)
+    try:
+        return in_scope(build)
+    except _NEED_VALUES:
+        # `step` asks for values. Nothing is compiled here, so each element has its own.
+        return _python_scan(step, state, elems, reverse)
+
+
+_NEED_VALUES = (
+    *(NeedsValues, LeakedTracer, jax.errors.ConcretizationTypeError),
+    *(jax.errors.TracerArrayConversionError, jax.errors.TracerIntegerConversionError),
+)
+
+
+def _python_scan(step: Callable[..., Any], state: Any, elems: Any, reverse: bool) -> Any:
+    kept, rows = [], range(len(jax.tree.leaves(elems)[0]))
+    for row in reversed(rows) if reverse else rows:
+        state, one = step(state, jax.tree.map(lambda leaf, row=row: leaf[row], elems))
+        kept.append(one)
+    kept = kept[::-1] if reverse else kept
+    return state, jax.tree.map(lambda *leaves: stack(leaves), *kept)
 
 
 def _first_of(elems: Any, reverse: bool) -> tuple[Any, Any]:

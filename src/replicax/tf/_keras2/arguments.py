@@ -54,6 +54,7 @@ ARGUMENTS: dict[str, dict[str, Change]] = {
         "batch_input_shape": Taken(),
         "weights": Taken(),
     },
+    "Layer.add_loss": {"losses": Renamed("loss"), "inputs": LeftOut()},
     "Layer.add_weight": {
         "experimental_autocast": Renamed("autocast"),
         "use_resource": LeftOut(),

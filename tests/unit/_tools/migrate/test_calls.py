@@ -120,8 +120,8 @@ WRONG = {
         "Keep the variables",
     ),
     "what Keras refuses": (
-        "class L(keras.layers.Layer):\n  def call(self, x):\n    self.add_metric(x, name='a')",
-        "Keep a metric as an attribute",
+        "class L(keras.layers.Layer):\n  def call(self, x):\n    self.add_update(x)",
+        "Assign in `call`",
     ),
     "an older argument": (
         "m = keras.Model()\nm.train_on_batch(1, reset_metrics=False)", "`model.reset_metrics()`",
