@@ -13,7 +13,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "replicax"
 STDLIB, PUBLIC = frozenset(sys.stdlib_module_names), "replicax"
 TOOLS = {f"_tools.{name}" for name in ("compare", "doctor", "plan", "profile", "script", "verify")}
 KERAS = {"_keras", "_function", "_tape", "_fit"}
-ENGINE = {"_core", "_control", "_cpu", *KERAS, "data", "_input", "_mesh"}
+ENGINE = {"_core", "_control", "_cpu", "_program", *KERAS, "data", "_input", "_mesh"}
 # What a package or module may import of Replicax, lowest first. The longest prefix decides.
 LAYERS = {
     "_core.errors": set(),
@@ -23,6 +23,7 @@ LAYERS = {
     "_core.seams": set(),
     "_core.events": set(),
     "_core.tracing": {"_core.errors"},
+    "_core.starting": {"_core", "_cpu.memory", "cluster_resolver"},
     "_net": {"_core.errors", "_core.env"},
     "_control": {
         "_net",
@@ -32,12 +33,13 @@ LAYERS = {
         "_core.events",
     },
     "cluster_resolver": {"_core.errors", "_core.env"},
-    "_core": {"_core", "_control", "_cpu", "cluster_resolver"},
-    "_cpu": {"_control", "_core.context", "_core.env"},
-    "_keras": {"_core", "_control", "_cpu"},
-    "_function": {"_core", "_control", "_cpu", "_keras"},
-    "_tape": {"_core", "_keras"},
-    "_fit": {"_core", "_control", "_keras"},
+    "_core": {"_core", "_control", "cluster_resolver"},
+    "_cpu": {"_core", "_control"},
+    "_program": {"_core", "_cpu"},
+    "_keras": {"_core", "_control", "_cpu", "_program"},
+    "_function": {"_core", "_control", "_cpu", "_program", "_keras"},
+    "_tape": {"_core", "_program", "_keras"},
+    "_fit": {"_core", "_control", "_program", "_keras"},
     "data": {
         "_core.checksums",
         "_core.errors",
@@ -49,7 +51,7 @@ LAYERS = {
         "_core.tracing",
     },
     "_input": {"_core", "data"},
-    "_mesh": {"_core", "_control", "_cpu", "_keras", "_net", "cluster_resolver"},
+    "_mesh": {"_core", "_control", "_cpu", "_program", "_keras", "_net", "cluster_resolver"},
     "_ps": {*ENGINE, "_net", "cluster_resolver"},
     "tpu": {"_core", "_mesh", "cluster_resolver"},
     "config": {"_core", "_cpu", "_mesh", "cluster_resolver"},
@@ -302,6 +304,7 @@ def test_every_package_has_a_layer():
     ("module", "source", "rule"),
     [
         ("_core.x", "from replicax._mesh import runtime", "may not import _mesh"),
+        ("_core.x", "from replicax._cpu import kernels", "may not import _cpu"),
         ("_core.x", "from .._keras import capture", "may not import _keras"),
         ("_core.x", "def f():\n    import keras", "may not import keras"),
         ("_core.env", "from replicax._core import values", "may not import _core"),

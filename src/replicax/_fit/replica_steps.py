@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
 from replicax._core.events import settled
 from replicax._core.in_flight import queue_of
@@ -27,6 +26,7 @@ from replicax._fit.step_program import step_variables
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.repeated import joined
+from replicax._program.compiling import compiled
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology

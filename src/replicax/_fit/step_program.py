@@ -8,10 +8,10 @@ from typing import Any
 import jax
 
 from replicax._core import seams
-from replicax._core.central import CentralProgram
-from replicax._core.compiling import compiled
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
+from replicax._program.central import CentralProgram
+from replicax._program.compiling import compiled
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._core.central import may_fail
-from replicax._core.compiling import compile_for
 from replicax._core.device_errors import blame
 from replicax._core.events import COMPUTE, Step, begin_step, dispatched, settled, tell, timed
 from replicax._core.host_calls import carried_out
@@ -33,6 +31,8 @@ from replicax._fit.step_program import (
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
 from replicax._keras.repeated import are_alike, joined
+from replicax._program.central import may_fail
+from replicax._program.compiling import compile_for
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution

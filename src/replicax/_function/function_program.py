@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._core.compiling import compile_for, compiled, devices_of, platform_of
 from replicax._core.events import COMPUTE, timed
 from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
@@ -16,13 +15,14 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
-from replicax._core.table_gradients import evaluate_by_rows
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._cpu.products import turned_on
 from replicax._keras.capture import Captured, Static, capture
 from replicax._keras.feeding import Elements, HostLoop, is_data
 from replicax._keras.program_state import ProgramState
+from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._program.table_gradients import evaluate_by_rows
 
 if TYPE_CHECKING:
     from replicax._keras.signature import Signature

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import keras
 
-from replicax._core.compiling import platform_of
 from replicax._core.topology import default_device
 from replicax._cpu import kernels
 from replicax._cpu.adam import Settings, adam
 from replicax._cpu.tuning import is_on
 from replicax._keras import _compat
+from replicax._program.compiling import platform_of
 
 _LEAST = 4096  # elements: fewer are not worth a kernel
 # Elements that are updated together: their gradients wait for each other, and take memory so long.

@@ -18,7 +18,6 @@ from jax.core import Tracer
 from replicax._control import current
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.events import COPY, INPUT, timed, timed_each
-from replicax._core.partial_sums import with_sums_together
 from replicax._core.placement import (
     gather_rows,
     is_spread,
@@ -30,12 +29,13 @@ from replicax._core.placement import (
 )
 from replicax._core.program import uncounted
 from replicax._core.store import VariableSpec
-from replicax._core.table_gradients import with_rows
 from replicax._core.topology import AXIS, Topology, device_name
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
 from replicax._keras.agreed_batches import agreed, agreement_on
+from replicax._program.partial_sums import with_sums_together
+from replicax._program.table_gradients import with_rows
 
 if TYPE_CHECKING:
     from replicax._control.agreement import Agreement

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax
 
-from replicax._core.central import CentralProgram, may_fail, tells_python
 from replicax._keras import _compat
 from replicax._keras.ownership import donatable, note_made
+from replicax._program.central import CentralProgram, may_fail, tells_python
 
 if TYPE_CHECKING:
     from replicax._keras.capture import Captured

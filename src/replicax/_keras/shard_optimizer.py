@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from replicax._core.compiling import compiled
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
+from replicax._program.compiling import compiled
 
 
 class Part(NamedTuple):

@@ -15,9 +15,9 @@ import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.packing import pack_size_of, sum_in_packs
-from replicax._core.partial_sums import bound, named
 from replicax._core.topology import AXIS
 from replicax._keras.capture import Captured, abstract
+from replicax._program.partial_sums import bound, named
 
 _Literal = jax.extend.core.Literal
 

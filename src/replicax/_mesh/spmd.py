@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from replicax._core.compiling import compiled
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
@@ -22,6 +21,7 @@ from replicax._keras.program_state import ProgramState
 from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
+from replicax._program.compiling import compiled
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from replicax._core.aggregation import Settlement, decide, settle
 from replicax._core.dependence import NOTHING, VARIES, dependence
-from replicax._core.table_gradients import evaluate_by_rows
 from replicax._keras import _compat
+from replicax._program.table_gradients import evaluate_by_rows
 
 if TYPE_CHECKING:
     from replicax._core.reduce import SyncGroup

@@ -14,9 +14,9 @@ import cloudpickle
 import jax
 import numpy as np
 
-from replicax._core.compiling import compile_for, compiled
 from replicax._core.host_calls import Check
 from replicax._cpu import kernels
+from replicax._program.compiling import compile_for, compiled
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.data.worker_data import Ended, NeedsProgram, Readers
 from replicax._ps.hosts.dialer import Dialer

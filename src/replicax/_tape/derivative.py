@@ -14,7 +14,7 @@ import jax
 import jax.core
 import jax.extend
 
-from replicax._core.closed_over import is_jit
+from replicax._program.closed_over import is_jit
 
 _core = jax.extend.core
 KINDS = 2048

@@ -16,8 +16,8 @@ import jax.core
 import jax.extend
 import jax.numpy as jnp
 
-from replicax._core.closed_over import closed_over, is_jit, with_arguments
 from replicax._core.errors import TapeMisuse
+from replicax._program.closed_over import closed_over, is_jit, with_arguments
 from replicax._tape.derivative import (
     Derivative,
     derivative_of,

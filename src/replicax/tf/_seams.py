@@ -12,13 +12,13 @@ import jax.core
 import keras
 
 from replicax._core import seams
-from replicax._core.central import may_fail
-from replicax._core.compiling import compiled
 from replicax._core.host_calls import carried_out
-from replicax._core.table_gradients import with_rows
 from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step
 from replicax._keras import _compat
+from replicax._program.central import may_fail
+from replicax._program.compiling import compiled
+from replicax._program.table_gradients import with_rows
 from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._sizes import trying_sizes
 

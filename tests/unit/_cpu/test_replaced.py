@@ -22,11 +22,11 @@ from jax import lax
 from jax.interpreters import mlir
 
 import replicax as rx
-from replicax._core.table_gradients import with_rows
 from replicax._cpu import attention, kernels, programs
 from replicax._cpu.adam import Settings, adam
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
+from replicax._program.table_gradients import with_rows
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
 programs.install()

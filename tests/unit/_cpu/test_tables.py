@@ -11,10 +11,10 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from replicax._core.table_gradients import with_rows
 from replicax._cpu import kernels, tables
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
+from replicax._program.table_gradients import with_rows
 
 from helpers import tuned
 

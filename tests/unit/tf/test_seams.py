@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import compiling, seams, table_gradients
+from replicax._core import seams
+from replicax._program import compiling, table_gradients
 from replicax.tf import _seams
 
 from helpers import run_python

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from replicax._core.partial_sums import with_sums_together
 from replicax._core.topology import AXIS, Topology
+from replicax._program.partial_sums import with_sums_together
 
 from helpers import assert_trees_close
 

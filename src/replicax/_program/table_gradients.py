@@ -22,14 +22,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.columns import made, parted
 from replicax._core.packing import packed, summing_in_packs, unpacked
-from replicax._core.partial_sums import bound, named
-from replicax._core.rows import is_look_up, pays_to_gather
-from replicax._core.table_rows import Rows
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._cpu.tables import Firsts, find_firsts, is_for, is_for_kernel
+from replicax._program.columns import made, parted
+from replicax._program.partial_sums import bound, named
+from replicax._program.rows import is_look_up, pays_to_gather
+from replicax._program.table_rows import Rows
 
 _CALLS = ("jit", "pjit")
 _SCALED = {"mul": operator.mul, "div": operator.truediv}

@@ -13,15 +13,15 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
-from replicax._core.compiling import compiled
-from replicax._core.parting import (
+from replicax._core.tracing import is_traced
+from replicax._program.compiling import compiled
+from replicax._program.parting import (
     Operation,
     Operations,
     computed,
     computed_once,
     parted,
 )
-from replicax._core.tracing import is_traced
 
 if TYPE_CHECKING:
     from replicax._core.store import Store

@@ -10,10 +10,10 @@ import pytest
 from jax import lax
 
 from replicax._core.packing import sum_in_packs
-from replicax._core.table_gradients import evaluate_by_rows, with_rows
 from replicax._core.topology import AXIS, Topology
 from replicax._cpu import kernels
 from replicax._cpu.tables import _FIRSTS
+from replicax._program.table_gradients import evaluate_by_rows, with_rows
 
 from helpers import tuned
 

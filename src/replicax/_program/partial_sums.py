@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from replicax._core.rows import Axis, axes_of_results, summed_axes
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned
 from replicax._cpu.tuning import is_on
+from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 # Operations that only call an inner program, which is taken apart.
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import central, compiling
-from replicax._core.compiling import compiled, devices_of
 from replicax._core.env import cores
 from replicax._core.topology import Topology, default_device
 from replicax._cpu import programs, tuning
 from replicax._function import function_program
 from replicax._keras import adam
 from replicax._mesh import spmd
+from replicax._program import central, compiling
+from replicax._program.compiling import compiled, devices_of
 
 from helpers import tuned
 

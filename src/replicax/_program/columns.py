@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from replicax._core.partial_sums import bound, named
+from replicax._program.partial_sums import bound, named
 
 
 @dataclass

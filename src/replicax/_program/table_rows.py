@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from replicax._core.columns import Columns, made, shape_of
-from replicax._core.partial_sums import bound
 from replicax._cpu.tables import Firsts, add_sums, is_for_kernel, sums_where_first
+from replicax._program.columns import Columns, made, shape_of
+from replicax._program.partial_sums import bound
 
 
 @dataclass

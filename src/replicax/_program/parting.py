@@ -21,9 +21,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from replicax._core.dependence import NOTHING, VARIES, is_collective, labels_of_results
-from replicax._core.partial_sums import bound, called, named
-from replicax._core.rows import Axis, axes_of_results, summed_axes
 from replicax._core.topology import AXIS
+from replicax._program.partial_sums import bound, called, named
+from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 # What says on which devices values are, and so belongs to those of the replicas.
 _PLACED = {"sharding_constraint", "shard_map", "reshard", "mesh_cast", "layout_constraint"}

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.extend
 
-from replicax._core.compiling import compiled
+from replicax._program.compiling import compiled
 
 _core = jax.extend.core
 _FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
