@@ -49,6 +49,7 @@ LAYERS = {
         "_core.seams",
         "_core.events",
         "_core.tracing",
+        "_cpu",
     },
     "_input": {"_core", "data"},
     "_mesh": {"_core", "_control", "_cpu", "_program", "_keras", "_net", "cluster_resolver"},

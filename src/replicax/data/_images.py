@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from replicax._core.errors import CorruptRecord, UsageError
+from replicax.data._codecs import decode
 from replicax.data._dataset import Dataset
-from replicax.data._formats.format import needs_package, open_bytes
+from replicax.data._formats.format import open_bytes
 from replicax.data._image_files import FORMATS, ImageFiles, check_split, image_files
 from replicax.data._options import AUTOTUNE
 from replicax.data._resize import METHODS, resize
@@ -18,7 +19,7 @@ from replicax.data._resize import METHODS, resize
 if TYPE_CHECKING:
     import os
 
-_MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}  # as Pillow calls them
+_CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 
 def image_dataset_from_directory(
@@ -106,16 +107,16 @@ class LoadImage:
         size = (self.size,) * 2 if isinstance(self.size, int) else tuple(self.size)
         object.__setattr__(self, "size", size)
         size_fits = len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
-        if not size_fits or self.color_mode not in _MODES or self.interpolation not in METHODS:
+        if not size_fits or self.color_mode not in _CHANNELS or self.interpolation not in METHODS:
             raise UsageError(
                 "Images have a height and a width, a color mode of "
-                f"{', '.join(_MODES)}, and an interpolation of {', '.join(METHODS)}. Received: "
+                f"{', '.join(_CHANNELS)}, and an interpolation of {', '.join(METHODS)}. Received: "
                 f"image_size={size}, color_mode={self.color_mode!r}, interpolation="
                 f"{self.interpolation!r}. All images of a batch are alike. Use one of these."
             )
 
     def __call__(self, path: str, *labels: Any) -> Any:
-        image = decoded(path, _MODES[self.color_mode])
+        image = decoded(path, _CHANNELS[self.color_mode])
         if self.crop:
             image = _cropped(image, *self.size)
         image = resize(image, self.size, self.interpolation)
@@ -146,30 +147,23 @@ def _dataset(
     return result
 
 
-def decoded(path: str, mode: str) -> np.ndarray:
+def decoded(path: str, channels: int) -> np.ndarray:
     """The uint8 pixels of a file, of shape (height, width, channels); of the first frame.
 
     Raises:
         UsageError: If the file cannot be opened, or Pillow is missing.
         CorruptRecord: If it is no image, or a damaged one.
     """
-    with needs_package("pillow", extra="data"):
-        from PIL import Image
     with open_bytes(path) as file:
-        try:
-            image: Any = Image.open(file)
-            if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            if image.mode == "P" and "transparency" in image.info:
-                image = image.convert("RGBA")
-            pixels = np.asarray(image.convert(mode))
-        except (OSError, SyntaxError, ValueError) as error:
-            raise CorruptRecord(
-                f"A file of an image data set is an image. Received: {path!r}, of which Pillow "
-                f"says: {error}. It is damaged, cut off, or of another format than its name "
-                "says. Replace the file, or leave it out."
-            ) from error
-    return pixels.reshape(*pixels.shape[:2], -1)
+        contents = file.read()
+    try:
+        return decode(contents, channels)
+    except CorruptRecord as error:
+        raise CorruptRecord(
+            f"A file of an image data set is an image. Received: {path!r}, of which Pillow "
+            f"says: {error.__cause__}. It is damaged, cut off, or of another format than its name "
+            "says. Replace the file, or leave it out."
+        ) from error
 
 
 def _cropped(image: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -232,7 +232,8 @@ def decode_image(
 ) -> Any:
     """The pixels of a JPEG, PNG, BMP, GIF or WebP; of an animation the first picture.
 
-    **Differs from TF:** Pillow decodes: pixels of a JPEG may be other ones by a few steps.
+    **Differs from TF:** where simplejpeg is not installed, Pillow decodes JPEGs, whose pixels may
+    then be other ones by a few steps.
     """
     found = decode(bytes_of(contents), channels or 0)
     kind = np.dtype(dtype)
@@ -260,7 +261,7 @@ def decode_jpeg(
     """
     if ratio != 1:
         raise UsageError(
-            f"A JPEG is decoded in its size. Received: ratio={ratio}. Pillow does not make it "
+            f"A JPEG is decoded in its size. Received: ratio={ratio}. It is not made "
             "smaller on the way. Use `tf.image.resize` behind it."
         )
     return decode_image(contents, channels)

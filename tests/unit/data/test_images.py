@@ -197,18 +197,18 @@ class TestDecoding:
         image = Image.new("P", (2, 2), 1)
         image.putpalette([0, 0, 0, 9, 8, 7])
         image.save(tmp_path / "a.png", transparency=b"\x00\x80")
-        assert decoded(str(tmp_path / "a.png"), "RGB")[0, 0].tolist() == [9, 8, 7]
-        assert decoded(str(tmp_path / "a.png"), "RGBA")[0, 0].tolist() == [9, 8, 7, 128]
+        assert decoded(str(tmp_path / "a.png"), 3)[0, 0].tolist() == [9, 8, 7]
+        assert decoded(str(tmp_path / "a.png"), 4)[0, 0].tolist() == [9, 8, 7, 128]
 
     def test_sixteen_bits_become_eight(self, tmp_path):
         pixels = np.array([[0, 256, 65535]], np.uint16)
         Image.fromarray(pixels).save(tmp_path / "a.png")
-        assert decoded(str(tmp_path / "a.png"), "L")[0, :, 0].tolist() == [0, 1, 255]
+        assert decoded(str(tmp_path / "a.png"), 1)[0, :, 0].tolist() == [0, 1, 255]
 
     def test_an_animation_is_its_first_frame(self, tmp_path):
         first, second = Image.new("L", (4, 3), 0), Image.new("L", (4, 3), 255)
         first.save(tmp_path / "a.gif", save_all=True, append_images=[second])
-        assert decoded(str(tmp_path / "a.gif"), "L").max() == 0
+        assert decoded(str(tmp_path / "a.gif"), 1).max() == 0
 
     def test_borders_can_be_cut_off(self, tmp_path):
         pixels = np.arange(12, dtype=np.uint8).reshape(2, 6)

@@ -137,6 +137,21 @@ def test_jpegs():
         tf.io.decode_jpeg(tf.io.encode_jpeg(flat), ratio=2)
 
 
+def test_pixels_of_a_jpeg_are_tensorflows():
+    pytest.importorskip("simplejpeg")
+    # tf.io.decode_jpeg of TensorFlow 2.21: the corner of a red square on blue, 4:2:0.
+    square = np.zeros((16, 16, 3), np.uint8) + np.array([0, 0, 255], np.uint8)
+    square[4:12, 4:12] = [255, 0, 0]
+    jpeg = tf.io.encode_jpeg(square, quality=80)
+    assert tf.io.decode_jpeg(jpeg)[2:6, 3].tolist() == [
+        [0, 4, 253],
+        [2, 0, 224],
+        [44, 1, 205],
+        [45, 0, 174],
+    ]
+    assert tf.io.decode_jpeg(jpeg, channels=1)[2:6, 3, 0].tolist() == [31, 20, 37, 25]
+
+
 def test_what_is_no_image():
     with pytest.raises(tf.errors.DataLossError, match="What is decoded is an image"):
         tf.io.decode_image(b"text")
