@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
-from collections.abc import Callable, Generator, Sequence
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import numpy as np
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._formats.format import window_bits_of
 from replicax.data._formats.text import LinePosition, lines_of
+
+_ROWS_TOGETHER = 256  # rows whose columns are converted at once
 
 
 class Column(NamedTuple):
@@ -79,8 +82,20 @@ class CsvFormat:
                     f"A CSV file begins with a header. Received: {path!r}, which is empty. There "
                     "is no row to pass over. Leave the file out, or pass header=False."
                 )
-            for row, line, position in rows:
-                yield self._values(row, path, line), position
+            failure: CorruptRecord | None = None
+            while failure is None:
+                block: list[tuple[list[str], int, LinePosition]] = []
+                try:
+                    for row in itertools.islice(rows, _ROWS_TOGETHER):
+                        block.append(row)  # noqa: PERF402 - what comes before an error counts
+                except CorruptRecord as error:
+                    failure = error
+                else:
+                    if not block:
+                        return
+                positions = [position for *_, position in block]
+                yield from zip(self._elements(block, path), positions, strict=True)
+            raise failure
 
     def rows(
         self, path: str, start: LinePosition | None = None
@@ -111,6 +126,43 @@ class CsvFormat:
                         "the quotation marks, or pass use_quote_delim=False."
                     ) from error
                 yield row or [""], line, position
+
+    def _elements(
+        self, block: list[tuple[list[str], int, LinePosition]], path: str
+    ) -> Iterable[tuple[Any, ...]]:
+        """The values of rows: whole columns at once, if all of them are as they should be."""
+        try:
+            fields = list(zip(*[row for row, *_ in block], strict=True))
+            if self.select_cols is not None:
+                fields = [fields[at] for at in self.select_cols]
+            described = zip(fields, self.record_defaults, strict=True)
+            columns = [self._column(texts, *column) for texts, column in described]
+        except (ValueError, OverflowError, IndexError):  # row by row, it is found which one it is
+            return (self._values(row, path, line) for row, line, _ in block)
+        return zip(*columns, strict=True) if columns else ((),) * len(block)
+
+    @np.errstate(over="ignore")
+    def _column(self, texts: Sequence[str], dtype: str, default: Any) -> Any:
+        """The values of a column.
+
+        Raises:
+            ValueError: If one is missing, or is not of this type; or an `OverflowError`.
+        """
+        missing = {"", self.na_value}
+        lacks = any(text in texts for text in missing)
+        if (lacks and default is None) or (dtype != "str" and "_" in "".join(texts)):
+            raise ValueError
+        if dtype == "str":
+            return [default if t in missing else t for t in texts] if lacks else texts
+        convert = int if dtype.startswith("int") else float
+        numbers = map(convert, texts)
+        if lacks:
+            numbers = (default if text in missing else convert(text) for text in texts)
+        wide = np.fromiter(numbers, np.dtype(convert), len(texts))
+        values = wide.astype(dtype)
+        if convert is int and (values != wide).any():
+            raise OverflowError
+        return values
 
     @np.errstate(over="ignore")  # 1e39 is infinite as float32, as in TensorFlow
     def _values(self, row: list[str], path: str, line: int) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import pickle
 
 import numpy as np
@@ -126,6 +127,33 @@ def test_reading_goes_on_at_every_position(tmp_path, header, compression):
 def test_lines_are_counted_from_where_reading_goes_on(read):
     with pytest.raises(rx.errors.CorruptRecord, match="column 1 of line 3"):
         read("1,2\n3,4\n5,x\n", NUMBERS, start=(4, 1))
+
+
+def test_columns_at_once_hold_what_single_values_would(read):
+    rng = np.random.default_rng(0)
+    numbers = [*map(repr, (rng.normal(size=300) * 10.0 ** rng.integers(-40, 40, 300)).tolist())]
+    found = read("".join(f"{n},{n},{i},,NA\n" for i, n in enumerate(numbers)),
+                 [np.float32, np.float64, np.int64, 7, "none"], na_value="NA")  # fmt: skip
+    with np.errstate(over="ignore"):
+        wanted = [(np.float32(n), np.float64(n), i, 7, "none") for i, n in enumerate(numbers)]
+    assert found == wanted
+    assert [type(value) for value in found[299]] == [
+        np.float32,
+        np.float64,
+        np.int64,
+        np.int32,
+        str,
+    ]
+
+
+def test_rows_before_one_that_is_wrong_come_first(tmp_path):
+    for wrong in ("x,1", "1", '"1"x,2'):
+        path = tmp_path / "file.csv"
+        path.write_text("1,2\n" * 300 + wrong + "\n3,4\n")
+        rows = CsvFormat(NUMBERS).records(str(path), None)
+        assert [position for _, position in itertools.islice(rows, 300)][-1] == (1200, 300)
+        with pytest.raises(rx.errors.CorruptRecord, match="line 301"):
+            next(rows)
 
 
 @pytest.mark.parametrize("field", ["x", "1.0", "1_0", "3000000000", "1 2"])
