@@ -80,6 +80,8 @@ def tried(program: dict, checkouts: Path, seconds: int) -> dict:
         agrees = not listed or not result["reached"]
     elif any(tuple(place) in near(listed) for place in result["places"]):
         agrees = True
+    elif any(name in error for lack in judged["missing"] for name in named(lack["what"])):
+        agrees = True  # a method, and the error is of its class
     else:
         agrees = None if error.startswith(_LACKING) else False
     return {
@@ -87,6 +89,11 @@ def tried(program: dict, checkouts: Path, seconds: int) -> dict:
         **{"runs": error is None, "agrees": agrees, "verdict": judged["verdict"]},
         **{"missing": judged["missing"], **result},
     }
+
+
+def named(what: str) -> list[str]:
+    """The method that something is missing of."""
+    return re.findall(r"^`(\w+\.\w+)`", what)
 
 
 def near(places: list) -> set:

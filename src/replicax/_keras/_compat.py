@@ -60,6 +60,7 @@ from keras.src.backend.jax.trainer import JAXEpochIterator, JAXTrainer  # noqa: 
 from keras.src.callbacks.callback_list import CallbackList  # noqa: E402
 from keras.src.distribution.distribution_lib import Distribution, distribution, set_distribution  # noqa: E402
 from keras.src.export.export_utils import get_input_signature  # noqa: E402
+from keras.src.layers.merging.dot import batch_dot as batch_dot  # noqa: E402
 from keras.src.legacy.saving import legacy_h5_format  # noqa: E402
 from keras.src.losses import loss as losses  # noqa: E402
 from keras.src.models.functional import Functional  # noqa: E402

@@ -57,6 +57,12 @@ def _published(
     return array_function(published(function, name, f"{said} of each {what}."))
 
 
+def _rsqrt(xp: Any, x: Any) -> Any:
+    if xp is np:
+        return 1 / np.sqrt(x)
+    return jax.lax.rsqrt(jnp.asarray(x, jnp.result_type(x, float)))  # also of a count of steps
+
+
 def _divided(xp: Any, x: Any, y: Any) -> Any:
     quotient = xp.true_divide(x, y)
     # As JAX does; TensorFlow has float64 for integers of 32 bits and more.
@@ -129,7 +135,7 @@ reciprocal_no_nan = _one(
 )
 rint = _one("rint", floating=True)
 round = _one("round")
-rsqrt = _one("rsqrt", lambda xp, x: 1 / np.sqrt(x) if xp is np else jax.lax.rsqrt(x))
+rsqrt = _one("rsqrt", _rsqrt, floating=True)
 sigmoid = _one("sigmoid", _sigmoid, floating=True)
 sign = _one("sign")
 sin = _one("sin", floating=True)

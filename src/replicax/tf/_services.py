@@ -28,8 +28,8 @@ from replicax.data._inside import is_inside
 from replicax.tf._calls import fitting
 from replicax.tf._config import get_soft_device_placement
 
-# A program may compare it: the numbers are TensorFlow's, ours stand behind the plus.
-VERSION = f"2.21.0+replicax.{replicax.__version__}"
+# TensorFlow's, and nothing else: programs compare it number by number.
+VERSION = "2.21.0"
 GIT_VERSION = COMPILER_VERSION = replicax.__version__
 
 logger = logging.getLogger("replicax")

@@ -190,6 +190,11 @@ def _numpy(self: Any) -> Any:
     return held if held.ndim else held[()]
 
 
+def dimension_value(dimension: Any) -> int | None:
+    """A size in a shape, which is a number or None here always."""
+    return dimension
+
+
 def _get_shape(self: Any) -> TensorShape:
     """The shape, as a `TensorShape`."""
     return TensorShape(self.shape)

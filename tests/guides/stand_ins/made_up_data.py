@@ -103,17 +103,31 @@ def sentences(seed: int) -> list[dict]:
     return [{"inputs": row[:-1], "targets": row[1:]} for row in rows]
 
 
+def talk(path: Path) -> str:
+    """A file of the Cornell movie dialogs: lines, or which follow each other."""
+    between, letters = " +++$+++ ", "abcdefghijklm"
+    words = [first + second for first in letters for second in letters]
+    random = np.random.default_rng(0)
+    names = [f"L{number}" for number in range(64)]
+    if "conversations" in path.name:
+        return between.join(("u0", "u1", "m0", str(names))) + "\n"
+    texts = (" ".join(random.choice(words, 5)) for _ in names)
+    return "".join(
+        between.join((n, "u0", "m0", "ANN", t)) + "\n" for n, t in zip(names, texts, strict=True)
+    )
+
+
 def write(path: Path, kind: str) -> None:
     """Write made-up files.
 
     Args:
         path: Where; in its `{}` there are the numbers of eight files.
-        kind: "ratings", "sentences" in eight files, "records CHANNELSxHEIGHTxWIDTH" of pictures in
-            one, or eight "pictures HEIGHTxWIDTH".
+        kind: "ratings", "talk", "sentences" in eight files, "records CHANNELSxHEIGHTxWIDTH" of
+            pictures in one, or eight "pictures HEIGHTxWIDTH".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if kind == "ratings":
-        path.write_text(ratings())
+    if kind in ("ratings", "talk"):
+        path.write_text(ratings() if kind == "ratings" else talk(path))
         return
     if kind == "sentences":
         for number in range(8):

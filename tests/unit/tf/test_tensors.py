@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -173,3 +175,15 @@ def test_a_tensor_keeps_its_value_when_the_array_it_came_from_changes(make):
     tensor = make(array)
     array[:] = 5.0
     np.testing.assert_array_equal(tensor, np.zeros(8))
+
+
+def test_shapes_are_found_at_their_first_place():
+    tensor_shape = importlib.import_module("replicax.tf.python.framework.tensor_shape")
+    assert tensor_shape.TensorShape is tf.TensorShape
+    assert tensor_shape.dimension_value(tf.zeros([2, 3]).shape[-1]) == 3
+
+
+def test_the_root_of_a_count_is_a_fraction():
+    count = tf.Variable(4)
+    assert float(tf.math.rsqrt(count)) == 0.5
+    assert float(tf.function(tf.math.rsqrt)(tf.constant(16))) == 0.25

@@ -78,7 +78,7 @@ def find(name: str) -> Any:
                 return None
         except ImportError:
             return UNKNOWN
-    return found
+    return UNKNOWN if found is None else found  # `tf.newaxis` is None
 
 
 def public(module: str) -> list[str]:

@@ -102,3 +102,7 @@ def test_what_is_no_name():
 def test_data_sets_of_tensorflow():
     assert verdict("tensorflow_datasets.load").kind == CHANGED
     assert verdict("tensorflow_datasets.as_numpy").kind == SAME
+
+
+def test_a_name_whose_value_is_none_is_here():
+    assert verdict("tf.newaxis").kind == SAME

@@ -1,0 +1,408 @@
+"""`tf.keras.backend`: its functions of tensors, where they are not those of `keras.ops`.
+
+Their names, arguments and defaults are Keras 2's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from replicax._core.host_calls import is_compiling
+from replicax._keras import _compat
+
+
+def get_value(x: Any) -> Any:
+    """The value of a variable or tensor as a NumPy array."""
+    return ops.convert_to_numpy(x)
+
+
+def eval(x: Any) -> Any:
+    """The value of a variable or tensor as a NumPy array."""
+    return get_value(x)
+
+
+def set_value(x: Any, value: Any) -> None:
+    """Store a value in a variable.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> optimizer = tf.keras.optimizers.SGD(0.5)
+        >>> tf.keras.backend.set_value(optimizer.lr, 0.25)
+        >>> float(tf.keras.backend.get_value(optimizer.lr))
+        0.25
+    """
+    x.assign(value)
+
+
+def batch_get_value(tensors: list[Any]) -> list[Any]:
+    """The values of several variables."""
+    return [get_value(tensor) for tensor in tensors]
+
+
+def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
+    """Store values in several variables: pairs of a variable and its value."""
+    for variable, value in tuples:
+        variable.assign(value)
+
+
+def update(x: Any, new_x: Any) -> Any:
+    """Store a value in a variable, and return the variable."""
+    x.assign(new_x)
+    return x
+
+
+def update_add(x: Any, increment: Any) -> Any:
+    """Add to a variable, and return the variable."""
+    return update(x, x + increment)
+
+
+def update_sub(x: Any, decrement: Any) -> Any:
+    """Subtract from a variable, and return the variable."""
+    return update(x, x - decrement)
+
+
+def moving_average_update(x: Any, value: Any, momentum: float) -> Any:
+    """Move a variable towards a value: `x · momentum + value · (1 − momentum)`."""
+    return update(x, x * momentum + value * (1 - momentum))
+
+
+def count_params(x: Any) -> int:
+    """How many numbers a variable holds."""
+    return math.prod(x.shape)
+
+
+def int_shape(x: Any) -> tuple[int | None, ...]:
+    """The shape of a tensor."""
+    return tuple(x.shape)
+
+
+def ndim(x: Any) -> int:
+    """How many axes a tensor has."""
+    return len(x.shape)
+
+
+def dtype(x: Any) -> str:
+    """The name of a tensor's type."""
+    return keras.backend.standardize_dtype(x.dtype)
+
+
+def cast_to_floatx(x: Any) -> Any:
+    """A tensor in the type of weights; of a NumPy array, an array."""
+    return ops.cast(x, keras.config.floatx())
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Any:
+    """`tf.constant`, by default in the type of weights."""
+    return _tf().constant(value, dtype or keras.config.floatx(), shape, name)
+
+
+def variable(value: Any, dtype: Any = None, name: str | None = None, constraint: Any = None) -> Any:
+    """`tf.Variable`, by default in the type of weights."""
+    dtype = dtype or keras.config.floatx()
+    return _tf().Variable(value, dtype=dtype, name=name, constraint=constraint)
+
+
+def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable that begins with zeros; in compiled code, zeros."""
+    return _filled(ops.zeros, shape, dtype, name)
+
+
+def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable that begins with ones; in compiled code, ones."""
+    return _filled(ops.ones, shape, dtype, name)
+
+
+def eye(size: int, dtype: Any = None, name: str | None = None) -> Any:
+    """A variable that begins with the identity matrix; in compiled code, the matrix."""
+    return _filled(ops.eye, size, dtype, name)
+
+
+def _filled(make: Callable[..., Any], shape: Any, dtype: Any, name: str | None) -> Any:
+    value = make(shape, dtype=dtype or keras.config.floatx())
+    is_traced = is_compiling() or _compat.get_stateless_scope() is not None
+    return value if is_traced else variable(value, value.dtype, name)
+
+
+def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Zeros in the shape of a tensor."""
+    return ops.zeros_like(x, dtype)
+
+
+def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Ones in the shape of a tensor."""
+    return ops.ones_like(x, dtype)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Any:
+    """Numbers from one to another, integers by default."""
+    return ops.arange(start, stop, step, dtype)
+
+
+def argmax(x: Any, axis: int = -1) -> Any:
+    """Where the largest elements are along an axis."""
+    return ops.argmax(x, axis)
+
+
+def argmin(x: Any, axis: int = -1) -> Any:
+    """Where the smallest elements are along an axis."""
+    return ops.argmin(x, axis)
+
+
+def concatenate(tensors: Sequence[Any], axis: int = -1) -> Any:
+    """Tensors one behind the other."""
+    return ops.concatenate(tensors, axis)
+
+
+def expand_dims(x: Any, axis: int = -1) -> Any:
+    """A tensor with an axis of one element more."""
+    return ops.expand_dims(x, axis)
+
+
+def clip(x: Any, min_value: Any, max_value: Any) -> Any:
+    """Elements in a range; None is no bound."""
+    low = -math.inf if min_value is None else min_value
+    return ops.clip(x, low, math.inf if max_value is None else max_value)
+
+
+def cumsum(x: Any, axis: int = 0) -> Any:
+    """Sums so far along an axis."""
+    return ops.cumsum(x, axis)
+
+
+def cumprod(x: Any, axis: int = 0) -> Any:
+    """Products so far along an axis."""
+    return ops.cumprod(x, axis)
+
+
+def pow(x: Any, a: Any) -> Any:
+    """Elements to a power."""
+    return ops.power(x, a)
+
+
+def flatten(x: Any) -> Any:
+    """A tensor as one axis."""
+    return ops.reshape(x, (-1,))
+
+
+def batch_flatten(x: Any) -> Any:
+    """A tensor as two axes: all but the first become one."""
+    return ops.reshape(x, (-1, math.prod(x.shape[1:])))
+
+
+def batch_dot(x: Any, y: Any, axes: Any = None) -> Any:
+    """Products of each row of a batch with that of another.
+
+    Args:
+        x: A batch.
+        y: Another.
+        axes: The axis of each that is summed over; by default the last of `x`, and the last but
+            one of `y`, or its only one.
+
+    Example:
+        >>> import replicax.tf as tf
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.keras.backend.batch_dot(x, x).numpy().tolist()
+        [[5.0], [25.0]]
+    """
+    return _compat.batch_dot(x, y, axes)
+
+
+def permute_dimensions(x: Any, pattern: Sequence[int]) -> Any:
+    """A tensor with its axes in another order."""
+    return ops.transpose(x, pattern)
+
+
+def repeat(x: Any, n: int) -> Any:
+    """Rows as `n` steps each: a batch of two axes becomes one of three."""
+    return ops.repeat(ops.expand_dims(x, 1), n, 1)
+
+
+def repeat_elements(x: Any, rep: int, axis: int) -> Any:
+    """Each element along an axis `rep` times."""
+    return ops.repeat(x, rep, axis)
+
+
+def reverse(x: Any, axes: Any) -> Any:
+    """A tensor turned round along an axis, or several."""
+    return ops.flip(x, axes)
+
+
+def tile(x: Any, n: Any) -> Any:
+    """A tensor several times along each axis."""
+    return ops.tile(x, [n] * ndim(x) if isinstance(n, int) else n)
+
+
+def gather(reference: Any, indices: Any) -> Any:
+    """The rows that indices name."""
+    return ops.take(reference, indices, axis=0)
+
+
+def one_hot(indices: Any, num_classes: int) -> Any:
+    """Rows with a one at each index."""
+    return ops.one_hot(indices, num_classes)
+
+
+def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
+    """One of two, by a condition; of a condition with axes, element by element or row by row.
+
+    Args:
+        condition: A number, or a tensor.
+        then_expression: A tensor, or a function that makes it.
+        else_expression: The same.
+    """
+    if ndim(ops.convert_to_tensor(condition)) == 0:
+        then, otherwise = (
+            one if callable(one) else lambda one=one: one
+            for one in (then_expression, else_expression)
+        )
+        return _tf().cond(ops.cast(condition, "bool"), then, otherwise)
+    then, otherwise = (
+        one() if callable(one) else one for one in (then_expression, else_expression)
+    )
+    missing = ndim(then) - ndim(condition)
+    condition = ops.reshape(condition, (*condition.shape, *[1] * missing))
+    return ops.where(ops.cast(condition, "bool"), then, otherwise)
+
+
+def l2_normalize(x: Any, axis: Any = None) -> Any:
+    """A tensor divided by its length."""
+    return _tf().math.l2_normalize(x, axis)
+
+
+def relu(x: Any, alpha: Any = 0.0, max_value: Any = None, threshold: Any = 0.0) -> Any:
+    """The positive part, with a slope, a bound and a threshold."""
+    return keras.activations.relu(x, alpha, max_value, threshold)
+
+
+def elu(x: Any, alpha: float = 1.0) -> Any:
+    """The positive part, and `alpha · (exp(x) − 1)` below."""
+    return ops.elu(x, alpha)
+
+
+def hard_sigmoid(x: Any) -> Any:
+    """`0.2 · x + 0.5`, between 0 and 1: another slope than Keras 3's."""
+    return ops.clip(0.2 * x + 0.5, 0.0, 1.0)
+
+
+def in_top_k(predictions: Any, targets: Any, k: int) -> Any:
+    """Whether each target is among the `k` largest of its row."""
+    return ops.in_top_k(targets, predictions, k)
+
+
+def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Any:
+    """A tensor with a number added for each channel."""
+    given = data_format or keras.config.image_data_format()
+    return _tf().nn.bias_add(x, bias, "NCHW" if given == "channels_first" else None)
+
+
+def dropout(x: Any, level: Any, noise_shape: Any = None, seed: Any = None) -> Any:
+    """A part `level` of the elements as zeros, and the others larger."""
+    return _tf().nn.dropout(x, rate=level, noise_shape=noise_shape, seed=seed)
+
+
+def temporal_padding(x: Any, padding: tuple[int, int] = (1, 1)) -> Any:
+    """Zeros before and after the steps."""
+    return ops.pad(x, ((0, 0), padding, (0, 0)))
+
+
+def spatial_2d_padding(
+    x: Any,
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1)),
+    data_format: str | None = None,
+) -> Any:
+    """Zeros around pictures."""
+    return keras.layers.ZeroPadding2D(padding, data_format)(x)
+
+
+def conv2d(
+    x: Any,
+    kernel: Any,
+    strides: Any = (1, 1),
+    padding: str = "valid",
+    data_format: str | None = None,
+    dilation_rate: Any = (1, 1),
+) -> Any:
+    """A convolution of pictures."""
+    return ops.conv(x, kernel, strides, padding, data_format, dilation_rate)
+
+
+def map_fn(fn: Any, elems: Any, name: str | None = None, dtype: Any = None) -> Any:
+    """`tf.map_fn`."""
+    return _tf().map_fn(fn, elems, dtype)
+
+
+def foldl(fn: Any, elems: Any, initializer: Any = None, name: str | None = None) -> Any:
+    """`tf.foldl`."""
+    return _tf().foldl(fn, elems, initializer)
+
+
+def foldr(fn: Any, elems: Any, initializer: Any = None, name: str | None = None) -> Any:
+    """`tf.foldr`."""
+    return _tf().foldr(fn, elems, initializer)
+
+
+def random_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.normal`."""
+    return _drawn("normal", shape, mean, stddev, dtype, seed)
+
+
+def random_uniform(
+    shape: Any, minval: Any = 0.0, maxval: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.uniform`."""
+    return _drawn("uniform", shape, minval, maxval, dtype, seed)
+
+
+def truncated_normal(
+    shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = None, seed: Any = None
+) -> Any:
+    """`tf.random.truncated_normal`."""
+    return _drawn("truncated_normal", shape, mean, stddev, dtype, seed)
+
+
+def random_bernoulli(shape: Any, p: float = 0.0, dtype: Any = None, seed: Any = None) -> Any:
+    """Ones with a probability, and zeros."""
+    drawn = random_uniform(shape, seed=seed)
+    return ops.cast(drawn <= p, dtype or keras.config.floatx())
+
+
+def random_normal_variable(
+    shape: Any,
+    mean: float,
+    scale: float,
+    dtype: Any = None,
+    name: str | None = None,
+    seed: Any = None,
+) -> Any:
+    """A variable that begins with `random_normal`."""
+    return variable(random_normal(shape, mean, scale, dtype, seed), dtype, name)
+
+
+def random_uniform_variable(
+    shape: Any,
+    low: float,
+    high: float,
+    dtype: Any = None,
+    name: str | None = None,
+    seed: Any = None,
+) -> Any:
+    """A variable that begins with `random_uniform`."""
+    return variable(random_uniform(shape, low, high, dtype, seed), dtype, name)
+
+
+def _drawn(name: str, shape: Any, first: Any, second: Any, dtype: Any, seed: Any) -> Any:
+    draw = getattr(_tf().random, name)
+    return draw(shape, first, second, dtype or keras.config.floatx(), seed)
+
+
+def _tf() -> Any:
+    from replicax import tf
+
+    return tf
