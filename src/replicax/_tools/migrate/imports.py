@@ -7,6 +7,8 @@ from typing import Any, final
 import libcst as cst
 from libcst import matchers as m
 
+from replicax.tf._names import NAMESPACES
+
 # What Replicax has nothing for: an import of it stays, and fails as it did.
 _NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
 _DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
@@ -37,7 +39,9 @@ def replaced(module: str) -> str | None:
         return None
     if rest == "compat.v2" or rest.startswith("compat.v2."):
         rest = rest.removeprefix("compat.v2").removeprefix(".")
-    if rest.partition(".")[0] in _NOT_HERE:
+    # Of TensorFlow's inside a few modules are here.
+    is_inside = "." in rest and f"tf.{rest}" in NAMESPACES
+    if rest.partition(".")[0] in _NOT_HERE and not is_inside:
         return None
     return f"replicax.tf.{rest}" if rest else "replicax.tf"
 

@@ -25,6 +25,12 @@ CASES = {
         "from replicax.tf.keras.layers import (\n    Dense,  # a\n)"
     ),
     "from tensorflow import *": "from replicax.tf import *",
+    "from tensorflow.python.client import device_lib": (
+        "from replicax.tf.python.client import device_lib"
+    ),
+    "import tensorflow.python.framework.tensor_shape as s": (
+        "import replicax.tf.python.framework.tensor_shape as s"
+    ),
     "try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None": (
         "try:\n    import replicax.tf as tf\nexcept ImportError:\n    tf = None"
     ),
