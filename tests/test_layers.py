@@ -111,6 +111,7 @@ LAYERS = {
         "_tools.script",
         "tf._absent",
         "tf._keras2.arguments",
+        "tf._names",
         PUBLIC,
     },
     "testing": {PUBLIC, "_core.events", "_core.env", "_core.starting"},

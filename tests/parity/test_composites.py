@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import replicax.tf as tf
-from replicax.data._inside import inside
+from replicax._core.inside_pipeline import inside
 
 from . import composite_cases
 

@@ -14,6 +14,7 @@ from replicax._core import seams
 from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
 from replicax._core.events import Step, begin_step, dispatched, tell
+from replicax._core.inside_pipeline import NeedsValues, is_inside
 from replicax._core.program import agree_on_shared
 from replicax._core.tracing import host_loop
 from replicax._function.concrete import ConcreteFunction
@@ -23,7 +24,6 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
-from replicax.data._inside import NeedsValues, is_inside
 
 if TYPE_CHECKING:
     from replicax._function.function_program import FunctionProgram

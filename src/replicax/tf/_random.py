@@ -19,10 +19,10 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.inside_pipeline import is_inside
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope, begin_with, keep_while
 from replicax._keras.random_streams import as_key, streams
-from replicax.data._inside import is_inside
 from replicax.tf._calls import static_shape
 
 

@@ -17,10 +17,10 @@ from jax.dtypes import canonicalize_dtype
 
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
+from replicax._core.inside_pipeline import is_inside
 from replicax.data import ArraySpec
 from replicax.data._composite import Composite
 from replicax.data._host import HostTensor
-from replicax.data._inside import is_inside
 from replicax.data._shape import TensorShape as TensorShape
 from replicax.data._shape import array_shape
 from replicax.tf._calls import (

@@ -19,8 +19,8 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import MapFailed, ReplicaxError
+from replicax._core.inside_pipeline import inside
 from replicax.data._element import as_element
-from replicax.data._inside import inside
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.sources import first_spec
 from replicax.data._options import AUTOTUNE

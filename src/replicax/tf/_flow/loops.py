@@ -11,8 +11,8 @@ from jax import lax
 from jax.core import Tracer
 
 from replicax._core.errors import LeakedTracer, UsageError
+from replicax._core.inside_pipeline import NeedsValues
 from replicax._keras import _compat
-from replicax.data._inside import NeedsValues
 from replicax.data._spec import refuse_composites
 from replicax.tf._arrays import stack
 from replicax.tf._flow.tensor_array import materialised
