@@ -12,7 +12,7 @@ from jax import lax
 
 from replicax.tf._calls import array, array_function, arrays, hosted, published, static_shape
 from replicax.tf._files import decode_jpeg, encode_jpeg
-from replicax.tf._image import convert_image_dtype
+from replicax.tf._image_colors import convert_image_dtype
 from replicax.tf._random import stateless_uniform, uniform
 
 _POWER_FACTORS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
