@@ -159,6 +159,9 @@ class _Judge:
                     own.unchecked.append((scope.home, node.lineno))
             case Item(kind=kind, above=False):
                 own.checked += kind.base() is not None
+            case Plain.FOREIGN if named.get("p") is Plain.TENSOR:
+                if ast.unparse(node.func).endswith("random.choice"):
+                    self._say(scope, node.lineno, Remark(MISSING, _CHOICE))
             case None | Plain.TENSOR:
                 own.unchecked.append((scope.home, node.lineno))
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -230,4 +233,8 @@ _TELLING = {
     for name, text in ABSENT.items()
     if name.endswith(("_generator", "_iterator", "_run_v2", "_output_at", "_input_at"))
 }
+_CHOICE = (
+    "`random.choice` adds up a tensor's 32-bit probabilities in 64 bits, which seldom gives 1. "
+    "Pass `p=np.asarray(…)`."
+)
 _TELLING["variables"] = "Of an optimizer it is a property: leave out the parentheses."

@@ -52,6 +52,11 @@ _NUMBERS = ("predict", "evaluate", "get_weights", "get_config", "to_json", "trai
             "test_on_batch", "predict_on_batch", "as_numpy_iterator", "load_data",
             "numpy")  # fmt: skip
 _ARRAY_METHODS = ("result", "reduce", "gather", "read_value", "assign", "assign_add", "assign_sub")
+# Functions of NumPy that ask their first argument's own method, so that an array of JAX stays one.
+ASKING = (
+    "clip", "cumsum", "diagonal", "repeat", "reshape", "round", "squeeze", "swapaxes", "take",
+    "transpose",
+)  # fmt: skip
 _POPPED = re.compile(r"""kwargs\.(?:pop|get)\(\s*["'](\w+)|["'](\w+)["'] in kwargs""")
 
 

@@ -7,7 +7,7 @@ with are followed until nothing changes. What is not known is None, and is never
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 from replicax._tools.migrate import kinds
@@ -474,6 +474,8 @@ class Reader:
                         return Many((row,), is_exact=False)
                     case ast.Name(id="map" | "filter" | "getattr" | "min" | "max"), _:
                         return None
+                    case ast.Attribute(attr=n), [Plain.TENSOR, *_] if n in kinds.ASKING:
+                        return Plain.TENSOR
                 return Plain.FOREIGN
         return None
 
@@ -494,7 +496,5 @@ class Reader:
         )
 
 
-def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):
-            yield child
+def _expressions(node: ast.AST) -> list[ast.expr]:
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]

@@ -43,6 +43,10 @@ WRONG = {
         "takes no `bad`",
     ),
     "a strategy": ("tf.distribute.get_strategy().experimental_run_v2(abs)", "It is `run`"),
+    "what NumPy makes of a tensor": (
+        "m = keras.Model()\np = m(1)\nnp.random.choice(2, p=np.squeeze(p))",
+        "np.asarray",
+    ),
     "a tape": ("with tf.GradientTape() as t: pass\nt.gradient(1)", "'sources'"),
     "a variable": ("v = tf.Variable(1.0)\nv.load(2.0, None)", "Use `assign`"),
     "what a function returns": (
@@ -224,6 +228,10 @@ def test_what_is_not_known_is_not_judged(text):
     (found,) = judged(main=text).values()
     assert not found.remarks
     assert len(found.unchecked) == 1
+
+
+def test_an_array_of_numpy_may_be_chosen_by():
+    assert not remarks("np.random.choice(2, p=np.asarray(np.squeeze(keras.Model()(1))))")
 
 
 def test_files_import_each_other():
