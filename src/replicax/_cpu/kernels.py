@@ -75,12 +75,16 @@ def load(folder: Path = FOLDER) -> str:
     """
     best = _best(folder)
     try:
-        library = ctypes.CDLL(str(folder / f"{best}.so"))
+        library = _library(best, folder)
         for target in TARGETS:
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(library[target]), "cpu")
     except (OSError, AttributeError, RuntimeError) as error:
         raise NoKernelsError(f"the library for {best} cannot be loaded: {error}") from error
     return best
+
+
+def _library(level: str, folder: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(folder / f"{level}.so"))
 
 
 @functools.cache
@@ -92,7 +96,7 @@ def function(name: str, *arguments: Any) -> Any:
         *arguments: The types of its arguments, as `ctypes` calls them.
     """
     try:
-        found = ctypes.CDLL(str(FOLDER / f"_kernels_{_best(FOLDER)}.so"))[name]
+        found = _library(_best(FOLDER), FOLDER)[name]
     except (NoKernelsError, OSError, AttributeError):
         return None
     found.argtypes, found.restype = arguments, ctypes.c_int64

@@ -8,10 +8,13 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from replicax._cpu import kernels
+from replicax._cpu import images, kernels
+from replicax._cpu.examples import columns_of
 from replicax._cpu.kernels import LEVELS, TARGETS, NoKernelsError
+from replicax.data._formats.example import make_example
 
 from helpers import run_python
 
@@ -133,3 +136,16 @@ def test_no_process_is_started_by_an_import_a_strategy_or_a_first_step():
         assert not seen, seen
     """
     run_python(program)
+
+
+def test_functions_of_the_host_are_in_the_library_that_is_loaded():
+    if not kernels.are_there():
+        # Only where there is no C compiler: test_wheel.py fails if there is one and no kernels.
+        pytest.skip("the kernels are not built")
+    image = np.random.default_rng(0).random((2, 4, 4, 3), np.float32)
+    for name in (images.CONTRAST, images.SATURATION, images.HUE):
+        assert images.changed(name, image, 0.5) is not None
+    one = np.zeros((1, 2), np.int64), np.ones((1, 2), np.float32)
+    np.testing.assert_array_equal(images.resized(image, one, one), image[:, [0, 0]][:, :, [0, 0]])
+    record = make_example({"x": [1, 2]})
+    assert columns_of([record], {"x": "int64"})["x"].values.tolist() == [1, 2]
