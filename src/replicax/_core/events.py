@@ -66,7 +66,7 @@ class Step:
         doing: What it was, as `begin_step` was told.
         given: The nest of what it was computed from.
         result: The nest of what it gave.
-        state: The variables that do not have their new values yet, with these.
+        state: The variables of a step of `fit`, with their values.
     """
 
     doing: str

@@ -129,13 +129,6 @@ class ClosureSteps:
             self._take_one()
         self._scheduler.settle()
 
-    def restore(self) -> None:
-        """After a failure: let nothing be under way any more, and no error be left over."""
-        self._waiting.clear()
-        self._scheduler.access(self.flush)
-        self._scheduler.abandon()
-        _compat.drop_loop_state(self._model)
-
     def forget(self) -> None:
         """The end of a call."""
         self.flush()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from replicax._control.agreement import agree
-from replicax._core.interrupts import uninterrupted
 from replicax._fit.data import HostAdapter
 from replicax._keras import _compat
 from replicax._keras.distribution import StoreDistribution
@@ -64,48 +63,13 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return placed
 
 
-def kept_untracked(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Setting an attribute of a model: of what its loop holds, Keras is to track nothing."""
-
-    @functools.wraps(original)
-    def setattr(self: Any, name: str, value: Any) -> None:
-        if not _compat.keep_loop_state(self, name, value):
-            super(_compat.JAXTrainer, self).__setattr__(name, value)
-
-    return setattr
-
-
 def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The values of all variables for a loop: none, if its steps read and write variables.
-
-    The loop holds them before Keras empties the variables, so that they are lost at no moment.
-    """
+    """The values of all variables for a loop: none, as its steps read and write variables."""
 
     @functools.wraps(original)
     def state(self: Any, **wanted: bool) -> Any:
-        owner = _compat.strategy_of(self)
-        where = owner and owner.extended.distribution
-        if where is None:
+        if _compat.strategy_of(self) is None:
             return original(self, **wanted)
-        groups = [name for name, wish in wanted.items() if wish and name != _compat.PURGES]
-        if where.make_steps or where.in_replica_view:
-            return tuple([] for _ in groups)
-        with uninterrupted:
-            values = original(self, **wanted)
-            _compat.hold_loop_state(self, groups, values)
-        return values
+        return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
 
     return state
-
-
-def written_whole(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Giving variables what a loop holds: all of them, or none."""
-
-    @functools.wraps(original)
-    def sync(self: Any) -> None:
-        if _compat.strategy_of(self) is None:
-            return original(self)
-        with uninterrupted:
-            return original(self)
-
-    return sync

@@ -91,10 +91,6 @@ class ReplicaSteps:
         with keras.StatelessScope(state_mapping=pairs):
             return self._model.get_metrics_result()
 
-    def restore(self) -> None:
-        """After a failure: the variables have the values of the last step."""
-        _compat.drop_loop_state(self._model)
-
     def end_epoch(self) -> None:
         """Let the state be compared at the next step: callbacks may change it until then."""
         self._watch.restart()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 
 from replicax._core import seams
+from replicax._keras.program import ProgramState
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
-from replicax._program.central import CentralProgram
 from replicax._program.compiling import compiled
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -40,87 +40,85 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
-def steps(
-    model: Any,
-    kind: str,
-    layouts: Any,
-    *,
-    spread: Callable[[Any], Any],
-    together: Callable[[Step], Step] = lambda step: step,
-) -> Callable[[Any, list[Any]], tuple[Any, Any]]:
-    """Steps for all devices, to be compiled: `(state, batches) -> (logs, state)`.
+def step_state(model: Any, kind: str, *, donates: bool, may_fail: bool = False) -> ProgramState:
+    """The variables of a step: training writes all of them, and other loops no trainable ones.
 
     Args:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
-        layouts: Where each value of the state is, before the steps and after them.
+        donates: Whether the new values take over the memory of the old ones.
+        may_fail: Whether the step calls Python.
+    """
+    groups = step_variables(model, kind)
+    variables = [variable for group in groups for variable in group]
+    written = range(0 if kind == "train" else len(groups[0]), len(variables))
+    return ProgramState(variables, written, donates=donates, may_fail=may_fail)
+
+
+def steps(
+    model: Any,
+    kind: str,
+    state: ProgramState,
+    layouts: Sequence[Sequence[Any]],
+    *,
+    spread: Callable[[Any], Any],
+    together: Callable[[Step], Step] = lambda step: step,
+) -> Callable[[Any, Any, list[Any]], tuple[Any, Any, Any]]:
+    """Steps for all devices, to be compiled.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        state: The variables.
+        layouts: Where the value of each of them is, before the steps and after them, by groups.
         spread: Divides a batch over the replicas.
         together: Lets the sums over rows travel together, where XLA would not.
+
+    Returns:
+        From `(written values, other values, batches)` to `(logs, new values, token)`.
     """
     one = together(lambda state, batch: model_step(model, kind, state, batch))
+    layouts = tuple(layouts)
 
-    def step(state: Any, batch: Any) -> tuple[Any, Any]:
-        return one(gathered(state, layouts), spread(batch))
+    def step(groups: Any, batch: Any) -> tuple[Any, Any]:
+        return one(gathered(groups, layouts), spread(batch))
 
-    def program(state: Any, batches: list[Any]) -> tuple[Any, Any]:
+    def program(written: Any, others: Any, batches: list[Any]) -> tuple[Any, Any, Any]:
+        values = iter(state.in_order(written, others))
+        groups = tuple([next(values) for _ in group] for group in layouts)
         if len(batches) == 1:
-            return step(state, batches[0])
-        return repeated(step, state, batches, layouts, join=kind == "predict")
+            logs, new = step(groups, batches[0])
+        else:
+            logs, new = repeated(step, groups, batches, layouts, join=kind == "predict")
+        news = [value for group in new for value in group]
+        return logs, news[len(news) - len(written) :], jnp.int32(0)
 
     return program
 
 
 def program_of_steps(
-    model: Any, kind: str, layouts: Any, *, logs: Any, donates: bool, **how: Any
+    model: Any,
+    kind: str,
+    state: ProgramState,
+    layouts: Sequence[Sequence[Any]],
+    *,
+    logs: Any,
+    **how: Any,
 ) -> Any:
     """Steps for all devices, as `jax.jit` has them.
 
     Args:
         model: The Keras model.
         kind: `train`, `test` or `predict`.
-        layouts: Where each value of the state is, before the steps and after them.
+        state: The variables.
+        layouts: Where the value of each of them is, before the steps and after them, by groups.
         logs: Where the logs are; None leaves it to XLA.
-        donates: Whether the new state takes over the memory of the old one.
         how: What `steps` takes.
     """
+    flat = [layout for group in layouts for layout in group]
     return compiled(
-        steps(model, kind, layouts, **how),
-        devices=next((layout.device_set for layout in jax.tree.leaves(layouts)), None),
-        donate_argnums=(0,) if donates else (),
-        out_shardings=(logs, layouts),
-    )
-
-
-def central_program(
-    model: Any, kind: str, distribution: Any, state: Any, batches: list[Any], *, donates: bool
-) -> CentralProgram:
-    """Steps with a state that lives away from the replicas, for batches of one shape.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Where the state lives, and where the replicas compute.
-        state: The values of `step_variables`.
-        batches: The batches.
-        donates: Whether the new state takes over the memory of the old one.
-    """
-    whole = distribution.topology.replicated
-    fn = steps(
-        model,
-        kind,
-        jax.tree.map(lambda value: whole, state),
-        spread=distribution.spread,
-        together=distribution.together,
-    )
-    return CentralProgram(
-        fn,
-        (state, batches),
-        away=[
-            *[True] * len(jax.tree.leaves(state)),
-            *[False] * len(jax.tree.leaves(batches)),
-        ],
-        news=lambda result: result[1],
-        store=distribution.store,
-        donates=donates,
-        devices=distribution.topology.devices,
+        steps(model, kind, state, layouts, **how),
+        devices=next((layout.device_set for layout in flat), None),
+        donate_argnums=(0,) if state.donates else (),
+        out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
     )

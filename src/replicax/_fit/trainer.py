@@ -18,13 +18,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._fit.data import adapted, ended_look, unannounced_end
 from replicax._fit.epochs import heard_of_at_its_end
-from replicax._fit.placing import (
-    kept_untracked,
-    placed_batch,
-    placed_batches,
-    state_elsewhere,
-    written_whole,
-)
+from replicax._fit.placing import placed_batch, placed_batches, state_elsewhere
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
 from replicax._fit.worker_batches import refuse_endless_validation
@@ -54,8 +48,6 @@ def install() -> None:
     _compat.wrap(_compat.JAXEpochIterator, _compat.BATCH_ITERATOR, placed_batches)
     _compat.wrap(_compat.jax_trainer, _compat.BATCH_PLACER, placed_batch)
     _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
-    _compat.wrap(trainer, _compat.SYNC, written_whole)
-    _compat.wrap(trainer, "__setattr__", kept_untracked)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
     _compat.wrap(_compat.EpochIterator, "reset", ended_look)
@@ -109,12 +101,8 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                 refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
-            except BaseException as error:
-                for steps in _steps_of(self):
-                    steps.restore()
-                if isinstance(error, Exception):
-                    raise_explained(error)
-                raise
+            except Exception as error:
+                raise_explained(error)
             finally:
                 for steps in _steps_of(self):
                     steps.forget()
@@ -201,7 +189,7 @@ def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
 
 def _steps_of(model: Any) -> list[Any]:
     functions = (getattr(model, f"{kind}_function", None) for kind in ("train", "test", "predict"))
-    return [function for function in functions if hasattr(function, "restore")]
+    return [function for function in functions if hasattr(function, "forget")]
 
 
 def _own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:

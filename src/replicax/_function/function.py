@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core import seams
-from replicax._core.device_errors import blame
 from replicax._core.eager import functions_run_eagerly
-from replicax._core.events import Step, begin_step, dispatched, tell
+from replicax._core.events import Step, tell
 from replicax._core.inside_pipeline import NeedsValues, is_inside
 from replicax._core.program import agree_on_shared
 from replicax._core.tracing import host_loop
@@ -21,7 +20,6 @@ from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_traces import Traces
 from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
-from replicax._keras.capture import raise_explained
 from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
 
@@ -273,15 +271,7 @@ class StatefulFunction:
         name = f"call of {self.name}"
         if program.is_common:
             agree_on_shared(f"arguments in the {name}", arrays)
-        begin_step(name, common=program.is_common, identity=program.identity)
-        try:
-            result, token = program(arrays)
-        except Exception as error:
-            blame(error)
-            raise_explained(error)
-        if program.is_common:
-            dispatched(token.is_ready)
-        return result
+        return program(name, arrays)
 
 
 def _value_now(result: Any) -> Any:

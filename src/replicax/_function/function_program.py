@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import jax.numpy as jnp
 
-from replicax._core.events import COMPUTE, timed
-from replicax._core.host_calls import carried_out
-from replicax._core.in_flight import queue_of
-from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread
 from replicax._core.program import agree_on_program
 from replicax._core.starting import begin
@@ -20,8 +16,9 @@ from replicax._core.values import PerReplica, is_distributed
 from replicax._cpu.products import turned_on
 from replicax._keras.capture import Captured, Static, capture
 from replicax._keras.feeding import Elements, HostLoop, is_data
-from replicax._keras.program_state import ProgramState
-from replicax._program.compiling import compile_for, compiled, devices_of, platform_of
+from replicax._keras.program import Program, ProgramState
+from replicax._program.central import may_fail
+from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.table_gradients import evaluate_by_rows
 
 if TYPE_CHECKING:
@@ -62,22 +59,24 @@ class FunctionProgram:
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("gives back a data set")  # a new one in each call
-        self._state = state = ProgramState(captured, donates=True)
+        calls_python = may_fail(captured.jaxpr)
+        self._state = state = ProgramState(
+            captured.variables, captured.written, donates=True, may_fail=calls_python
+        )
         written, others = state.values()
         values = state.in_order(written, others)
         layouts = [value.sharding for value in written]
         outputs = _layouts_of_outputs(captured, [*values, *arrays])
         self.is_common = any(map(is_spread, [*values, *arrays]))
-        self.identity = 0  # a number of what it computes, the same on all workers
+        identity = 0
         if self.is_common:
             what = f"program of {getattr(fn, '__qualname__', 'a function')}"
             common = captured.common(values)
-            self.identity = agree_on_program(what, captured.jaxpr, arrays, common)
+            identity = agree_on_program(what, captured.jaxpr, arrays, common)
 
         # Central storage lends the variables to the devices that compute.
         seen = values if state.store is None else state.store.lend(values[:1])
         devices = devices_of(captured.jaxpr, [*seen, *arrays])
-        self._devices, self._queue = devices, queue_of(devices)
         platform = platform_of(devices)
         closed = turned_on(platform, captured.jaxpr)
 
@@ -86,38 +85,19 @@ class FunctionProgram:
             results = evaluate_by_rows(closed, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
-        if state.store is not None:
-            self._compiled = state.central(program, arrays, donates=True, devices=devices)
-            return
-        self._compiled = compiled(
-            program,
-            devices=devices,
-            donate_argnums=(0,) if state.donates else (),
-            out_shardings=(outputs, layouts, None),
+        made = state.compile(
+            program, arrays, out_shardings=(outputs, layouts, None), devices=devices
         )
+        self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
         """Compile it, if its first call would."""
         if self._state.store is None:
-            written, others = self._state.values()
-            if self._state.donates:  # what is copied for the first call is bound to its devices
-                written = [jax.device_put(value, value.sharding) for value in written]
-            compile_for(self._compiled, written, others, leaves)
+            compile_for(self._program.compiled, *self._state.bound(), leaves)
 
-    def __call__(self, leaves: list[Any]) -> tuple[Any, Any]:
-        """Call it; with the result comes an array that is there when all is computed."""
-        self._queue.wait()
-        with uninterrupted:
-            values = self._state.taken()
-            checked = self._state.is_checked and not self.is_common
-            call = [carried_out, self._compiled] if checked else [self._compiled]
-            outputs, news, token = timed(COMPUTE, *call, *values, leaves)
-            self._state.give(news)
-        devices = token.sharding.device_set
-        if devices != self._devices:  # arrays of equal shapes may be elsewhere
-            self._devices, self._queue = devices, queue_of(devices)
-        self._queue.put(token)
-        return self._captured.assemble(outputs), token
+    def __call__(self, doing: str, leaves: list[Any]) -> Any:
+        """Call it."""
+        return self._captured.assemble(self._program(doing, leaves))
 
 
 def _is_text(array: Any) -> bool:

@@ -612,57 +612,16 @@ LOOP_STATE, PURGES = "_get_jax_state", "purge_model_variables"
 empties these."""
 
 
-SYNC = "jax_state_sync"
-"""The method of `JAXTrainer` that gives variables the values that a loop holds."""
-
-
-_MODEL = ("trainable_variables", "non_trainable_variables")
-LOOP_GROUPS = {
-    "train": (*_MODEL, "optimizer_variables", "metrics_variables"),
-    "test": (*_MODEL, "metrics_variables"),
-    "predict": _MODEL,
-}
-"""Keras' names for the groups of variables whose values are the state of a loop."""
-
-
 def set_loop_function(model: Any, kind: str, step: Callable[[Any, Any], Any]) -> None:
     """Make a model's train, test or predict function of `(state, batch) -> (logs, state)`."""
     joins = kind == "predict"
     setattr(model, f"{kind}_function", model._make_function(step, concatenate_outputs=joins))
 
 
-def hold_loop_state(model: Any, groups: Sequence[str], state: Sequence[Any]) -> None:
-    """Let Keras' loop know values that the variables do not have yet."""
-    object.__setattr__(model, "_jax_state", dict(zip(groups, state, strict=True)))
-    object.__setattr__(model, "_jax_state_synced", False)
-
-
-def write_loop_state(model: Any) -> None:
-    """Give variables the values that a loop holds, where these are left, and drop them."""
-    if not model._jax_state_synced:
-        for group, values in (getattr(model, "_jax_state", None) or {}).items():
-            of_optimizer = group == "optimizer_variables"
-            variables = model.optimizer.variables if of_optimizer else getattr(model, group)
-            for variable, value in zip(variables, values, strict=True):
-                if not value.is_deleted():
-                    store(variable, value)
-    drop_loop_state(model)
-
-
 def drop_loop_state(model: Any) -> None:
     """Make Keras' loop forget the state it holds beside the variables."""
     model._jax_state = None
     object.__setattr__(model, "_jax_state_synced", True)
-
-
-def keep_loop_state(model: Any, name: str, value: Any) -> bool:
-    """Give a model an attribute if it is the state that Keras' loop holds; whether it is.
-
-    Keras itself would look for variables to track among all values, after each step.
-    """
-    if name == "_jax_state":
-        object.__setattr__(model, name, value)
-    return name == "_jax_state"
 
 
 def stored_dtype(variable: KerasVariable) -> str:
@@ -673,6 +632,17 @@ def stored_dtype(variable: KerasVariable) -> str:
 def stored(variable: KerasVariable) -> Any:
     """The value that the variable itself holds, whatever scope is active; None if none yet."""
     return variable._value
+
+
+def bind(variables: Iterable[KerasVariable]) -> None:
+    """Bind the values of variables to the devices where they are.
+
+    Programs are compiled once more for a value that is not bound; those that a step gives are.
+    """
+    for variable in variables:
+        value: Any = variable._value
+        if not value.committed:
+            variable._value = jax.device_put(value, value.sharding)
 
 
 def named_values(variables: Iterable[KerasVariable]) -> list[tuple[str, Any]]:

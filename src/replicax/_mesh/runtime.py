@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -15,34 +14,27 @@ from replicax._control import Offer, current
 from replicax._control.agreement import agree
 from replicax._core import seams
 from replicax._core.context import Frame, ReplicaContext, entered
-from replicax._core.device_errors import blame
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import (
-    COMPUTE,
     COPY,
     Step,
     begin_common,
-    begin_step,
-    dispatched,
     position,
     tell,
     timed,
 )
-from replicax._core.host_calls import carried_out
 from replicax._core.in_flight import queue_of
-from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import DistributedValues, PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._keras.capture import raise_explained
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
-from replicax._mesh.spmd import Program, build
+from replicax._mesh.spmd import ReplicaProgram, build
 from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
@@ -50,6 +42,7 @@ if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
+    from replicax._keras.capture import Captured
     from replicax._keras.local_steps import LocalSteps
 
 
@@ -90,7 +83,7 @@ class Runtime:
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         self.hands_out = False
         self._programs = ProgramCache()
-        self._watch = StateWatch()
+        self._watch = StateWatch() if topology.num_processes > 1 else None
         self._queue = queue_of(topology.devices)
 
     def call(
@@ -118,17 +111,21 @@ class Runtime:
         if not traced:
             self._before()
 
-        def make() -> Program:
+        def make() -> ReplicaProgram:
             options = None if traced else compiler_options
             with strategy.scope():
                 return self._build(strategy, fn, signature.without_arrays(), arrays, options)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
-            return self._execute(make(), arrays, traced=True)
+            made = make()
+            return made.wrapped(made.program.inline(arrays), self.topology.num_replicas)
         key = (signature.key, repr(compiler_options) if compiler_options else None)
-        program = self._programs.get(fn, key, make, keep=signature.leaves)
-        return self._execute(program, arrays, traced=False)
+        made = self._programs.get(fn, key, make, keep=signature.leaves)
+        outputs = made.program("run", arrays, self._watch)
+        result = made.wrapped(outputs, self.topology.num_replicas)
+        tell(lambda: Step("run", arrays, result))
+        return result
 
     def _build(
         self,
@@ -137,7 +134,7 @@ class Runtime:
         signature: Signature,
         arrays: Sequence[Any],
         compiler_options: dict[str, Any] | None,
-    ) -> Program:
+    ) -> ReplicaProgram:
         def replica_fn(group: SyncGroup, leaves: Sequence[Any]) -> Any:
             args, kwargs = signature.rebuild(leaves)
             context = ReplicaContext(strategy, group)
@@ -146,7 +143,13 @@ class Runtime:
 
         on_devices = self.store.is_resident or self.store.home is not None
         traced = _compat.get_stateless_scope() is not None
-        program = build(
+
+        def agree(captured: Captured) -> int:
+            variables = captured.common(map(_compat.stored, captured.variables))
+            name = getattr(fn, "__qualname__", type(fn).__name__)
+            return agree_on_program(f"`run` of {name}", captured.jaxpr, arrays, variables)
+
+        return build(
             replica_fn,
             arrays,
             self.topology,
@@ -155,48 +158,8 @@ class Runtime:
             adopt=self.distribution.adopt,
             compiler_options=compiler_options,
             sums=traced and self.topology.pays_per_array,
+            agree=agree if self.topology.num_processes > 1 else None,
         )
-        if self.topology.num_processes > 1:
-            variables = program.captured.common(map(_compat.stored, program.captured.variables))
-            name = getattr(fn, "__qualname__", type(fn).__name__)
-            closed = program.captured.jaxpr
-            identity = agree_on_program(f"`run` of {name}", closed, arrays, variables)
-            return replace(program, identity=identity)
-        return program
-
-    def _execute(self, program: Program, arrays: Sequence[Any], *, traced: bool) -> Any:
-        state = program.state
-        if traced:  # the function around lends, keeps and waits
-            outputs, news, _ = self._computed(program, state.values(), arrays, checked=False)
-            _compat.write_all(state.written, news)
-            return program.wrapped(outputs, self.topology.num_replicas)
-        several = self.topology.num_processes > 1
-        begin_step("run", common=several, identity=program.identity)
-        self._queue.wait()
-        if several:
-            self._watch.step(state.named)
-        with uninterrupted:
-            values = state.taken()
-            outputs, news, token = self._computed(
-                program, values, arrays, checked=state.is_checked and not several
-            )
-            state.give(news)
-        self._queue.put(token)
-        if several:
-            dispatched(token.is_ready)
-        result = program.wrapped(outputs, self.topology.num_replicas)
-        tell(lambda: Step("run", arrays, result))
-        return result
-
-    def _computed(
-        self, program: Program, values: Sequence[Any], arrays: Sequence[Any], *, checked: bool
-    ) -> Any:
-        try:
-            call = [carried_out, program.compiled] if checked else [program.compiled]
-            return timed(COMPUTE, *call, *values, arrays)
-        except Exception as error:
-            blame(error)
-            raise_explained(error)
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
         """Combine a nest of values over replicas, and over `axis` of each."""

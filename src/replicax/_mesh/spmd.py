@@ -17,39 +17,34 @@ from replicax._cpu.products import turned_on
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
-from replicax._keras.program_state import ProgramState
+from replicax._keras.program import Program, ProgramState
 from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
-from replicax._program.compiling import compiled
+from replicax._program.central import may_fail
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
 
 @final
 @dataclass(frozen=True)
-class Program:
-    """A compiled step: from variables and arguments to outputs and new values.
+class ReplicaProgram:
+    """A replica function, compiled for all replicas.
 
     Args:
         captured: The function's state and output structure.
-        state: The variables.
         varies: For each output array, whether it differs per replica.
         sums: Of which output arrays the sums over replicas come behind them.
-        compiled: From `(written values, other values, arrays)` to
-            `(output arrays, new values, token)`.
-        identity: A number of what it computes, the same on all workers.
+        program: What computes it.
     """
 
     captured: Captured
-    state: ProgramState
     varies: tuple[bool, ...]
     sums: tuple[int, ...]
-    compiled: Any
-    identity: int = 0
+    program: Program
 
     def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
-        """The function's output, of distributed values, from what `compiled` gives."""
+        """The function's output, of distributed values, from what the program gives."""
         count = len(self.varies)
         pairs = zip(arrays[:count], self.varies, strict=True)
         values = [wrap_output(array, varies, replicas) for array, varies in pairs]
@@ -69,7 +64,8 @@ def build(
     layout: Callable[[Any], Any] = _compat.layout,
     compiler_options: dict[str, Any] | None = None,
     sums: bool = False,
-) -> Program:
+    agree: Callable[[Captured], int] | None = None,
+) -> ReplicaProgram:
     """Trace, settle and compile a replica function.
 
     Args:
@@ -82,6 +78,8 @@ def build(
         layout: Where a variable lives.
         compiler_options: XLA options for this program.
         sums: Whether the sums of what replicas return travel along, where that saves an operation.
+        agree: Where several workers compute it: sees that all have made the same program, and
+            gives its number.
 
     Returns:
         The program.
@@ -96,7 +94,8 @@ def build(
         captured, varies, body = build_uneven(fn, arrays, topology, combine)
         along = ()
     adopt(captured.variables)
-    state = ProgramState(captured, donates=donate)
+    fails = may_fail(captured.jaxpr)
+    state = ProgramState(captured.variables, captured.written, donates=donate, may_fail=fails)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -106,17 +105,16 @@ def build(
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
-    how = {"devices": topology.devices, "compiler_options": compiler_options}
-    if state.store is not None and donate:
-        central = state.central(step, arrays, donates=True, **how)
-        return Program(captured, state, varies, along, central)
-    program = compiled(
+    made = state.compile(
         step,
-        donate_argnums=(0,) if state.donates else (),
+        arrays,
         out_shardings=None if layouts is None else (None, layouts, None),
-        **how,
+        devices=topology.devices,
+        compiler_options=compiler_options,
     )
-    return Program(captured, state, varies, along, program)
+    identity = agree(captured) if agree else 0
+    program = Program(state, made, topology.devices, is_common=bool(agree), identity=identity)
+    return ReplicaProgram(captured, varies, along, program)
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:

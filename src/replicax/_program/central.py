@@ -185,11 +185,6 @@ def may_fail(closed: Any) -> bool:
     return _has(closed.jaxpr, {"pure_callback", "io_callback", "debug_callback", "debug_print"})
 
 
-def tells_python(closed: Any) -> bool:
-    """Whether a program calls Python for what that does: to check, to print."""
-    return _has(closed.jaxpr, {"debug_callback"})
-
-
 def _has(jaxpr: Any, names: Collection[str]) -> bool:
     return any(
         equation.primitive.name in names

@@ -14,7 +14,7 @@ import keras
 from replicax._core import seams
 from replicax._core.host_calls import carried_out
 from replicax._core.topology import default_device
-from replicax._fit.step_program import model_step
+from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
 from replicax._program.central import may_fail
 from replicax._program.compiling import compiled
@@ -135,8 +135,12 @@ class DefaultStep:
             return self._program(state, batch)(state, batch)
         except BaseException:
             # Keras' loop has emptied the variables, and holds no values before the first step.
-            _compat.hold_loop_state(self._model, _compat.LOOP_GROUPS[self._kind], state)
-            _compat.write_loop_state(self._model)
+            groups = zip(step_variables(self._model, self._kind), state, strict=True)
+            for variables, values in groups:
+                for variable, value in zip(variables, values, strict=True):
+                    if not value.is_deleted():
+                        _compat.store(variable, value)
+            _compat.drop_loop_state(self._model)
             raise
 
     def _program(self, state: Any, batch: Any) -> Any:

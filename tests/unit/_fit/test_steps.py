@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._fit.step_program import step_variables
 from replicax._keras.repeated import are_alike
 
 from helpers import run_python
@@ -32,15 +31,13 @@ def net(strategy, steps=1, **compile_args):
 
 def calls_of(steps):
     """How many batches each compiled call of a model's function gets, from now on."""
-    counts, compiled = [], steps._compiled
+    counts, step = [], steps._step
 
-    def counted(state, batches):
+    def counted(batches):
         counts.append(len(batches))
-        return compiled(state, batches)
+        return step(batches)
 
-    counted.trace = compiled.trace
-    steps._compiled = counted
-    steps._programs.clear()
+    steps._step = counted
     return counts
 
 
@@ -94,10 +91,9 @@ def bytes_of_step(strategy):
     """What the compiled train step takes and gives back on each device, in bytes."""
     model = net(strategy)
     model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
-    steps = model.train_function
-    state = tuple([v.value for v in group] for group in step_variables(model, "train"))
+    program = next(iter(model.train_function._programs.values()))
     batch = next(strategy.extended.distribution.place([(X[:8], Y[:8])], ahead=0))
-    memory = steps._compiled.lower(state, [batch]).compile().memory_analysis()
+    memory = program.compiled.lower(*program.state.bound(), [batch]).compile().memory_analysis()
     return memory.argument_size_in_bytes, memory.output_size_in_bytes
 
 

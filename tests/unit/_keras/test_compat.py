@@ -18,7 +18,6 @@ SEAMS = {
     (_compat.JAXTrainer, "make_train_function"): ["self", "force"],
     (_compat.JAXTrainer, "make_test_function"): ["self", "force"],
     (_compat.JAXTrainer, "make_predict_function"): ["self", "force"],
-    (_compat.JAXTrainer, "__setattr__"): ["self", "name", "value"],
     (_compat.JAXEpochIterator, _compat.BATCH_ITERATOR): ["self", "distribution"],
     (_compat.jax_trainer, _compat.BATCH_PLACER): ["data", "layouts"],
     (_compat.Trainer, _compat.DATA_LOOK): ["self", "iterator", "data_batch"],

@@ -32,7 +32,7 @@ def program(fn, arrays=(), topology=TWO, **options):
 
 
 def executed(built, arrays=(), values=(), others=()):
-    outputs, news, token = built.compiled(list(values), list(others), list(arrays))
+    outputs, news, token = built.program.compiled(list(values), list(others), list(arrays))
     assert token.shape == ()
     return outputs, news
 
@@ -170,7 +170,7 @@ def test_a_program_can_be_part_of_another():
 
     @jax.jit
     def outer(stacked):
-        outputs, _, _ = built.compiled([], [], [PerReplica(stacked)])
+        outputs, _, _ = built.program.compiled([], [], [PerReplica(stacked)])
         return jnp.sum(outputs[0])
 
     assert float(outer(EVEN.stacked)) == 10.0

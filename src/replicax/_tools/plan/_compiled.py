@@ -19,7 +19,7 @@ from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.values import PerReplica
 from replicax._fit.hooks import install_hooks
-from replicax._fit.step_program import program_of_steps, step_variables
+from replicax._fit.step_program import program_of_steps, step_state, step_variables
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
 from replicax._mesh.runtime import Runtime
@@ -73,22 +73,22 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
     build(model, batch)
     distribution = strategy.extended.distribution
     with strategy.scope():
-        layouts = tuple(
-            [distribution.store.layout(spec_of(variable)) for variable in group]
-            for group in step_variables(model, "train")
-        )
-        state = tuple(
+        groups = step_variables(model, "train")
+        layouts = [[distribution.store.layout(spec_of(v)) for v in group] for group in groups]
+        values = [
             [_shape(variable, layout) for variable, layout in zip(group, where, strict=True)]
-            for group, where in zip(step_variables(model, "train"), layouts, strict=True)
-        )
+            for group, where in zip(groups, layouts, strict=True)
+        ]
+        state = step_state(model, "train", donates=True)
+        state.replaced = range(len(state.written))  # wherever the variables live now
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
         program = program_of_steps(
-            model, "train", layouts, spread=distribution.spread, logs=None, donates=True
+            model, "train", state, layouts, spread=distribution.spread, logs=None
         )
-        lowered = program.lower(state, [batch])
-    trainable, others, optimizer, metrics = (bytes_per_device(group) for group in state)
+        lowered = program.lower(sum(values, []), [], [batch])
+    trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))
 
 
@@ -134,7 +134,7 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
         written = set(captured.written)
         news = [state[i] for i in captured.written]
         others = [one for i, one in enumerate(state) if i not in written]
-        lowered = program.compiled.lower(news, others, parts)
+        lowered = program.program.compiled.lower(news, others, parts)
     kept = [_compat.slot(variable) is not None for variable in captured.variables]
     optimizer = [one for one, is_slot in zip(state, kept, strict=True) if is_slot]
     return Lowered(

@@ -108,13 +108,6 @@ class BatchSteps:
             return rows_together(found)
         return self._strategy.reduce("MEAN", found, axis=None)
 
-    def restore(self) -> None:
-        """After a failure: the variables have the values of the last step."""
-        _compat.drop_loop_state(self._model)
-
-    def forget(self) -> None:
-        """The end of a call, which leaves nothing behind."""
-
 
 @final
 class NoMetrics:

@@ -11,7 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax import tf
-from replicax._keras import ownership
+from replicax._keras import program
 
 
 def counter():
@@ -66,13 +66,13 @@ def test_two_variables_may_share_an_array():
 
 def test_values_that_are_gone_leave_nothing_behind():
     gc.collect()
-    before = set(ownership._made)
+    before = set(program._made)
     variable, step = counter()
     step()
-    assert id(variable) in ownership._made
+    assert id(variable) in program._made
     del variable, step
     gc.collect()
-    assert set(ownership._made) <= before
+    assert set(program._made) <= before
 
 
 def test_run_and_function_take_turns(mirrored):

@@ -1,0 +1,271 @@
+"""The executor of every compiled step: it reads variables, computes, and writes variables.
+
+A step takes over the memory of the variables it writes ("donation"). An array that came from
+elsewhere may share its memory with what the user still holds: `device_put` onto more devices keeps
+the buffer of the first. So whatever no step made is copied before.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+
+from replicax._core.device_errors import blame
+from replicax._core.events import COMPUTE, begin_step, dispatched, timed
+from replicax._core.host_calls import carried_out
+from replicax._core.in_flight import queue_of
+from replicax._core.interrupts import uninterrupted
+from replicax._core.placement import copied
+from replicax._keras import _compat
+from replicax._keras.capture import raise_explained
+from replicax._program.central import CentralProgram
+from replicax._program.compiling import compiled
+
+if TYPE_CHECKING:
+    from replicax._core.state_watch import StateWatch
+
+
+@final
+class Program:
+    """A compiled step: it reads its variables, computes, and gives them their new values.
+
+    Args:
+        state: The variables.
+        compiled: From `(written values, other values, arrays)` to `(outputs, new values, token)`;
+            the token is an array that is there when all is computed.
+        devices: Those that compute.
+        is_common: Whether all workers compute it together.
+        identity: A number of what it computes, the same on all workers.
+    """
+
+    def __init__(
+        self,
+        state: ProgramState,
+        compiled: Any,
+        devices: Collection[Any],
+        *,
+        is_common: bool,
+        identity: int = 0,
+    ) -> None:
+        self.state, self.compiled = state, compiled
+        self._devices, self._queue = devices, queue_of(devices)
+        self._is_common, self._identity = is_common, identity
+        self._is_checked = state.may_fail and not is_common
+
+    def __call__(self, doing: str, arrays: Any, watch: StateWatch | None = None) -> Any:
+        """Compute a step.
+
+        Args:
+            doing: What the step is, for messages.
+            arrays: The nest of arrays of this call.
+            watch: Compares the variables of all workers now and then.
+
+        Returns:
+            The outputs.
+        """
+        begin_step(doing, common=self._is_common, identity=self._identity)
+        try:
+            self._queue.wait()
+            if watch is not None:
+                watch.step(self.state.named)
+            with uninterrupted:  # a signal between donation and write would lose the values
+                values = self.state.taken()
+                call = [carried_out, self.compiled] if self._is_checked else [self.compiled]
+                outputs, news, token = timed(COMPUTE, *call, *values, arrays)
+                self.state.give(news)
+        except Exception as error:
+            blame(error)
+            raise_explained(error)
+        devices = token.sharding.device_set
+        if devices != self._devices:  # arrays of equal shapes may be elsewhere
+            self._devices, self._queue = devices, queue_of(devices)
+        self._queue.put(token)
+        if self._is_common:
+            dispatched(token.is_ready)
+        return outputs
+
+    def inline(self, arrays: Any) -> Any:
+        """Compute it as a part of the program around it, which lends, keeps and waits."""
+        outputs, news, _ = self.compiled(*self.state.values(), arrays)
+        _compat.write_all(self.state.written, news)
+        return outputs
+
+
+@final
+class ProgramState:
+    """The variables that a program reads and writes.
+
+    What is the same in each call is found out once: a step of few milliseconds may have hundreds.
+
+    Args:
+        variables: All of them.
+        written: The positions of those that it writes.
+        donates: Whether it may take over the memory of the values that it replaces.
+        may_fail: Whether it calls Python, which may raise: then it takes over no memory, as the
+            variables must have their values then, and each call is waited for.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[Any],
+        written: Sequence[int],
+        *,
+        donates: bool,
+        may_fail: bool = False,
+    ) -> None:
+        is_written = set(written)
+        self._order = [i in is_written for i in range(len(variables))]
+        self.written = [variables[i] for i in written]
+        self.others = [v for i, v in enumerate(variables) if i not in is_written]
+        self._keys = list(map(id, self.written))
+        self.store, self.away = _home_of([*self.written, *self.others])
+        self.may_fail, self._wants_memory = may_fail, donates
+        donates = donates and not may_fail
+        resident = all(map(_is_resident, [*self.written, *self.others]))
+        #: Which of the written ones a call uses up; a program of variables that live away says it.
+        self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)
+
+    @property
+    def donates(self) -> bool:
+        """Whether a call uses up values."""
+        return len(self.replaced) > 0
+
+    def in_order(self, written: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        """Values of the variables, as the program takes them."""
+        mine, rest = iter(written), iter(others)
+        return [next(mine if is_written else rest) for is_written in self._order]
+
+    def values(self) -> tuple[list[Any], list[Any]]:
+        """The values of the variables that are written, and those of the others."""
+        return _compat.read_all(self.written), _compat.read_all(self.others)
+
+    def bound(self) -> tuple[list[Any], list[Any]]:
+        """The same, as a call has them: what it copies to use up is bound to its devices."""
+        written, others = self.values()
+        if self.donates:
+            written = [jax.device_put(value, value.sharding) for value in written]
+        return written, others
+
+    def taken(self) -> tuple[list[Any], list[Any]]:
+        """The same, for a call that uses up some of the first."""
+        written, others = self.values()
+        if len(self.replaced) == len(written):
+            return _donatable(self._keys, written), others
+        olds = [written[i] for i in self.replaced]
+        for i in self.replaced:
+            written[i] = None  # nobody else may hold what is used up
+        olds = _donatable([self._keys[i] for i in self.replaced], olds)
+        for i, old in zip(self.replaced, olds, strict=True):
+            written[i] = old
+        return written, others
+
+    def named(self) -> list[tuple[str, Any]]:
+        """The paths of the variables, with their values."""
+        variables = [*self.written, *self.others]
+        values = _compat.read_all(variables)
+        return [(v.path, value) for v, value in zip(variables, values, strict=True)]
+
+    def give(self, news: list[Any]) -> None:
+        """Give the variables what a call on devices has made of them."""
+        if self.donates:
+            _note_made(self._keys, news)
+        _compat.write_all(self.written, news)
+
+    def compile(self, step: Any, arrays: Any, *, out_shardings: Any = None, **how: Any) -> Any:
+        """Compile a step that reads and writes these variables.
+
+        Args:
+            step: From `(written values, other values, arrays)` to
+                `(outputs, new values, token)`.
+            arrays: Those of the call.
+            out_shardings: Where the results go; without effect on variables that live away.
+            how: What else `compiled` takes.
+        """
+        if self.store is None or not self._wants_memory:
+            donated = (0,) if self.donates else ()
+            return compiled(step, donate_argnums=donated, out_shardings=out_shardings, **how)
+        written, others = self.values()
+        is_away = self.away[: len(written)]
+        found = CentralProgram(
+            step,
+            (written, others, arrays),
+            away=[*self.away, *[False] * len(jax.tree.leaves(arrays))],
+            news=lambda result: list(itertools.compress(result[1], is_away)),
+            store=self.store,
+            donates=True,
+            **how,
+        )
+        self.replaced, self.may_fail = found.replaced, found.may_fail
+        return found
+
+
+def _home_of(variables: Sequence[Any]) -> tuple[Any, list[bool]]:
+    """The store that is not where the replicas compute, if there is one; whose variables it has."""
+    owners = [_compat.owner(variable) for variable in variables]
+    stores = [owner for owner in owners if owner is not None and owner.home is not None]
+    store = stores[0] if stores else None
+    return store, [store is not None and owner is store for owner in owners]
+
+
+def _is_resident(variable: Any) -> bool:
+    store = _compat.owner(variable)
+    return store is None or store.is_resident
+
+
+_made: dict[int, Callable[[], Any]] = {}
+
+
+def _note_made(variables: Sequence[int], values: Iterable[Any]) -> None:
+    """Remember that a step made these values of these variables (by `id`), as long as they live."""
+    callbacks = map(_forgetting, variables)
+    _made.update(zip(variables, map(weakref.ref, values, callbacks), strict=True))
+
+
+@functools.lru_cache(maxsize=4096)
+def _forgetting(variable: int) -> Callable[[Any], None]:
+    return functools.partial(_forget, variable)
+
+
+def _forget(variable: int, made: Callable[[], Any]) -> None:
+    if _made.get(variable) is made:
+        _made.pop(variable, None)
+
+
+def _donatable(variables: Sequence[int], values: list[Any]) -> list[Any]:
+    """The values, with a copy in place of each that is not the steps' own.
+
+    Args:
+        variables: Whose values they are (by `id`).
+        values: The arrays; the list must be the only other holder beside the variable. A
+            count of references tells whether the user holds one too (`old = v.value`).
+
+    Returns:
+        The same list.
+    """
+    # Each step takes this way: no loop in Python unless something is to be copied.
+    made = [made() for made in map(_made.get, variables, itertools.repeat(_gone))]
+    is_own = list(map(operator.is_, made, values))
+    del made
+    holders = list(map(sys.getrefcount, values))
+    if all(is_own) and max(holders, default=0) <= _SOLE_OWNER:
+        return values
+    for i in range(len(values)):
+        if not is_own[i] or holders[i] > _SOLE_OWNER:
+            values[i] = copied(values[i])
+    return values
+
+
+def _gone() -> None:
+    """Stands for an array that no step made."""
+
+
+# References to an array that only its variable holds: those to an object that a list alone holds,
+# counted in the same way, and the variable's.
+_SOLE_OWNER = max(map(sys.getrefcount, [object()])) + 1
