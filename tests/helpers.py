@@ -28,7 +28,9 @@ LEAN = {
     ).strip(os.pathsep)
 }
 # For processes that draw.
-WITH_PLOTS = {"PYTHONPATH": _PYTHONPATH}
+WITH_PLOTS = {
+    "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), _PYTHONPATH]).strip(os.pathsep)
+}
 
 # For tests that compile a model: one of each kind, and a number of replicas that divides nothing.
 FEW = ("default", "one_device", "mirrored_2", "mirrored_3", "central_storage_4")

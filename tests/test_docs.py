@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import LEAN
+from helpers import LEAN, WITH_PLOTS
 from zygote import Zygote
 
 ROOT = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ sys.exit("".join(failures) or 0)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Run Python with some arguments; return what it printed, or fail."""
-    zygote = Zygote()
+    zygote = Zygote(**WITH_PLOTS)
     output = tmp_path_factory.mktemp("docs") / "output"
 
     def run_one(*command, variables=None):

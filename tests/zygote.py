@@ -5,8 +5,8 @@ own process, with its own devices: nothing that is imported here touches a JAX b
 
 Run as a program, it reads requests from its standard input, one line of JSON each: `argv`, as
 Python gets it ("-c", a path), `output`, a file for what is printed, `cwd`, and `variables` for its
-environment. It answers with two lines: the number of the process, then its exit code. It runs one
-program at a time.
+environment. It answers with two lines: the number of the process, then its exit code and how many
+seconds it computed. It runs one program at a time. Its own arguments name more modules to import.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ ROOT = Path(__file__).parents[1]
 class Zygote:
     """The side of the tests."""
 
-    def __init__(self):
-        from helpers import WITH_PLOTS  # not for the other side, which is to import little
+    running = []  # when one has ended, what it computed is that of a child of this process
 
+    def __init__(self, *modules, **variables):
         environment = {
             **os.environ,
             "JAX_NUM_CPU_DEVICES": "8",
             "NPROC": "8",
             "KERAS_BACKEND": "jax",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *WITH_PLOTS.values()]),
+            **variables,
         }
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *modules],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.number = self._process.pid
+        self.computed = 0.0  # seconds, of the programs that have ended
+        self.running.append(self)
 
     def run(self, *argv, output, timeout, variables=None):
         """Run Python with these arguments; return its exit code, and write to `output`."""
@@ -55,21 +58,28 @@ class Zygote:
         request = {"argv": argv, "output": str(output), "cwd": str(cwd)}
         self._process.stdin.write(json.dumps({**request, "variables": variables or {}}) + "\n")
         self._process.stdin.flush()
-        return Program(int(self._process.stdout.readline()), self._process.stdout)
+        return Program(int(self._process.stdout.readline()), self)
+
+    def answered(self):
+        """The exit code of the program that runs, when it has ended."""
+        code, seconds = self._process.stdout.readline().split()
+        self.computed += float(seconds)
+        return int(code)
 
     def close(self):
         """End the process."""
         self._process.stdin.close()
         self._process.wait(30)
         self._process.stdout.close()
+        self.running.remove(self)
 
 
 class Program:
     """A process that was forked."""
 
-    def __init__(self, number, answers):
+    def __init__(self, number, zygote):
         self._number = number
-        self._answers = answers
+        self._zygote = zygote
         self._code = None
 
     def wait(self, timeout):
@@ -77,7 +87,7 @@ class Program:
         if self._code is None:
             alarm = threading.Timer(timeout, self._kill)
             alarm.start()
-            self._code = int(self._answers.readline())
+            self._code = self._zygote.answered()
             alarm.cancel()
             alarm.join()
         return self._code
@@ -98,8 +108,8 @@ def next_program():
             os.environ.update(request["variables"])
             return request["argv"]
         print(number, flush=True)
-        _, status = os.waitpid(number, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        _, status, used = os.wait4(number, 0)  # with what its children used that it waited for
+        print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, flush=True)
     return None
 
 
@@ -114,16 +124,22 @@ def take_over(output):
 
 
 if __name__ == "__main__":
+    import importlib
+
     import jax
     import keras
 
     import replicax  # noqa: F401
 
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     program = next_program()
     # What follows runs in the forked process, to its usual end: exit handlers, traceback, code.
     if program:
         # JAX has read it when it was imported.
         jax.config.update("jax_num_cpu_devices", int(os.environ["JAX_NUM_CPU_DEVICES"]))
+        path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.path[1:1] = [folder for folder in path if folder not in sys.path]
         # What a program shows shall not depend on luck.
         keras.utils.set_random_seed(0)
         sys.argv = program[:1] if program[0] != "-c" else ["-c"]

@@ -343,14 +343,40 @@ FAULTS = (
         functools.partial(_coordinator, _STOP_AND_CLOSE, "close"),
     ),
     *(
-        Fault("hangs", what, functools.partial(_members, fault))
-        for what, fault in (
-            ("A worker of parameter servers is killed", "worker dies"),
-            ("A parameter server that has a replica is killed", "server dies"),
-            ("A parameter server and its replica are killed", "both servers die"),
-            ("The coordinator of a given cluster is killed", "chief dies"),
+        Fault(
+            "hangs",
+            what,
+            functools.partial(_members, fault),
+            f"ps_processes/test_faults.py::{test}",
+        )
+        for what, fault, test in (
+            (
+                "A worker of parameter servers is killed",
+                "worker dies",
+                "test_each_sample_counts_once_in_an_epoch",
+            ),
+            (
+                "A parameter server that has a replica is killed",
+                "server dies",
+                "test_a_server_that_dies_or_stands_still_loses_nothing_with_a_replica",
+            ),
+            (
+                "A parameter server and its replica are killed",
+                "both servers die",
+                "test_without_its_replica_it_is_said_what_a_server_has_lost",
+            ),
+            (
+                "The coordinator of a given cluster is killed",
+                "chief dies",
+                "test_a_chief_that_was_killed_goes_on_from_its_checkpoint",
+            ),
         )
     ),
-    Fault("hangs", "The coordinator of a given cluster ends without closing it", _unclosed),
+    Fault(
+        "hangs",
+        "The coordinator of a given cluster ends without closing it",
+        _unclosed,
+        "ps_processes/test_starting.py::test_a_given_server_outlives_a_program_that_does_not_close",
+    ),
     Fault("files", "The disk is full when a checkpoint is saved", _full_disk),
 )

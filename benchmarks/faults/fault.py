@@ -38,8 +38,11 @@ class Fault:
         what: The fault in one short sentence; no two faults have the same.
         try_it: Provokes it, in an empty folder of its own. It ends by itself and leaves no
             process.
+        tested_by: The test that does the same to the same program, so that no other test tries
+            this; `make faults` does.
     """
 
     line: str
     what: str
     try_it: Callable[[Path], Outcome]
+    tested_by: str = ""

@@ -249,7 +249,12 @@ FAULTS = (
     Fault("wrong numbers", "A variable is set on a Checkpoint that was made empty", _set_later),
     Fault("wrong numbers", "A variable is set on a Checkpoint after restore", _added_after_restore),
     Fault("wrong numbers", "A Checkpoint is restored that has nothing of it", _nothing_matches),
-    Fault("files", f"{_KILLS} kills while checkpoints are written and replaced", _killed_saves),
+    Fault(
+        "files",
+        f"{_KILLS} kills while checkpoints are written and replaced",
+        _killed_saves,
+        "unit/train/test_files.py::test_kill_9_at_any_moment_leaves_the_last_one_whole",
+    ),
     *(
         Fault("files", f"One bit of a backup's {name} is flipped", partial(_flipped, name=name))
         for name in ("checkpoint.json", "arrays.bin")

@@ -122,7 +122,7 @@ import numpy as np
 
 import replicax as rx
 
-options = rx.experimental.CommunicationOptions(timeout_seconds=30)
+options = rx.experimental.CommunicationOptions(timeout_seconds=15)
 with rx.MultiWorkerMirroredStrategy(communication_options=options).scope():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
