@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import os
 import re
@@ -43,7 +44,7 @@ def in_a_process(program: str, *arguments: str, **variables: str) -> str:
         **os.environ,
         "JAX_NUM_CPU_DEVICES": "2",
         "KERAS_BACKEND": "jax",
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
+        "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parent / "lean", ROOT / "src"))),
         "OURS": OURS,
         **variables,
     }
@@ -176,23 +177,39 @@ def files_of_a_step(kind: str) -> list[str]:
     return json.loads(in_a_process(FILES_OF_A_STEP, kind))
 
 
+# What XLA writes while a step is made and run is of that step.
 OPERATIONS = """
-import sys
+import json, os, sys
 from steps import STEPS
-STEPS[sys.argv[1]](int(sys.argv[2]))()
-print("done")
+
+folder, replicas, *kinds = sys.argv[1:]
+files = {}
+for kind in kinds:
+    before = set(os.listdir(folder))
+    STEPS[kind](int(replicas))()
+    files[kind] = sorted(set(os.listdir(folder)) - before)
+print(json.dumps(files))
 """
+KINDS = ("mlp", "cnn", "embedding", "run")
+OF_A_STEP = re.compile(r"jit_(program|step)\.before_optimizations\.txt$")
 
 # The compilers of CPUs do not change the text before optimization.
 OPERATION = re.compile(r"^\s+(?:ROOT )?[\w.\-%]+ = .*? ([a-z][\w\-]*)\(", re.MULTILINE)
 
 
-def operations_of_a_step(kind: str, replicas: int) -> dict[str, int]:
-    """Return how often each operation of XLA stands in the largest program of the step."""
+@functools.cache
+def operations_of_steps(replicas: int) -> dict[str, dict[str, int]]:
+    """Return how often each operation of XLA stands in the program of each kind of step."""
     with tempfile.TemporaryDirectory() as folder:
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
-        in_a_process(OPERATIONS, kind, str(replicas), XLA_FLAGS=flags, RX_COMPILATION_CACHE="off")
-        texts = [path.read_text() for path in Path(folder).glob("*before_optimizations.txt")]
+        own = {"XLA_FLAGS": flags, "RX_COMPILATION_CACHE": "off"}
+        files = json.loads(in_a_process(OPERATIONS, folder, str(replicas), *KINDS, **own))
+        return {kind: operations_of_the_step(folder, names) for kind, names in files.items()}
+
+
+def operations_of_the_step(folder: str, names: list[str]) -> dict[str, int]:
+    """Return the operations of the largest program that is none of a new model's variables."""
+    texts = (Path(folder, name).read_text() for name in names if OF_A_STEP.search(name))
     counted = max((Counter(OPERATION.findall(text)) for text in texts), key=Counter.total)
     return dict(sorted(counted.items()))
 

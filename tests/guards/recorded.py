@@ -17,7 +17,7 @@ import measured
 
 PUBLIC = measured.HERE / "public_api.txt"
 STEPS = measured.HERE / "steps.json"
-RECORDED_STEPS = list(itertools.product(("mlp", "cnn", "embedding", "run"), "12"))
+RECORDED_STEPS = list(itertools.product(measured.KINDS, "12"))
 
 # What a default prints that is another one in each process.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -78,8 +78,8 @@ def public_api() -> list[str]:
 if __name__ == "__main__":
     PUBLIC.write_text("".join(f"{line}\n" for line in public_api()))
     steps = {
-        " on ".join(step): measured.operations_of_a_step(step[0], int(step[1]))
-        for step in RECORDED_STEPS
+        f"{kind} on {replicas}": measured.operations_of_steps(int(replicas))[kind]
+        for kind, replicas in RECORDED_STEPS
     }
     STEPS.write_text(
         "{\n" + ",\n".join(f'"{k}": {json.dumps(v)}' for k, v in steps.items()) + "\n}\n"

@@ -55,5 +55,5 @@ def test_the_public_names_and_signatures_are_the_recorded_ones():
 @pytest.mark.parametrize("step", recorded.RECORDED_STEPS, ids=" on ".join)
 def test_a_step_compiles_to_the_recorded_operations(step):
     kind, replicas = step
-    found = measured.operations_of_a_step(kind, int(replicas))
+    found = measured.operations_of_steps(int(replicas))[kind]
     assert found == json.loads(recorded.STEPS.read_text())[" on ".join(step)]
