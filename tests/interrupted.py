@@ -184,7 +184,7 @@ def main(name, kind, interrupts):
     trained = Trained(STRATEGIES[name](), kind)
     begun = trained.steps()
     expected = {begun: trained.first}
-    rounds = 60
+    rounds = 30
     trained.train(rounds, [Recorded(trained, expected)])
     longest = min(0.5 * min(seconds_of(trained, rounds) for _ in range(2)), 3.0)
     draw, raised, at, wrong = random.Random(7), 0, set(), []
