@@ -94,13 +94,14 @@ faults: $(INSTALLED) ## provoke every fault that is promised to be named or surv
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks scripts -name __pycache__ -prune -exec rm -rf {} +
 
 $(PACKAGES): pyproject.toml constraints.txt hatch_build.py
 	@echo "Installing into $(VENV), once; a minute or a few."
 	rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[test]'
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '.[test]'
+	-$(VENV)/bin/python -m compileall -q -j 0 $(VENV)/lib  # what pip would do, on all cores
 	touch $@
 
 # An install that was just made has built the kernels.
