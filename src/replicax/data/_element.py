@@ -27,14 +27,18 @@ def as_element(value: Any) -> Any:
     return jax.tree.map(_as_leaf, value, is_leaf=lambda part: isinstance(part, list))
 
 
+def as_returned(value: Any) -> Any:
+    """What a user's function returned; as in tf.data, a list is a tuple here: a list of results."""
+    return as_element(tuple(value) if isinstance(value, list) else value)
+
+
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind not in _TEXT
 
 
 def _as_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, HostTensor):  # what pipelines compute with is plain
-        leaf = leaf.view(np.ndarray)[()]
+    leaf = _plain(leaf)  # what pipelines compute with is plain
     if isinstance(leaf, np.ndarray):  # text of a fixed width becomes `str` and `bytes`
         return leaf.astype(object) if leaf.dtype.kind in _TEXT else leaf
     if isinstance(leaf, np.generic):
@@ -57,6 +61,10 @@ def _as_leaf(leaf: Any) -> Any:
 
 
 def _array_of(values: Sequence[Any]) -> np.ndarray:
+    leaves = jax.tree.leaves(values)
+    kinds = set(map(type, leaves))
+    if HostTensor in kinds:
+        values = jax.tree.map(_plain, values)
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -67,7 +75,9 @@ def _array_of(values: Sequence[Any]) -> np.ndarray:
         ) from None
     if array.dtype.kind in "USO":
         return _text_of(values)
-    if array.dtype.kind not in "if" or any(hasattr(leaf, "dtype") for leaf in _leaves(values)):
+    if any(issubclass(kind, HostTensor | jax.Array) for kind in kinds):
+        return array.astype(_dtype_of(leaves), copy=False)
+    if array.dtype.kind not in "if" or any(hasattr(kind, "dtype") for kind in kinds):
         return array
     if array.dtype.kind == "f":
         return array.astype(np.float32)
@@ -87,7 +97,19 @@ def _text_of(values: Sequence[Any]) -> np.ndarray:
     return array
 
 
-def _leaves(values: Any) -> Sequence[Any]:
-    while isinstance(values, list | tuple) and values and isinstance(values[0], list | tuple):
-        values = values[0]
-    return values
+def _plain(leaf: Any) -> Any:
+    return leaf.view(np.ndarray)[()] if isinstance(leaf, HostTensor) else leaf
+
+
+def _dtype_of(leaves: Sequence[Any]) -> np.dtype:
+    """The one type of the tensors of a list; Python's numbers beside them take it."""
+    dtypes = {np.dtype(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype")}
+    dtype = np.result_type(*dtypes, *(leaf for leaf in leaves if not hasattr(leaf, "dtype")))
+    if {one.kind for one in dtypes} != {dtype.kind}:
+        kinds = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
+        raise UsageError(
+            "A list is one array, of one type. Received: a list of tensors and numbers of "
+            f"{', '.join(kinds)}. TensorFlow does not convert them. Use `tf.cast`, or a tuple "
+            "of them."
+        )
+    return dtype

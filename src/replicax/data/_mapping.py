@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from replicax._core.errors import UsageError
 from replicax.data._derive import chosen_seed, derived, whole
-from replicax.data._element import as_element
+from replicax.data._element import as_element, as_returned
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.filter import Filter, Scan
 from replicax.data._nodes.flat import Interleave
@@ -43,7 +43,7 @@ class Mapping:
         function, whose result stays on its device.
 
         **Differs from TF:** it is not traced: it runs for every element, sees values, and may
-        use any library. Lists that it returns are arrays.
+        use any library.
 
         Args:
             map_func: Called with an element; with its parts, if the element is a tuple.
@@ -177,8 +177,9 @@ class Mapping:
             10
         """
         state = as_element(initial_state)
+        returned = as_returned if isinstance(state, tuple) else as_element
         for number, element in enumerate(cast("Dataset", self)):
-            state = as_element(call(reduce_func, (state, element), number))
+            state = returned(call(reduce_func, (state, element), number))
         return yielded(state)
 
     def prefetch(self, buffer_size: int) -> Dataset:

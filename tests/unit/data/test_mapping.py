@@ -100,10 +100,27 @@ def test_a_named_tuple_is_handed_over_as_one():
     ],
 )
 def test_python_values_become_arrays(result, dtype, value):
-    (element,) = Dataset.range(1).map(lambda _: result)
+    mapped = Dataset.range(1).map(lambda _: (result, None))
+    ((element, _),) = mapped
     assert isinstance(element, np.ndarray | np.generic)
     assert (element.dtype, element.tolist()) == (dtype, value)
-    assert Dataset.range(1).map(lambda _: (result, None)).element_spec[1] is None
+    assert mapped.element_spec[1] is None
+
+
+def test_a_returned_list_is_a_tuple_as_in_tf_data():
+    def both(x):
+        return [x, np.float32(x) / 2]
+
+    assert list(Dataset.range(2).map(both)) == [(0, 0.0), (1, 0.5)]
+    assert list(Dataset.range(2).map(both).map(lambda x, half: x + half)) == [0.0, 1.5]
+    assert list(Dataset.range(3).scan(0, lambda s, x: [s + x, s])) == [0, 0, 1]
+    total, count = Dataset.range(4).reduce((0, 0.0), lambda s, x: [s[0] + x, s[1] + 0.5])
+    assert (total, count) == (6, 2.0)
+    assert (total.dtype.kind, count.dtype.kind) == ("i", "f")
+    # Only the outer list: one in a list is an array.
+    ((first, second),) = Dataset.range(1).map(lambda x: [[x, x + 1], (x, x)])
+    assert first.tolist() == [0, 1]
+    assert second == (0, 0)
 
 
 @pytest.mark.parametrize("text", ["a", b"a\0", np.str_("a"), np.bytes_(b"a")])

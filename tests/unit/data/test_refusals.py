@@ -60,7 +60,8 @@ REFUSED = [
     (lambda v: joined([np.zeros((1, 2)), v]), "one structure and one shape",
      [np.zeros((1, 3)), np.zeros(1), (np.zeros((1, 2)),), {"x": np.zeros((1, 2))}]),
     # functions of elements
-    (mapped, "one shape", [[[1], [1, 2]], [["a"], ["b", "c"]], [np.zeros(1), np.zeros(2)]]),
+    (lambda v: mapped((1, v)), "one shape",
+     [[[1], [1, 2]], [["a"], ["b", "c"]], [np.zeros(1), np.zeros(2)]]),
     (lambda v: mapped((1, v)), "a list with int, str", [[1, "a"]]),
     (lambda v: mapped((1, v)), "a list with NoneType, int", [[None, 1]]),
     (lambda v: mapped((1, v)), "a list with dict", [[{}]]),
@@ -71,7 +72,7 @@ REFUSED = [
     (lambda v: numbers().map(abs, v), "`num_parallel_calls`", [0, -2, 1.5]),
     (lambda v: Dataset.range(v).map(abs).element_spec, "from its first one", [0]),
     (lambda v: list(numbers().scan(0, lambda s, x: v)), "returns a pair",
-     [1, (1, 2, 3), [1, 2], None]),
+     [1, (1, 2, 3), [1, 2, 3], None]),
     (lambda v: numbers().in_processes(*v), WHOLE, [(-1,), (2, 0), ("two",)]),
     # several data sets
     (Dataset.zip, "`zip` combines data sets",

@@ -170,3 +170,39 @@ def test_a_compiled_function_in_map_may_ask_for_values():
 
     rows = tf.data.Dataset.from_tensor_slices([[1, 0, 2], [0, 0, 3]]).map(places)
     assert [row.tolist() for row in rows.as_numpy_iterator()] == [[0, 2], [2]]
+
+
+def test_lists_that_functions_return_are_what_tensorflow_makes_of_them():
+    # Recorded with TensorFlow 2.21.
+    columns = Dataset.from_tensor_slices(["1,2.5,x", "3,4.5,y"]).map(
+        lambda line: tf.io.decode_csv(line, [0, 0.0, ""])
+    )
+    assert [(a.numpy(), b.numpy(), c.numpy()) for a, b, c in columns] == [
+        (1, 2.5, b"x"),
+        (3, 4.5, b"y"),
+    ]
+    assert [spec.dtype.name for spec in columns.element_spec[:2]] == ["int32", "float32"]
+    features = columns.map(lambda a, b, c: ([tf.cast(a, tf.float32), 2], [tf.identity(c), "z"]))
+    number, text = next(iter(features))
+    assert number.dtype == tf.float32
+    assert number.numpy().tolist() == [1.0, 2.0]
+    assert text.numpy().tolist() == [b"x", b"z"]
+    pair = Dataset.range(1).map(
+        lambda x: tf.numpy_function(lambda v: [v, np.float32(v)], [x], [tf.int64, tf.float32])
+    )
+    assert [part.dtype for part in next(iter(pair))] == [tf.int64, tf.float32]
+
+
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x: ([x, tf.cast(x, tf.float32)], x),
+        lambda x: {"a": [tf.cast(x, tf.int32), 2.5]},
+        lambda x: ([tf.cast(x, tf.bool), 1], x),
+    ],
+)
+def test_an_inner_list_of_several_types_is_refused(mixed):  # TypeErrors of TensorFlow
+    with pytest.raises(rx.errors.UsageError, match="one type"):
+        list(Dataset.range(1).map(mixed))
+    with pytest.raises(rx.errors.UsageError, match="one type"):
+        Dataset.from_tensors([tf.constant(1), tf.constant(2.0)])

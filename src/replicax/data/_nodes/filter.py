@@ -10,7 +10,7 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax.data import _cardinality
-from replicax.data._element import as_element
+from replicax.data._element import as_element, as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.map import call
 from replicax.data._nodes.sources import first_spec
@@ -119,12 +119,12 @@ class ScanCursor(OneByOne, Cursor):
             raise StopIteration
         # A copy: the state is in positions and begins each pass, and may be added to in place.
         result = call(self._fn, (own_copy(self._carry), elements[0]), self._number)
-        if not isinstance(result, tuple) or len(result) != 2:
+        if not isinstance(result, tuple | list) or len(result) != 2:
             raise UsageError(
                 "The function of `scan` returns a pair: the next state and an output. Received: "
                 f"a {type(result).__name__}. Both are needed. Return `state, output`."
             )
-        self._carry, output = as_element(result)
+        self._carry, output = as_returned(result)
         self._number += 1
         return output
 

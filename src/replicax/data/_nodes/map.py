@@ -20,7 +20,7 @@ import jax
 
 from replicax._core.errors import MapFailed, ReplicaxError
 from replicax._core.inside_pipeline import inside
-from replicax.data._element import as_element
+from replicax.data._element import as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.sources import first_spec
 from replicax.data._options import AUTOTUNE
@@ -53,7 +53,7 @@ def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
 
 
 def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:
-    return as_element(call(fn, element, number))
+    return as_returned(call(fn, element, number))
 
 
 def failed(fn: Callable[..., Any], where: str, error: Exception) -> MapFailed:
