@@ -140,3 +140,28 @@ def test_a_longer_program_has_more_nodes():
     dataset = tf.data.Dataset.from_tensors((np.int32(1), np.int32(2))).repeat(100)
     with pytest.raises(rx.errors.UsageError, match="without the data"):
         count(dataset)
+
+
+class Dense(tf.Module):
+    """Makes its variable at its first call."""
+
+    kernel = None
+
+    def __call__(self, x):
+        if self.kernel is None:
+            self.kernel = tf.Variable(tf.ones((x.shape[-1], 3)))
+        return tf.matmul(x, self.kernel)
+
+
+@pytest.mark.parametrize("rows", [4, None])
+def test_replicas_may_make_their_variable_while_a_concrete_function_is_traced(rows):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        dense = Dense()
+    step = tf.function(lambda x: strategy.run(dense, args=(x,)))
+    concrete = step.get_concrete_function(tf.TensorSpec((rows, 2), tf.float32))
+    _ = concrete.structured_outputs  # traced now, not at the first call
+    (kernel,) = dense.variables
+    kernel.assign_add(tf.ones((2, 3)))  # it is the one that the function reads
+    results = strategy.experimental_local_results(concrete(tf.ones((4, 2))))
+    assert [result.tolist() for result in results] == [[[4.0] * 3] * 4] * 2
