@@ -27,6 +27,7 @@ from replicax.tf._calls import (
     static_shape,
 )
 from replicax.tf._dtypes import int32
+from replicax.tf._flow.tensor_array import Unwritten
 
 newaxis = None
 
@@ -102,11 +103,16 @@ def scatter_nd(
     indices: Any, updates: Any, shape: Any, bad_indices_policy: str = "", name: str | None = None
 ) -> Any:
     """Zeros, with updates added at the places that the last axis of the indices names."""
+    if isinstance(updates, Unwritten):
+        return np.zeros(static_shape(shape), updates.dtype)
     xp, (updates, indices) = apart(updates, indices)
-    return _scattered(xp, xp.zeros(static_shape(shape), updates.dtype), indices, updates, "add")
+    return _scattered(xp.zeros(static_shape(shape), updates.dtype), indices, updates, "add")
 
 
-def _scattered(xp: Any, tensor: Any, indices: Any, updates: Any, how: str) -> Any:
+def _scattered(tensor: Any, indices: Any, updates: Any, how: str) -> Any:
+    if isinstance(indices, Unwritten) and isinstance(updates, Unwritten):
+        return _unwritten(tensor, indices.size, how)
+    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
     places = _places(xp, indices)
     updates = updates.astype(tensor.dtype)
     if how == "subtract":  # the passes over compiled steps know "scatter-add" only
@@ -121,6 +127,23 @@ def _scattered(xp: Any, tensor: Any, indices: Any, updates: Any, how: str) -> An
     return found
 
 
+def _unwritten(tensor: Any, size: int, how: str) -> Any:
+    """What zeros at index 0 make of a tensor, if it is the same for however many axes of it."""
+    _, tensor = array(tensor)
+    results = [
+        np.asarray(_scattered(tensor, np.zeros((size, axes), int), updates, how))
+        for axes in range(1, tensor.ndim + 1)
+        for updates in [np.zeros((size, *tensor.shape[axes:]), tensor.dtype)]
+    ]
+    if not all(np.array_equal(results[0], other) for other in results[1:]):
+        raise UsageError(
+            "A TensorArray tells the shape of its elements before it is scattered. Received: one "
+            "that has no element yet. The result depends on their shape. Pass it "
+            "`element_shape`."
+        )
+    return results[0]
+
+
 _OF_NUMPY = {"add": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -129,8 +152,7 @@ def tensor_scatter_nd_update(
     tensor: Any, indices: Any, updates: Any, name: str | None = None
 ) -> Any:
     """The array with updates at the places that the last axis of the indices names."""
-    xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-    return _scattered(xp, tensor, indices, updates, "set")
+    return _scattered(tensor, indices, updates, "set")
 
 
 def _scatter(name: str, how: str, what: str) -> Callable[..., Any]:
@@ -141,8 +163,7 @@ def _scatter(name: str, how: str, what: str) -> Callable[..., Any]:
         bad_indices_policy: str = "",
         name: str | None = None,
     ) -> Any:
-        xp, (tensor, indices, updates) = apart(tensor, indices, updates)
-        return _scattered(xp, tensor, indices, updates, how)
+        return _scattered(tensor, indices, updates, how)
 
     text = f"The array with {what} at the places that the last axis of the indices names."
     return array_function(published(function, name, text))

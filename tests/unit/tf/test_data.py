@@ -206,3 +206,45 @@ def test_an_inner_list_of_several_types_is_refused(mixed):  # TypeErrors of Tens
         list(Dataset.range(1).map(mixed))
     with pytest.raises(rx.errors.UsageError, match="one type"):
         Dataset.from_tensors([tf.constant(1), tf.constant(2.0)])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),  # recorded with TensorFlow 2.21
+    [
+        ("tensor_scatter_nd_update", [[0.0, 0.0], [1.0, 2.0]]),
+        ("tensor_scatter_nd_add", [[0.0, 0.0], [1.0, 2.0]]),
+        ("scatter_nd", [[0.0, 0.0], [0.0, 0.0]]),
+        ("tensor_scatter_nd_max", [[0.0, 0.0], [1.0, 2.0]]),
+    ],
+)
+def test_a_loop_that_writes_nothing_scatters_zeros(name, expected):
+    def scattered(y, limit):
+        places = tf.TensorArray(tf.int32, 1, dynamic_size=True)
+        updates = tf.TensorArray(tf.float32, 1, dynamic_size=True)
+        count = 0
+        for row in tf.range(tf.shape(y)[0]):
+            if y[row, 1] > limit:
+                places = places.write(count, [row])
+                updates = updates.write(count, tf.constant([5.0, 6.0]))
+                count += 1
+        if name == "scatter_nd":
+            return tf.scatter_nd(places.stack(), updates.stack(), tf.shape(y))
+        return getattr(tf, name)(y, places.stack(), updates.stack())
+
+    rows = tf.constant([[0.0, 0.0], [1.0, 2.0]])
+    (none,) = Dataset.from_tensors((rows, 9.0)).map(scattered)
+    assert none.numpy().tolist() == expected
+    if name == "tensor_scatter_nd_update":  # whether an element or a row is 0 is not known
+        with pytest.raises(rx.errors.UsageError, match="element_shape"):
+            list(Dataset.from_tensors((rows + 1, 9.0)).map(scattered))
+
+
+@pytest.mark.parametrize(
+    "use", [lambda x: x + 1, tf.reduce_sum, lambda x: x[0], tf.shape, lambda x: x, tf.function(abs)]
+)
+def test_zeros_of_unknown_shape_are_no_array(use):
+    def read(x):
+        return use(tf.TensorArray(tf.float32, 1, dynamic_size=True).stack())
+
+    with pytest.raises((rx.errors.DataError, rx.errors.UsageError), match="no element yet"):
+        list(Dataset.range(1).map(read))

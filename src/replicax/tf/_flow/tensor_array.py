@@ -3,13 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
+from replicax._core.inside_pipeline import is_inside
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Unwritten:
+    """What a TensorArray holds that no round of a pipeline's loop wrote: zeros of unknown shape.
+
+    TensorFlow knows the shape from the graph of the loop, whose body a pipeline here did not run.
+    """
+
+    size: int
+    dtype: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__array__", "__jax_array__"):
+            raise AttributeError(name)
+        _unread()
+
+    def _refuse(self, *others: Any) -> NoReturn:
+        _unread()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _refuse
+    )
+    __eq__ = __lt__ = __gt__ = __getitem__ = __iter__ = __len__ = __bool__ = _refuse
 
 
 @final
@@ -110,6 +137,8 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Any:
         """All elements, along a new first axis."""
+        if self._buffer is None and is_inside():
+            return Unwritten(self._size, self._dtype)
         return self._written()
 
     def concat(self, name: str | None = None) -> Any:
@@ -145,11 +174,7 @@ class TensorArray:
 
     def _written(self) -> Any:
         if self._buffer is None:
-            raise UsageError(
-                "A TensorArray is read after it was written. Received: one that has no element "
-                "yet. Not even their shape is known. Write first, and keep what `write` returns: "
-                "`array = array.write(index, value)`."
-            )
+            _unread()
         return self._buffer
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
@@ -160,6 +185,14 @@ class TensorArray:
         new = cls(about[0], about[1], about[2])
         new._buffer = children[0]
         return new
+
+
+def _unread() -> NoReturn:
+    raise UsageError(
+        "A TensorArray is read after it was written. Received: one that has no element yet. Not "
+        "even their shape is known. Pass it `element_shape`, or write first, and keep what "
+        "`write` returns: `array = array.write(index, value)`."
+    )
 
 
 def _filled(like: TensorArray, buffer: Any) -> TensorArray:
