@@ -142,6 +142,23 @@ def test_a_folder_holds_what_the_model_computes(tmp_path):
     np.testing.assert_array_equal(served, 2 * X)
 
 
+def test_signatures_are_saved_with_a_model(tmp_path):
+    model = small_model()
+    serve = tf.function(
+        lambda x: {"twice": 2 * model(x)}, input_signature=[tf.TensorSpec((None, 2), tf.float32)]
+    )
+    for signatures in (serve, {"serving_default": serve}, serve.get_concrete_function()):
+        model.save(tmp_path / "folder", signatures=signatures, save_traces=False)
+        served = tf.saved_model.load(tmp_path / "folder").signatures["serving_default"](X)
+        np.testing.assert_allclose(served["twice"], 2 * np.asarray(model(X)), rtol=1e-6)
+        again = keras.models.load_model(tmp_path / "folder", compile=False)
+        np.testing.assert_array_equal(again(X), model(X))
+    with pytest.raises(UsageError, match="signatures"):
+        model.save(tmp_path / "file.keras", signatures=serve)
+    with pytest.raises(UsageError):  # nothing says what it is called with
+        model.save(tmp_path / "folder", signatures=tf.function(lambda x: x))
+
+
 def test_a_folder_of_what_cannot_be_exported_is_for_keras(tmp_path, caplog):
     model = small_model()
     with pytest.MonkeyPatch.context() as patch:

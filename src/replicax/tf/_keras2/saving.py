@@ -36,9 +36,18 @@ def saved_also_to_folders(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_file(path):
             # The format decides where the path does not; without one it becomes a folder.
             path += {"h5": ".h5", "keras": ".keras"}.get(kind, "")
+        kwargs.pop("save_traces", None)  # what a model computes is always in a folder
+        signatures = kwargs.pop("signatures", None)
         if zipped is not None or _is_file(path):
+            if signatures is not None:
+                raise UsageError(
+                    "A model's file has no signatures. Received: signatures for "
+                    f"{path!r}. `load_model` would give a model without them. Pass a path without "
+                    "an ending, for a folder, or use `tf.saved_model.save`."
+                )
             return original(self, path, overwrite=overwrite, zipped=zipped, **kwargs)
-        return _save_to_folder(self, functools.partial(original, self, **kwargs), path.rstrip("/"))
+        save_config = functools.partial(original, self, **kwargs)
+        return _save_to_folder(self, save_config, path.rstrip("/"), signatures)
 
     return save
 
@@ -47,13 +56,15 @@ def _is_file(path: str) -> bool:
     return path.endswith((".keras", ".h5", ".hdf5")) or path.startswith("hf://")
 
 
-def _save_to_folder(model: Any, save: Callable[..., Any], path: str) -> None:
+def _save_to_folder(model: Any, save: Callable[..., Any], path: str, signatures: Any) -> None:
     """Save a model as a folder, in place of one that was saved there."""
     _check_is_built(model)
     with NewFolder(path, _WRITTEN) as new:
         try:
-            exporting.save(model, str(new))
+            exporting.save(model, str(new), signatures)
         except Exception as error:
+            if signatures is not None:
+                raise
             logger.warning(
                 "The folder %s is for `load_model`, not for `tf.saved_model.load`: %s", path, error
             )
