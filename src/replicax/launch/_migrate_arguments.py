@@ -16,8 +16,9 @@ _MIGRATE = """\
 Say for each program whether it runs on replicax.tf, with file and line: which of the names and
 calls of TensorFlow and Keras are there, which mean something else, and which are missing and what
 to use instead; and how many calls could be checked. Then rewrite its imports,
-`import tensorflow as tf` as `import replicax.tf as tf`, and the choice of Keras' backend; nothing
-else in the file is changed. The program is read, and run only with --run.
+`import tensorflow as tf` as `import replicax.tf as tf`, the choice of Keras' backend, and names
+that NumPy 2 spells otherwise; nothing else in the file is changed. The program is read, and run
+only with --run.
 
 PATH is a script, a notebook or a folder of them. In a folder a program is a notebook, a file with
 `if __name__ == "__main__"` or the name of a script, with what it imports from the folder. A

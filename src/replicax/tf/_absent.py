@@ -12,6 +12,53 @@ ABSENT = {
     "keras_nlp": "Use keras_hub, its successor: it runs on JAX.",
     "tensorboard": "It is a program of its own and stays; `tf.summary` writes its files.",
     "tensorflow_addons": "It ended in 2024; most of it is in Keras 3, and optax has optimizers.",
+    "tensorflow_addons.activations.gelu": "It is `keras.activations.gelu`; approximate=False is "
+    "the default there, too.",
+    "tensorflow_addons.activations.hardshrink": "It is `keras.activations.hard_shrink`.",
+    "tensorflow_addons.activations.mish": "It is `keras.activations.mish`.",
+    "tensorflow_addons.activations.softshrink": "It is `keras.activations.soft_shrink`.",
+    "tensorflow_addons.activations.sparsemax": "It is `keras.activations.sparsemax`.",
+    "tensorflow_addons.activations.tanhshrink": "It is `keras.activations.tanh_shrink`.",
+    "tensorflow_addons.image.rotate": "Use `keras.layers.RandomRotation`, or "
+    "`keras.ops.image.affine_transform`.",
+    "tensorflow_addons.image.translate": "Use `keras.layers.RandomTranslation`, or "
+    "`keras.ops.image.affine_transform`.",
+    "tensorflow_addons.layers.AdaptiveAveragePooling2D": "Use "
+    "`keras.layers.AdaptiveAveragePooling2D`.",
+    "tensorflow_addons.layers.GELU": "Use `keras.layers.Activation('gelu')`.",
+    "tensorflow_addons.layers.GroupNormalization": "It is `keras.layers.GroupNormalization`.",
+    "tensorflow_addons.layers.InstanceNormalization": "Use "
+    "`keras.layers.GroupNormalization(groups=-1)`.",
+    "tensorflow_addons.layers.Maxout": "Use `keras.ops.max` of a reshaped `Dense` layer's output.",
+    "tensorflow_addons.layers.MultiHeadAttention": "Use `keras.layers.MultiHeadAttention`.",
+    "tensorflow_addons.layers.SpectralNormalization": "It is `keras.layers.SpectralNormalization`.",
+    "tensorflow_addons.layers.StochasticDepth": "Use `keras.layers.Dropout(rate, "
+    "noise_shape=(None, 1, 1, 1))`.",
+    "tensorflow_addons.layers.WeightNormalization": "Normalize the kernel in a layer of yours; "
+    "`keras.layers.SpectralNormalization` and `UnitNormalization` are others.",
+    "tensorflow_addons.losses.SigmoidFocalCrossEntropy": "Use "
+    "`keras.losses.BinaryFocalCrossentropy(apply_class_balancing=True)`.",
+    "tensorflow_addons.metrics.CohenKappa": "Use scikit-learn's `cohen_kappa_score` on "
+    "predictions.",
+    "tensorflow_addons.metrics.F1Score": "It is `keras.metrics.F1Score`.",
+    "tensorflow_addons.metrics.FBetaScore": "It is `keras.metrics.FBetaScore`.",
+    "tensorflow_addons.metrics.MeanMetricWrapper": "It is `keras.metrics.MeanMetricWrapper`.",
+    "tensorflow_addons.metrics.RSquare": "It is `keras.metrics.R2Score`.",
+    "tensorflow_addons.optimizers.AdamW": "It is `keras.optimizers.AdamW`; its weight_decay is "
+    "multiplied by the learning rate.",
+    "tensorflow_addons.optimizers.CyclicalLearningRate": "Subclass "
+    "`keras.optimizers.schedules.LearningRateSchedule`.",
+    "tensorflow_addons.optimizers.ExponentialCyclicalLearningRate": "Subclass "
+    "`keras.optimizers.schedules.LearningRateSchedule`.",
+    "tensorflow_addons.optimizers.LAMB": "It is `keras.optimizers.Lamb`.",
+    "tensorflow_addons.optimizers.Lookahead": "Use `optax.lookahead` in a step of yours.",
+    "tensorflow_addons.optimizers.MovingAverage": "Pass `use_ema=True` to the optimizer.",
+    "tensorflow_addons.optimizers.RectifiedAdam": "Use `keras.optimizers.Adam` with a warmup, "
+    "or `optax.radam`.",
+    "tensorflow_addons.optimizers.SGDW": "Use `keras.optimizers.SGD(weight_decay=…)`.",
+    "tensorflow_addons.optimizers.SWA": "Pass `use_ema=True` to the optimizer.",
+    "tensorflow_addons.optimizers.extend_with_decoupled_weight_decay": "Pass `weight_decay=` to "
+    "Keras' optimizer.",
     "tensorflow_hub": "Use keras_hub's presets, or a saved model's weights in a Keras model.",
     "tensorflow_io": "Read the files with a Python library in `Dataset.map` or `from_generator`.",
     "tensorflow_model_optimization": "Use Keras 3's `model.quantize`.",
@@ -361,6 +408,8 @@ CHANGES = {
     "tf.keras.Model.save(options)": "Says nothing.",
     "tf.keras.Model.save(save_format)": "The path's ending decides; a path without one becomes a "
     "folder.",
+    "tf.keras.Model.save(save_traces)": "Says nothing.",
+    "tf.keras.Model.save(signatures)": "Of a folder, for `tf.saved_model.load`; a file has none.",
     "tf.keras.layers.BatchNormalization": "Under `fit` the statistics are those of the global "
     "batch; in `strategy.run` each replica's, and moving ones are averaged.",
     "tf.keras.layers.Dropout": "Under `fit` one mask over the global batch; in `strategy.run` a "

@@ -14,6 +14,7 @@ from replicax._core.errors import UsageError
 from replicax._tools.migrate.calls import LOOK, Remark, judge
 from replicax._tools.migrate.imports import rewritten
 from replicax._tools.migrate.names import MISSING, checks, verdict
+from replicax._tools.migrate.numpy_names import of_numpy_1
 from replicax._tools.migrate.programs import refused
 
 if TYPE_CHECKING:
@@ -196,10 +197,15 @@ def judged(found: Sequence[tuple[Findings, Path]]) -> None:
         one.unchecked += [_place(one, home, line) for home, line in judgement.unchecked]
         one.imports += [owners[name] for name in sorted(judgement.imports)]
     for one, _ in found:
-        for trees in one.trees if one.uses else ():
+        for trees in one.trees:
             for home, tree in trees:
                 one.remarks += [
-                    (_place(one, home, line), Remark(LOOK, text)) for line, text in checks(tree)
+                    (_place(one, home, line), Remark(LOOK, text))
+                    for line, text in (checks(tree) if one.uses else ())
+                ]
+                one.remarks += [
+                    (_place(one, home, line), Remark(LOOK if is_rewritten else MISSING, text))
+                    for line, text, is_rewritten in of_numpy_1(tree)
                 ]
         one.uses = {name: sorted(set(places)) for name, places in one.uses.items()}
         one.remarks = sorted(set(one.remarks), key=lambda found: (found[0], found[1].text))

@@ -1,4 +1,4 @@
-"""Imports of TensorFlow and Keras, and the choice of Keras' backend, rewritten; all else stays."""
+"""Imports of TensorFlow and Keras, Keras' backend, and names of NumPy 1, rewritten."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, final
 import libcst as cst
 from libcst import matchers as m
 
+from replicax._tools.migrate.numpy_names import replacement
 from replicax.tf._names import NAMESPACES
 
 # What Replicax has nothing for: an import of it stays, and fails as it did.
@@ -15,7 +16,7 @@ _DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
 
 
 def rewritten(text: str) -> str:
-    """The source with its imports rewritten; `text` itself if nothing has to be.
+    """The source, rewritten; `text` itself if nothing has to be.
 
     Args:
         text: The source.
@@ -48,7 +49,21 @@ def replaced(module: str) -> str | None:
 
 @final
 class _Rewriter(cst.CSTTransformer):
-    """Changes import statements, and "tensorflow" where it names a backend."""
+    """Changes import statements, "tensorflow" where it names a backend, and NumPy 1's names."""
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        if isinstance(updated_node.value, cst.Name):
+            new = replacement(updated_node.value.value, updated_node.attr.value)
+            return updated_node if new is None else _expression(new)
+        return updated_node
+
+    def leave_AssignTarget(
+        self, original_node: cst.AssignTarget, updated_node: cst.AssignTarget
+    ) -> cst.AssignTarget:
+        # `np.float = float` gives NumPy the name.
+        return original_node if m.matches(original_node.target, m.Attribute()) else updated_node
 
     def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> cst.Import:
         names = [self._alias(alias) for alias in updated_node.names]

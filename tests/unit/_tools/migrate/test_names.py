@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+import warnings
+from operator import attrgetter
 from textwrap import dedent
 
+import keras
+import numpy as np
 import pytest
 
+from replicax._tools.migrate import numpy_names
 from replicax._tools.migrate.calls import judge
 from replicax._tools.migrate.names import CHANGED, MISSING, SAME, checks, verdict
 from replicax.tf._absent import ABSENT, CHANGES
@@ -106,3 +112,23 @@ def test_data_sets_of_tensorflow():
 
 def test_a_name_whose_value_is_none_is_here():
     assert verdict("tf.newaxis").kind == SAME
+
+
+def test_the_advice_for_tensorflow_addons_names_what_there_is():
+    for name in ("optimizers.AdamW", "activations.mish", "metrics.F1Score"):
+        assert f"`keras.{name}`" in verdict(f"tensorflow_addons.{name}").what
+    assert verdict("tensorflow_addons.layers.InstanceNormalization").kind == MISSING
+    advice = " ".join(what for name, what in ABSENT.items() if name.startswith("tensorflow_addons"))
+    for name in re.findall(r"`keras\.([\w.]+)", advice):
+        assert attrgetter(name)(keras) is not None
+
+
+def test_names_of_numpy_1():
+    for name, new in numpy_names.RENAMED.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert not hasattr(np, name)
+        assert eval(new, {"np": np}) is not None
+    tree = ast.parse("np.float = float\nnp.Inf\nnp.inf\nnp.asscalar(x)\nfrom numpy import product")
+    found = sorted((line, done) for line, _, done in numpy_names.of_numpy_1(tree))
+    assert found == [(2, True), (4, False), (5, False)]
