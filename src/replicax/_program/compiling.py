@@ -42,13 +42,13 @@ def compiled(
     """
     platform = platform_of(devices or (default_device(),))
     options = dict(compiler_options or {})
-    if platform == "cpu":
-        keep_memory()
-        fn, options = with_rules(fn), {**options_for(devices or ()), **options}
-    program = jax.jit(fn, compiler_options=options or None, **how)
-    if not options:
-        return program
-    divided = platform == "cpu" and len(devices or ()) > 1 and is_on("convolutions")
+    if platform != "cpu":
+        program = jax.jit(fn, compiler_options=options or None, **how)
+        return _Tuned(program, jax.jit(fn, **how)) if options else program
+    keep_memory()
+    options = {**options_for(devices or ()), **options}
+    program = jax.jit(with_rules(fn), compiler_options=options or None, **how)
+    divided = len(devices or ()) > 1 and is_on("convolutions")
     return _Tuned(program, jax.jit(fn, **how), by_jax=divided)
 
 
@@ -95,15 +95,17 @@ def compile_for(program: Any, *args: Any) -> None:
 
 @final
 class _Tuned:
-    """A program with options, which JAX refuses inside another: there it is one without.
+    """A program with options and rules; inside another it is one without.
+
+    There JAX refuses options, and a gradient may be taken, which our rules do not have.
 
     Args:
         program: The program.
-        inner: The same without options.
+        inner: The same without options and rules.
         by_jax: Whether JAX divides it over devices, and convolutions in it.
     """
 
-    def __init__(self, program: Any, inner: Any, *, by_jax: bool) -> None:
+    def __init__(self, program: Any, inner: Any, *, by_jax: bool = False) -> None:
         self._program = program
         self._inner = inner
         self.is_by_jax = self._is_new = by_jax
