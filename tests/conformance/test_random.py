@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+import replicax.tf as tf
 
 from helpers import (
     assert_trees_close,
@@ -96,6 +97,30 @@ def test_dropout_masks_differ_between_replicas(strategy):
     with strategy.scope():
         dropout = keras.layers.Dropout(0.5, seed=1)
     first, second = local(strategy, strategy.run(lambda: dropout(np.ones(SHAPE), training=True)))
+    assert not np.array_equal(first, second)
+
+
+DRAWING = {
+    "dropout": lambda image: tf.nn.dropout(image, 0.5),
+    "normal": lambda image: tf.random.normal(image.shape),
+    "shuffle": lambda image: tf.random.shuffle(image),
+    "flip": lambda image: tf.image.random_flip_left_right(tf.stack([image] * 16)),
+    "crop": lambda image: tf.stack([tf.image.random_crop(image, [3, 3, 3]) for _ in range(8)]),
+    "brightness": lambda image: tf.image.random_brightness(image, 0.5),
+    "hue": lambda image: tf.image.random_hue(image, 0.5),
+}
+
+
+@two_replicas
+@pytest.mark.parametrize("name", DRAWING)
+def test_functions_of_tensorflow_draw_other_numbers_on_each_replica(strategy, name):
+    image = np.linspace(0, 1, 8 * 8 * 3, dtype="float32").reshape(8, 8, 3)
+
+    def step(image):
+        with tf.GradientTape():
+            return DRAWING[name](tf.constant(image))
+
+    first, second = local(strategy, strategy.run(step, args=(image,)))
     assert not np.array_equal(first, second)
 
 

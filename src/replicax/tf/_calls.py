@@ -32,12 +32,16 @@ MOST_FOLDED = 4096
 _WIDE = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64))
 
 
-def array_function(function: Callable[P, R]) -> Callable[P, R]:
+def array_function(function: Callable[P, R], *, draws: bool = False) -> Callable[P, R]:
     """Give a function what all array functions have.
 
     Of NumPy arrays it returns a `HostTensor`; of the inputs of a Keras model, which have no values
     yet, it becomes an operation of the model, by its name. In compiled code it computes at once
     what does not depend on the inputs of that code, so that `if` and shapes may use its result.
+
+    Args:
+        function: The function.
+        draws: Whether it draws random numbers, which depend on the call and on the replica.
     """
 
     @functools.wraps(function)
@@ -52,7 +56,7 @@ def array_function(function: Callable[P, R]) -> Callable[P, R]:
         # As JAX does, NumPy shall say nothing of 0/0.
         with np.errstate(all="ignore"):
             try:
-                if is_compiling() and not _has_open_shapes((args, kwargs)):
+                if is_compiling() and not draws and not _has_open_shapes((args, kwargs)):
                     return hosted(_folded(function, args, kwargs))
                 return hosted(function(*args, **kwargs))
             except TypeError as error:

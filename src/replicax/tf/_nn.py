@@ -5,6 +5,7 @@ Convolutions and pooling are in `_convolutions.py`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -158,7 +159,7 @@ def log_poisson_loss(
     return found + jnp.where((z >= 0) & (z <= 1), 0.0, stirling)
 
 
-@array_function
+@functools.partial(array_function, draws=True)
 def dropout(
     x: Any, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
 ) -> Any:

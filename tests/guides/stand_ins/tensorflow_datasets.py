@@ -15,38 +15,54 @@ def disable_progress_bar():
     pass
 
 
-def load(name, split=None, with_info=False, as_supervised=False, **_options):
-    assert as_supervised
-    tf = sys.modules.get("tensorflow") or sys.modules["replicax.tf"]
-    (x, y), (test_x, test_y) = made_up_data.mnist() if "mnist" in name else made_up_data.photos()
+def _parts(name):
+    """The made-up pictures of a data set, with their labels, by split."""
+    if "cifar" in name:
+        (x, y), (test_x, test_y) = made_up_data.cifar10()
+        y, test_y = y[:, 0], test_y[:, 0]
+    else:
+        (x, y), (test_x, test_y) = (
+            made_up_data.mnist() if "mnist" in name else made_up_data.photos()
+        )
     if x.ndim == 3:
         x, test_x = x[..., None], test_x[..., None]
     letters = "AB" if "cycle_gan" in name else [""]
-    parts = {f"train{letter}": (x, y) for letter in letters}
-    parts |= {f"test{letter}": (test_x, test_y) for letter in letters}
-    found = {
-        key: tf.data.Dataset.from_tensor_slices((images, labels.astype("int64")))
-        for key, (images, labels) in parts.items()
-    }
-    splits = {key: SimpleNamespace(num_examples=len(part[1])) for key, part in parts.items()}
+    parts = {f"train{letter}": (x, y.astype("int64")) for letter in letters}
+    return parts | {f"test{letter}": (test_x, test_y.astype("int64")) for letter in letters}
+
+
+def load(name, split=None, with_info=False, as_supervised=False, **_options):
+    assert as_supervised
+    tf = sys.modules.get("tensorflow") or sys.modules["replicax.tf"]
+    found = {key: tf.data.Dataset.from_tensor_slices(part) for key, part in _parts(name).items()}
     chosen = found[split] if split else found
-    return (chosen, SimpleNamespace(splits=splits)) if with_info else chosen
+    return (chosen, builder(name).info) if with_info else chosen
 
 
 def ReadConfig(**options):
     return options
 
 
+class _Source:
+    """Rows of pictures, as the library's data sources give them."""
+
+    def __init__(self, images, labels):
+        self._images, self._labels = images, labels
+
+    def __len__(self):
+        return len(self._labels)
+
+    def __getitem__(self, index):
+        return {"image": self._images[index], "label": int(self._labels[index])}
+
+
 def builder(name, **_options):
     """The pictures of `load` by a builder, as dicts."""
-    parts = dict(zip(("train", "test"), made_up_data.cifar10(), strict=True))
-    images = SimpleNamespace(num_classes=10)
+    parts = _parts(name)
 
-    def source(split, **_options):
-        x, y = parts[split]
-        return [
-            {"image": image, "label": int(label)} for image, label in zip(x, y[:, 0], strict=True)
-        ]
+    def source(split=None, **_options):
+        found = {key: _Source(*part) for key, part in parts.items()}
+        return found[split] if split else found
 
     return SimpleNamespace(
         name=name,
@@ -54,7 +70,7 @@ def builder(name, **_options):
         as_data_source=source,
         info=SimpleNamespace(
             splits={key: SimpleNamespace(num_examples=len(part[1])) for key, part in parts.items()},
-            features={"label": images},
+            features={"label": SimpleNamespace(num_classes=10)},
             supervised_keys=("image", "label"),
         ),
     )
