@@ -32,9 +32,10 @@ STEPS = 200  # after so many a loop ends, with its program
 # What `replicax migrate` misses is there.
 _STOOD_IN = re.compile("|".join(f"`{path.stem}" for path in (HERE / "stand_ins").glob("*.py")))
 # A program that stops with one of these lacks what is not TensorFlow: data, time, a package,
-# IPython, or the NumPy of its day.
+# IPython, or the NumPy and Matplotlib of its day.
 _LACKING = (
     *("FileNotFoundError", "ImportError", "ModuleNotFoundError", "SystemExit", "TimeoutError"),
+    *("TypeError: Only scalar arrays can be conv", "ValueError: The number of FixedLocator"),
     *("Exception: URL fetch failure", "AttributeError: `np.", "NameError: name 'get_ipython'"),
 )
 

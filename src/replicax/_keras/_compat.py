@@ -735,8 +735,14 @@ def own_metrics(layer: Any) -> list[Any]:
 
 def track_metric(layer: Any, metric: Any) -> None:
     """Let a layer have a metric, also if it is built."""
-    if not any(metric is one for one in layer._metrics):
-        layer._tracker.add_to_store("metrics", metric)
+    tracker = layer._tracker
+    if any(metric is one for one in layer._metrics):
+        return
+    is_locked = tracker.locked
+    tracker.unlock()
+    tracker.add_to_store("metrics", metric)
+    if is_locked:
+        tracker.lock()
 
 
 METRIC_FUNCTION = "_fn"

@@ -150,3 +150,17 @@ def test_a_result_of_a_metric_is_that_metric():
 def test_a_value_without_a_name_is_refused():
     with pytest.raises(UsageError):
         tf.keras.layers.Layer().add_metric(tf.constant(1.0))
+
+
+def test_a_layer_adds_a_metric_while_a_functional_model_is_made():
+    class Spread(tf.keras.layers.Layer):
+        def call(self, inputs):
+            self.add_metric(tf.keras.backend.std(inputs), name="spread", aggregation="mean")
+            return inputs
+
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    inputs = tf.keras.Input((3,))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(Spread()(inputs)))
+    model.compile("sgd", "mse")
+    found = model.evaluate(x, x[:, :1], batch_size=2, verbose=0, return_dict=True)
+    assert found["spread"] == pytest.approx((x[:2].std() + x[2:].std()) / 2, rel=1e-5)

@@ -475,3 +475,19 @@ def test_sync_batch_normalization_has_the_statistics_of_all_replicas(mirrored):
         mirrored.run(step, args=(batch,))
     for mine, theirs in zip(several.get_weights(), one.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_list_of_metrics_is_of_each_output():
+    x = np.arange(4, dtype="float32").reshape(4, 1)
+    inputs = tf.keras.Input((1,))
+    outputs = [tf.keras.layers.Rescaling(k, name=f"times_{k}")(inputs) for k in (2, 3)]
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(loss=["mse", "mse"], metrics=["mae"])
+    found = model.evaluate(x, [x, x], verbose=0, return_dict=True)
+    assert found["times_2_mae"] == pytest.approx(x.mean())
+    assert found["times_3_mae"] == pytest.approx(2 * x.mean())
+    # Of as many metrics as outputs, each has one, as in Keras 3.
+    model.compile(loss=["mse", "mse"], metrics=["mae", "mse"])
+    found = model.evaluate(x, [x, x], verbose=0, return_dict=True)
+    assert found["times_3_mse"] == pytest.approx(4 * (x**2).mean())
+    assert "times_3_mae" not in found

@@ -67,6 +67,7 @@ def install() -> None:
     around(optimizer, "apply_gradients", _summed_already)
     around(optimizer, "__init__", _older_optimizer)
     around(_compat.Trainer, "compute_loss", _flat_targets)
+    around(_compat.Trainer, "compile", _metrics_of_each_output)
     around(keras.Layer, "weights", with_shards)
     for name in ("trainable_weights", "non_trainable_weights"):
         around(keras.Layer, name, whole_property)
@@ -101,6 +102,30 @@ def _add(owner: Any, name: str, what: Any) -> None:
     """Add what Keras does not have."""
     if not hasattr(owner, name):
         setattr(owner, name, what)
+
+
+def _metrics_of_each_output(method: Callable[..., None]) -> Callable[..., None]:
+    """A `compile` that takes metrics without saying of which output: they are of each."""
+
+    @functools.wraps(method)
+    def compile(self: Any, *args: Any, **options: Any) -> None:
+        outputs = keras.tree.flatten(self.outputs) if _compat.has_graph(self) else []
+        for name in ("metrics", "weighted_metrics"):
+            metrics = options.get(name)
+            is_flat = isinstance(metrics, list) and not any(
+                isinstance(one, list | tuple | dict) for one in metrics
+            )
+            if metrics and is_flat and len(outputs) > 1 and len(outputs) != len(metrics):
+                options[name] = [list(map(_another, metrics)) for _ in outputs]
+        method(self, *args, **options)
+
+    return compile
+
+
+def _another(metric: Any) -> Any:
+    """A metric of the same kind, with a state of its own."""
+    is_object = isinstance(metric, keras.metrics.Metric)
+    return type(metric).from_config(metric.get_config()) if is_object else metric
 
 
 def _reset_states(self: Any) -> None:
