@@ -29,7 +29,7 @@ from replicax._core.private_folder import InsecureFolder, private_folder
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
-# Files. JAX looks at each of them whenever it writes another one: 50 µs each. A script has 15 to 50.
+# Files, of which a script has 15 to 50. JAX looks at each whenever it writes another: 50 µs each.
 MAX_PROGRAMS = 300
 
 _log = logging.getLogger("replicax")

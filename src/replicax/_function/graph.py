@@ -8,7 +8,7 @@ from typing import Any, final
 
 import jax.extend
 
-from replicax._core.dependence import inner_call
+from replicax._program.jaxpr import called
 
 
 @final
@@ -101,7 +101,7 @@ class Graph:
 
         for equation in jaxpr.eqns:
             given = [name_of(value) for value in equation.invars]
-            inner = inner_call(equation)
+            inner = called(equation)
             if inner is None:
                 op = equation.primitive.name
                 found = [self._add(op, op, given)] * len(equation.outvars)

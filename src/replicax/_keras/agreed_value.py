@@ -10,11 +10,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from replicax._core.aggregation import Settlement, change, settle
 from replicax._core.context import current_frame
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
 from replicax._keras.variable_kinds import VariableSynchronization
+from replicax._program.aggregation import Settlement, change, settle
 
 _HOW = {
     "mean": Settlement.MEAN,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from replicax._core.packing import pack_size_of, sum_in_packs
 from replicax._core.topology import AXIS
 from replicax._keras.capture import Captured, abstract
-from replicax._program.partial_sums import bound, named
+from replicax._program.jaxpr import Values, bind, named
 
 _Literal = jax.extend.core.Literal
 
@@ -57,23 +57,18 @@ def with_sums_along(
         return captured, ()
 
     def run(*args: Any) -> list[Any]:
-        values = dict(zip(jaxpr.constvars, captured.jaxpr.consts, strict=True))
-        values.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(atoms: Sequence[Any]) -> list[Any]:
-            return [atom.val if isinstance(atom, _Literal) else values[atom] for atom in atoms]
-
+        values = Values(jaxpr, captured.jaxpr.consts, args)
         sums: list[Any] = []
         for number, equation in enumerate(jaxpr.eqns):
             with named(equation):
                 if number == place:
-                    own = read(equation.invars)
-                    found = sum_in_packs([*own, *read([jaxpr.outvars[i] for i in chosen])])
+                    own = values.read(equation.invars)
+                    found = sum_in_packs([*own, *values.read([jaxpr.outvars[i] for i in chosen])])
                     results, sums = found[: len(own)], found[len(own) :]
                 else:
-                    results = bound(equation, read(equation.invars))
-            values.update(zip(equation.outvars, results, strict=True))
-        found = read(jaxpr.outvars)
+                    results = bind(equation, values.read(equation.invars))
+            values.write(equation, results)
+        found = values.read(jaxpr.outvars)
         return [*found[: captured.num_outputs], *sums, *found[captured.num_outputs :]]
 
     inputs = [abstract(var.aval) for var in jaxpr.invars]

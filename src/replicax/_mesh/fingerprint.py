@@ -15,7 +15,7 @@ import jax.extend
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.dependence import is_collective
+from replicax._program.replication import is_collective
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

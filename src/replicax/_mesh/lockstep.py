@@ -15,9 +15,10 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
-from replicax._core.dependence import has_collective, inner_call, is_collective, mentions_replica
 from replicax._core.errors import UnevenBatch
 from replicax._core.topology import AXIS
+from replicax._program.jaxpr import Values, bind, called
+from replicax._program.replication import has_collective, is_collective, mentions_replica
 
 Replica = Generator[tuple[Any, list[Any]], list[Any], list[Any]]
 
@@ -53,17 +54,11 @@ def run_in_lockstep(jaxprs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> l
 
 
 def _replica(jaxpr: Any, consts: Sequence[Any], values: list[Any], index: int) -> Replica:
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    known.update(zip(jaxpr.invars, values, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, jax.extend.core.Literal) else known[atom]
-
+    known = Values(jaxpr, consts, values)
     for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        results = yield from _equation(equation, operands, index)
-        known.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+        results = yield from _equation(equation, known.read(equation.invars), index)
+        known.write(equation, results)
+    return known.read(jaxpr.outvars)
 
 
 def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
@@ -74,8 +69,8 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
     inner_jaxprs = list(jax.extend.core.jaxprs_in_params(equation.params))
     communicates = any(has_collective(inner) for inner in inner_jaxprs)
     if not communicates and not any(mentions_replica(inner) for inner in inner_jaxprs):
-        return _bind(equation, operands)
-    inner = inner_call(equation)
+        return bind(equation, operands)
+    inner = called(equation, remat=True)
     if inner is not None:
         return (yield from _replica(inner.jaxpr, inner.consts, operands, index))
     if communicates:
@@ -88,17 +83,10 @@ def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
     return _bind_on_replica(equation, operands, index)
 
 
-def _bind(equation: Any, operands: list[Any]) -> list[Any]:
-    results = equation.primitive.bind(
-        *operands, **equation.primitive.get_bind_params(equation.params)
-    )
-    return list(results) if equation.primitive.multiple_results else [results]
-
-
 def _bind_on_replica(equation: Any, operands: list[Any], index: int) -> list[Any]:
     # A loop that asks for the replica's number: run it for all numbers and keep this one's.
     everyone = jax.vmap(
-        lambda _: _bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
+        lambda _: bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
     )(jnp.arange(index + 1))
     return [rows[index] for rows in everyone]
 
@@ -119,7 +107,7 @@ def _collective(
     columns = [
         jnp.stack(column) for column in zip(*(operands for _, operands in requests), strict=True)
     ]
-    results = jax.vmap(lambda *one: _bind(equation, list(one)), axis_name=AXIS, axis_size=replicas)(
+    results = jax.vmap(lambda *one: bind(equation, list(one)), axis_name=AXIS, axis_size=replicas)(
         *columns
     )
     return [[rows[replica] for rows in results] for replica in range(replicas)]

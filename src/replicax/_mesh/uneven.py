@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from replicax._core.aggregation import Settlement
 from replicax._core.errors import UnevenBatch
 from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
@@ -25,6 +24,7 @@ from replicax._keras.feeding import Refusal
 from replicax._mesh.fingerprint import same_outputs
 from replicax._mesh.lockstep import run_in_lockstep
 from replicax._mesh.writes import analyse, settled
+from replicax._program.aggregation import Settlement
 
 MAX_GATHER_ROUNDS = 8
 

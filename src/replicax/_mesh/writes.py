@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from replicax._core.aggregation import Settlement, decide, settle
-from replicax._core.dependence import NOTHING, VARIES, dependence
 from replicax._keras import _compat
+from replicax._program.aggregation import Settlement, decide, settle
+from replicax._program.replication import NOTHING, VARIES, dependence
 from replicax._program.table_gradients import evaluate_by_rows
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ once. What an optimizer keeps never leaves its device, and its memory is used ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from replicax._core.tracing import is_traced
 from replicax._program.compiling import compiled
+from replicax._program.jaxpr import any_equation
 from replicax._program.parting import (
     Operation,
     Operations,
@@ -182,12 +183,5 @@ def _array(value: Any, aval: Any) -> Any:
 
 def may_fail(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
-    return _has(closed.jaxpr, {"pure_callback", "io_callback", "debug_callback", "debug_print"})
-
-
-def _has(jaxpr: Any, names: Collection[str]) -> bool:
-    return any(
-        equation.primitive.name in names
-        or any(_has(inner, names) for inner in jax.extend.core.jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
+    names = {"pure_callback", "io_callback", "debug_callback", "debug_print"}
+    return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)

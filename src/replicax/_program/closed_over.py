@@ -31,11 +31,6 @@ def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
     return found
 
 
-def is_jit(primitive: Any) -> bool:
-    """Whether an operation is the call of a compiled function."""
-    return primitive.name in ("jit", "pjit")
-
-
 @functools.lru_cache(maxsize=64)
 def with_arguments(
     closed: Any, places: tuple[int, ...], layouts: tuple[Any, ...]

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from replicax._program.partial_sums import bound, named
+from replicax._program.jaxpr import bind, named
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Columns:
     def made(self) -> Any:
         if not self.results:
             with named(self.equation):
-                self.results.extend(bound(self.equation, [self.whole]))
+                self.results.extend(bind(self.equation, [self.whole]))
         return self.results[self.number]
 
 

@@ -8,7 +8,6 @@ are taken here by replica, and their parts travel together.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,10 +20,8 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned
 from replicax._cpu.tuning import is_on
+from replicax._program.jaxpr import bind, called
 from replicax._program.rows import Axis, axes_of_results, summed_axes
-
-# Operations that only call an inner program, which is taken apart.
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
 
 class _Operation(NamedTuple):
@@ -101,7 +98,7 @@ class _Known:
 
     def _compute(self, operation: _Operation) -> None:
         rows = [self._rows[key] for key in operation.operands]
-        results = bound(operation.equation, self._read(operation))
+        results = bind(operation.equation, self._read(operation))
         self.values.update(zip(operation.results, results, strict=True))
         axes = axes_of_results(operation.equation, rows)
         self._rows.update(zip(operation.results, axes, strict=True))
@@ -129,7 +126,7 @@ class _Known:
                     else jnp.where(lax.axis_index(AXIS) == 0, value, jnp.zeros_like(value))
                     for value, axis in zip(values, axes, strict=True)
                 ]
-                found += bound(operation.equation, own)
+                found += bind(operation.equation, own)
             return self._add_up(found)
 
         specs = [[_spec(axis) for axis in axes] for _, axes in sums]
@@ -170,29 +167,3 @@ def _flattened(
             into.append(_Operation(equation, operands, results))
         names.update(zip(equation.outvars, results, strict=True))
     return map(key, jaxpr.outvars)
-
-
-def called(equation: Any) -> Any:
-    """The closed jaxpr that an operation only calls; None for other operations."""
-    if equation.primitive.name not in _CALLS:
-        return None
-    inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
-    inner = inner or equation.params.get("fun_jaxpr")
-    if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
-        return None
-    return inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
-
-
-def bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The results of an operation of a program, under the settings that it was traced under."""
-    params = equation.primitive.get_bind_params(equation.params)
-    here = jax.sharding.get_abstract_mesh()  # not where it was traced
-    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here):
-        results = equation.primitive.bind(*operands, **params)
-    return list(results) if equation.primitive.multiple_results else [results]
-
-
-def named(equation: Any) -> Any:
-    """The scope that an operation was traced in, for its name in what is compiled."""
-    names = str(equation.source_info.name_stack)
-    return jax.named_scope(names) if names else contextlib.nullcontext()

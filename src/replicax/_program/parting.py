@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from replicax._core.dependence import NOTHING, VARIES, is_collective, labels_of_results
 from replicax._core.topology import AXIS
-from replicax._program.partial_sums import bound, called, named
+from replicax._program.jaxpr import bind, called, named
+from replicax._program.replication import NOTHING, VARIES, is_collective, labels_of_results
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 # What says on which devices values are, and so belongs to those of the replicas.
@@ -236,7 +236,7 @@ def _compute(operations: Sequence[Operation], known: dict[Any, Any]) -> None:
         values = [known[key] for key in operands]
         if equation is not None:
             with named(equation):
-                values = bound(equation, values)
+                values = bind(equation, values)
         known.update(zip(results, values, strict=True))
 
 

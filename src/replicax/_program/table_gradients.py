@@ -27,22 +27,17 @@ from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
 from replicax._cpu.tables import Firsts, find_firsts, is_for, is_for_kernel
 from replicax._program.columns import made, parted
-from replicax._program.partial_sums import bound, named
+from replicax._program.jaxpr import Values, any_equation, bind, is_jit, named
 from replicax._program.rows import is_look_up, pays_to_gather
 from replicax._program.table_rows import Rows
 
-_CALLS = ("jit", "pjit")
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
 
 
 def has_tables(jaxpr: Any) -> bool:
     """Whether a program, or one inside it, adds rows where indices say."""
-    return any(
-        equation.primitive is lax.scatter_add_p
-        or any(map(has_tables, jax.extend.core.jaxprs_in_params(equation.params)))
-        for equation in jaxpr.eqns
-    )
+    return any_equation(jaxpr, lambda equation: equation.primitive is lax.scatter_add_p)
 
 
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
@@ -107,35 +102,32 @@ class _Evaluation:
 
     def _run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
         """The results, some of which may be rows."""
-        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+        known = Values(jaxpr, consts, args)
         spread: dict[Any, Any] = {}  # what is one number everywhere
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jax.extend.core.Literal) else known[atom]
 
         def number(atom: Any) -> Any:
             """The number that an operand is everywhere; None if there is none."""
             if isinstance(atom, jax.extend.core.Literal) or not atom.aval.shape:
-                return read(atom)
+                return known.read([atom])[0]
             return spread.get(atom)
 
         for equation in jaxpr.eqns:
-            operands = [read(atom) for atom in equation.invars]
+            operands = known.read(equation.invars)
             numbers = [number(atom) for atom in equation.invars]
             results = self._rows(equation, operands, numbers)
             if results is None:
                 whole = [self._dense(value) for value in operands]
                 with named(equation):
-                    results = bound(equation, whole)
+                    results = bind(equation, whole)
             if equation.primitive is lax.broadcast_in_dim_p and numbers[0] is not None:
                 spread[equation.outvars[0]] = numbers[0]
-            known.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            known.write(equation, results)
+        return known.read(jaxpr.outvars)
 
     def _rows(self, equation: Any, operands: list[Any], numbers: Sequence[Any]) -> list[Any] | None:
         """The results of an operation that makes rows, or leaves them rows, or adds them up."""
         name = equation.primitive.name
-        if name in _CALLS and has_tables(equation.params["jaxpr"].jaxpr):
+        if is_jit(equation.primitive) and has_tables(equation.params["jaxpr"].jaxpr):
             inner = equation.params["jaxpr"]
             return self._run(inner.jaxpr, inner.consts, operands)
         if equation.primitive is lax.scatter_add_p:

@@ -9,7 +9,7 @@ from typing import Any
 
 from replicax._cpu.tables import Firsts, add_sums, is_for_kernel, sums_where_first
 from replicax._program.columns import Columns, made, shape_of
-from replicax._program.partial_sums import bound
+from replicax._program.jaxpr import bind
 
 
 @dataclass
@@ -68,13 +68,13 @@ class Rows:
         return self.changed(lambda updates: updates * factor)
 
     def made_whole(self) -> Any:
-        return bound(self.scatter, [self.zeros, self.indices, self.made().updates])[0]
+        return bind(self.scatter, [self.zeros, self.indices, self.made().updates])[0]
 
     def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
         if not self.is_for_kernel:
             rows = self.made().updates
             sums = sums_where_first(rows, self.firsts) if self.may_repeat else rows
-            return bound(self.scatter, [table, self.indices, sign(sums)])[0]
+            return bind(self.scatter, [table, self.indices, sign(sums)])[0]
         if isinstance(self.updates, Columns) and self.zeros.ndim == 2:
             rows, column = self.updates.whole, self.updates.first
         else:

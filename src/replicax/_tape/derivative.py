@@ -14,7 +14,7 @@ import jax
 import jax.core
 import jax.extend
 
-from replicax._program.closed_over import is_jit
+from replicax._program.jaxpr import Values, is_jit
 
 _core = jax.extend.core
 KINDS = 2048
@@ -138,14 +138,9 @@ def is_differentiable(value: Any) -> bool:
 def _carried_out(closed: Any, inputs: Sequence[Any]) -> list[Any]:
     """Carry out a jaxpr, as if its operations stood here: `eval_jaxpr` keeps their old context."""
     jaxpr = closed.jaxpr
-    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    values.update(zip(jaxpr.invars, inputs, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, _core.Literal) else values[atom]
-
+    values = Values(jaxpr, closed.consts, inputs)
     for equation in jaxpr.eqns:
-        found = equation.primitive.bind(*map(read, equation.invars), **equation.params)
+        found = equation.primitive.bind(*values.read(equation.invars), **equation.params)
         several = equation.primitive.multiple_results
-        values.update(zip(equation.outvars, found if several else [found], strict=True))
-    return list(map(read, jaxpr.outvars))
+        values.write(equation, found if several else [found])
+    return values.read(jaxpr.outvars)

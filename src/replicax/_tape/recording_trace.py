@@ -17,7 +17,8 @@ import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.errors import TapeMisuse
-from replicax._program.closed_over import closed_over, is_jit, with_arguments
+from replicax._program.closed_over import closed_over, with_arguments
+from replicax._program.jaxpr import is_jit
 from replicax._tape.derivative import (
     Derivative,
     derivative_of,

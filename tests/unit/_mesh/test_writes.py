@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import keras
 import pytest
 
-from replicax._core.aggregation import Settlement
 from replicax._core.errors import VariableNotReduced
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import AXIS
 from replicax._keras.capture import capture
 from replicax._mesh.writes import analyse, settled
+from replicax._program.aggregation import Settlement
 
 GROUP = SyncGroup(2, sum_leaves)
 

@@ -14,9 +14,7 @@ import replicax as rx
 from replicax._core.env import cores
 from replicax._core.topology import Topology, default_device
 from replicax._cpu import programs, tuning
-from replicax._function import function_program
-from replicax._keras import adam
-from replicax._mesh import spmd
+from replicax._keras import adam, program
 from replicax._program import central, compiling
 from replicax._program.compiling import compiled, devices_of
 
@@ -153,7 +151,7 @@ def compiled_by(strategy, call, monkeypatch):
         return loss
 
     with monkeypatch.context() as patch:
-        for module in (spmd, function_program, central):
+        for module in (program, central):
             patch.setattr(module, "compiled", noted)
         how = {"run": lambda: strategy.run(replica), "function": rx.function(replica)}
         jax.block_until_ready(jax.tree.leaves(how[call]()))

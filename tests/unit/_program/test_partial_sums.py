@@ -121,6 +121,21 @@ def test_results_are_those_of_one_device(step, expected):
     assert_trees_close(compiled(WEIGHTS, batch), step(WEIGHTS, batch), rtol=1e-5, atol=1e-5)
 
 
+def test_what_is_rematerialized_stays_so():
+    def checkpointed(w, batch):
+        loss = jax.checkpoint(lambda w: (jnp.sin(batch["x"] @ w["k"]) ** 2).sum())
+        return jax.grad(loss)(w)
+
+    def names(jaxpr):
+        inner = [one for e in jaxpr.eqns for one in jax.extend.core.jaxprs_in_params(e.params)]
+        return {e.primitive.name for e in jaxpr.eqns}.union(*map(names, inner))
+
+    topology = Topology.local(["CPU:0", "CPU:1"])
+    together = with_sums_together(checkpointed, topology.mesh, lambda parts: lax.psum(parts, AXIS))
+    batch = {"x": numbers(ROWS, 32)}
+    assert names(jax.make_jaxpr(together)(WEIGHTS, batch).jaxpr) & {"remat2", "checkpoint"}
+
+
 def test_rows_that_the_replicas_do_not_divide_are_left_to_xla():
     topology = Topology.local(["CPU:0", "CPU:1"])
     together = with_sums_together(dense, topology.mesh, lambda parts: lax.psum(parts, AXIS))

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._program.jaxpr import called
 
 Source = list[Any]
 """`[leaf, steps]`: the number of an array of the data, and what is done to it."""
 
 _INT32 = np.iinfo(np.int32)
-_CALLS = ("jit", "pjit", "closed_call")
 
 
 def source_of(jaxpr: Any, output: int, *, kept: range) -> Source | None:
@@ -44,12 +44,13 @@ def _follow(jaxpr: Any, variable: Any) -> Source | None:
     while id(variable) in made_by:
         eqn = made_by[id(variable)]
         name = eqn.primitive.name
-        if name in _CALLS:
+        inner = called(eqn)
+        if inner is not None:
             place = next(i for i, out in enumerate(eqn.outvars) if out is variable)
-            inner = _follow(eqn.params["jaxpr"].jaxpr, eqn.params["jaxpr"].jaxpr.outvars[place])
-            if inner is None:
+            found = _follow(inner.jaxpr, inner.jaxpr.outvars[place])
+            if found is None:
                 return None
-            variable, more = eqn.invars[inner[0]], inner[1]
+            variable, more = eqn.invars[found[0]], found[1]
             steps[:0] = more
             continue
         step = _step(name, eqn)

@@ -14,6 +14,7 @@ import jax.extend
 
 from replicax._core.errors import UsageError
 from replicax._core.topology import AXIS
+from replicax._program.jaxpr import any_equation, called
 
 VARIES = "varies"
 
@@ -22,17 +23,6 @@ NOTHING: Labels = frozenset()
 
 # Their results are equal on every replica of the axis.
 _COMBINING = {"psum", "pmax", "pmin", "all_gather"}
-# One inner program, called once with the same arguments.
-_CALLS = {
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-}
 
 
 def dependence(jaxpr: Any, inputs: Sequence[Labels]) -> list[Labels]:
@@ -72,7 +62,7 @@ def labels_of_results(equation: Any, inputs: list[Labels]) -> list[Labels]:
         _refuse_parting(inputs[0], params["branches"], "branch")
         branches = [dependence(branch.jaxpr, inputs[1:]) for branch in params["branches"]]
         return [NOTHING.union(inputs[0], *column) for column in zip(*branches, strict=True)]
-    inner = inner_call(equation)
+    inner = called(equation, remat=True)
     if inner is not None:
         return dependence(inner.jaxpr, inputs)
     union = NOTHING.union(*inputs)
@@ -126,18 +116,6 @@ def _refuse_parting(condition: Labels, programs: Sequence[Any], kind: str) -> No
         )
 
 
-def inner_call(equation: Any) -> Any:
-    """The closed jaxpr of an equation that just calls one, or None."""
-    if equation.primitive.name not in _CALLS:
-        return None
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(name)
-        if inner is not None:
-            closed = inner if hasattr(inner, "consts") else jax.extend.core.ClosedJaxpr(inner, ())
-            return closed if len(closed.jaxpr.invars) == len(equation.invars) else None
-    return None
-
-
 def is_collective(equation: Any) -> bool:
     """Whether an equation communicates over the replica axis, or asks for the replica's number."""
     return equation.primitive.name == "axis_index" or _over_replicas(equation)
@@ -145,22 +123,12 @@ def is_collective(equation: Any) -> bool:
 
 def mentions_replica(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, asks for the replica's number."""
-    return _any_equation(jaxpr, lambda equation: equation.primitive.name == "axis_index")
+    return any_equation(jaxpr, lambda equation: equation.primitive.name == "axis_index")
 
 
 def has_collective(jaxpr: Any) -> bool:
     """Whether a jaxpr, or one inside it, communicates over the replica axis."""
-    return _any_equation(jaxpr, _over_replicas)
-
-
-def _any_equation(jaxpr: Any, test: Any) -> bool:
-    return any(
-        test(equation)
-        or any(
-            _any_equation(sub, test) for sub in jax.extend.core.jaxprs_in_params(equation.params)
-        )
-        for equation in jaxpr.eqns
-    )
+    return any_equation(jaxpr, _over_replicas)
 
 
 def _over_replicas(equation: Any) -> bool:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from replicax._core.dependence import NOTHING, VARIES, dependence
+from replicax._program.replication import NOTHING, VARIES, dependence
 
 ONES = jnp.ones(3)
 OWN, SHARED = frozenset({VARIES}), NOTHING

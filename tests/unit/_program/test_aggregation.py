@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from replicax._core.aggregation import Settlement, decide, settle
 from replicax._core.errors import VariableNotReduced
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import AXIS
+from replicax._program.aggregation import Settlement, decide, settle
 
 OLD = jnp.array([10.0, 10.0])
 NEW = jnp.array([11.0, 14.0])

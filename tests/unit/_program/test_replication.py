@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from replicax._core.dependence import (
+from replicax._core.topology import AXIS
+from replicax._program.jaxpr import called
+from replicax._program.replication import (
     VARIES,
     dependence,
     has_collective,
-    inner_call,
     is_collective,
     mentions_replica,
 )
-from replicax._core.topology import AXIS
 
 DIFFERS, SAME = frozenset({VARIES}), frozenset()
 X = jnp.ones(4)
@@ -221,6 +221,6 @@ def test_asking_for_the_number_is_a_meeting_point_too():
 
 def test_a_call_is_opened_and_a_sum_is_not():
     _, call = equation_of(jax.jit(lambda x: x + 1), X)
-    assert len(inner_call(call).jaxpr.eqns) == 1
+    assert len(called(call).jaxpr.eqns) == 1
     _, addition = equation_of(lambda x: x + 1, X)
-    assert inner_call(addition) is None
+    assert called(addition) is None

@@ -1,0 +1,86 @@
+"""Walks over jaxprs: what an equation calls, its results, and the values of a program so far.
+
+An analysis may look into what is rematerialized; a pass that rewrites may not. A `jax.checkpoint`
+that is taken apart keeps the values that it was written to throw away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import jax
+from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
+
+# One inner program, called once with the same arguments.
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+_REMAT = ("remat2", "checkpoint")
+
+
+def is_jit(primitive: Any) -> bool:
+    """Whether an operation is the call of a compiled function."""
+    return primitive.name in ("jit", "pjit")
+
+
+def called(equation: Any, *, remat: bool = False) -> Any:
+    """The closed jaxpr that an equation only calls; None for other equations.
+
+    Args:
+        equation: The equation.
+        remat: Whether what is rematerialized counts as called.
+    """
+    if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
+        return None
+    params = equation.params
+    found = (params.get(name) for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"))
+    inner = next((one for one in found if one is not None), None)
+    if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
+        return None
+    return inner if hasattr(inner, "consts") else ClosedJaxpr(inner, ())
+
+
+def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a test holds for an equation of a jaxpr, or of one inside it."""
+    return any(
+        test(equation) or any(any_equation(sub, test) for sub in jaxprs_in_params(equation.params))
+        for equation in jaxpr.eqns
+    )
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of an equation, under the settings that it was traced under."""
+    params = equation.primitive.get_bind_params(equation.params)
+    here = jax.sharding.get_abstract_mesh()  # not where it was traced
+    with equation.ctx.manager, jax.sharding.use_abstract_mesh(here):
+        results = equation.primitive.bind(*operands, **params)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def named(equation: Any) -> contextlib.AbstractContextManager[Any]:
+    """The scope that an equation was traced in, for its name in what is compiled."""
+    names = str(equation.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()
+
+
+@final
+class Values(dict[Any, Any]):
+    """The values of a jaxpr's variables, while its equations are gone through.
+
+    Args:
+        jaxpr: The open jaxpr.
+        consts: The values of its constants.
+        inputs: Those of its inputs.
+    """
+
+    def __init__(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> None:
+        super().__init__(zip(jaxpr.constvars, consts, strict=True))
+        self.update(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(self, atoms: Sequence[Any]) -> list[Any]:
+        """The values of variables and literals."""
+        return [atom.val if isinstance(atom, Literal) else self[atom] for atom in atoms]
+
+    def write(self, equation: Any, results: Sequence[Any]) -> None:
+        """Note the results of an equation."""
+        self.update(zip(equation.outvars, results, strict=True))
