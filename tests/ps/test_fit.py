@@ -11,6 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
+from replicax._fit.closure_steps import ClosureSteps
 
 from helpers import assert_trees_close
 
@@ -287,6 +288,24 @@ def test_a_failure_leaves_the_model_and_the_workers_as_they_were(pair):
         ours.fit(batches(5), steps_per_epoch=5, **QUIET)
     with pytest.raises(KeyboardInterrupt):
         ours.fit(X, Y, batch_size=8, callbacks=[At(interrupt, batch=1)], **QUIET)
+    for model in pair:
+        model.set_weights(start)
+        model.fit(X, Y, batch_size=8, **QUIET)
+    assert_trees_close(ours.get_weights(), local.get_weights(), rtol=1e-6)
+
+
+def test_a_result_that_is_lost_while_others_are_under_way_leaves_nothing_behind(pair, monkeypatch):
+    local, ours = pair
+    start = local.get_weights()
+
+    def lose(steps):
+        raise RuntimeError("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClosureSteps, "_take_one", lose)
+        with pytest.raises(RuntimeError, match="lost"):
+            ours.fit(X, Y, batch_size=8, epochs=3, **QUIET)
+    assert not ours.train_function._waiting
     for model in pair:
         model.set_weights(start)
         model.fit(X, Y, batch_size=8, **QUIET)

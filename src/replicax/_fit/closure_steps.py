@@ -129,6 +129,12 @@ class ClosureSteps:
             self._take_one()
         self._scheduler.settle()
 
+    def abandon(self) -> None:
+        """After a failure: let nothing be under way any more, and no error be left over."""
+        self._waiting.clear()
+        self._scheduler.access(self.flush)
+        self._scheduler.abandon()
+
     def forget(self) -> None:
         """The end of a call."""
         self.flush()

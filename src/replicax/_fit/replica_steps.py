@@ -104,6 +104,9 @@ class ReplicaSteps:
         groups = step_variables(self._model, self._kind)
         return _compat.named_values(variable for group in groups for variable in group)
 
+    def abandon(self) -> None:
+        """After a failure: the variables have the values of the last step."""
+
     def forget(self) -> None:
         """The end of a call."""
         settled()

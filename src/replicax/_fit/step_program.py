@@ -40,19 +40,22 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 
-def step_state(model: Any, kind: str, *, donates: bool, may_fail: bool = False) -> ProgramState:
-    """The variables of a step: training writes all of them, and other loops no trainable ones.
+def step_state(
+    groups: Sequence[Sequence[Any]], kind: str, *, donates: bool, may_fail: bool = False
+) -> ProgramState:
+    """The variables of a step.
 
     Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        donates: Whether the new values take over the memory of the old ones.
+        groups: Those of `step_variables`.
+        kind: `train`, `test` or `predict`, which writes no trainable variables.
+        donates: Whether the new values take over the memory of the old ones. Those of `predict`
+            never do: several threads may call it at once.
         may_fail: Whether the step calls Python.
     """
-    groups = step_variables(model, kind)
     variables = [variable for group in groups for variable in group]
-    written = range(0 if kind == "train" else len(groups[0]), len(variables))
-    return ProgramState(variables, written, donates=donates, may_fail=may_fail)
+    written = range(len(groups[0]) if kind == "predict" else 0, len(variables))
+    donates = donates and kind != "predict"
+    return ProgramState(variables, written, donates=donates, may_fail=may_fail, is_checked=may_fail)
 
 
 def steps(

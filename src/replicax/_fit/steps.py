@@ -16,6 +16,7 @@ import jax
 from replicax._core.device_errors import blame
 from replicax._core.events import Step, begin_step, settled, tell
 from replicax._core.in_flight import queue_of
+from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
 from replicax._core.program import agree_on_program
 from replicax._core.state_watch import StateWatch
@@ -63,10 +64,10 @@ class Steps:
         self._eager = model.run_eagerly or not model.jit_compile
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
-        if state is not self._loop:
-            self._loop = state
-            self._look()
         try:
+            if state is not self._loop:
+                self._look()
+                self._loop = state
             return self._execute(iterator), state
         except Exception as error:
             blame(error)
@@ -112,6 +113,8 @@ class Steps:
         tell(lambda: Step(f"before {doing}", batches, None, self._pairs()))
         if program is None:
             begin_step(doing, common=self._is_common)
+            if self._watch is not None:
+                self._watch.step(lambda: _compat.named_values(self._variables))
             logs = self._eagerly(batches[0])
         else:
             logs = program(doing, batches, self._watch)
@@ -126,12 +129,12 @@ class Steps:
         It gives the same numbers; eager operations on split arrays would be hundreds of small
         collectives.
         """
-        state = [[_compat.stored(variable) for variable in group] for group in self._groups]
+        state = tuple([_compat.stored(variable) for variable in group] for group in self._groups)
         whole = place_all((state, batch), self._distribution.topology.replicated)
         logs, new = model_step(self._model, self._kind, *whole)
-        for group, then, now in zip(self._groups, state, new, strict=True):
-            values = [place(one, old.sharding) for one, old in zip(now, then, strict=True)]
-            _compat.write_all(group, values)
+        placed = jax.tree.map(lambda now, then: place(now, then.sharding), new, state)
+        with uninterrupted:
+            _compat.write_all(self._variables, jax.tree.leaves(placed))
         return logs
 
     def _pairs(self) -> list[tuple[Any, Any]]:
@@ -151,11 +154,12 @@ class Steps:
         distribution, common = self._distribution, self._is_common
         devices = distribution.topology.devices
         if distribution.store.home is not None:
-            state = step_state(self._model, self._kind, donates=True)
+            state = step_state(self._groups, self._kind, donates=True)
             whole = [[distribution.topology.replicated for _ in group] for group in self._groups]
             how = {"spread": distribution.spread, "together": distribution.together}
             step = steps(self._model, self._kind, state, whole, **how)
             made = state.compile(step, batches, devices=devices)
+            state.is_checked = state.may_fail
             return Program(state, made, devices, is_common=common)
         state, made, traced = self._traced(batches, calls_python=False)
         if may_fail(traced.jaxpr):
@@ -168,7 +172,7 @@ class Steps:
     def _traced(self, batches: Any, *, calls_python: bool) -> tuple[Any, Any, Any]:
         distribution = self._distribution
         resident = distribution.store.is_resident
-        state = step_state(self._model, self._kind, donates=resident, may_fail=calls_python)
+        state = step_state(self._groups, self._kind, donates=resident, may_fail=calls_python)
         made = program_of_steps(
             self._model,
             self._kind,
@@ -190,6 +194,9 @@ class Steps:
         """Compare the values that the variables have at the end."""
         if self._watch is not None:
             self._watch.compare(_compat.named_values(self._variables))
+
+    def abandon(self) -> None:
+        """After a failure: the variables have the values of the last step."""
 
     def forget(self) -> None:
         """The end of a call."""

@@ -101,8 +101,12 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
                 refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
-            except Exception as error:
-                raise_explained(error)
+            except BaseException as error:
+                for steps in _steps_of(self):
+                    steps.abandon()
+                if isinstance(error, Exception):
+                    raise_explained(error)
+                raise
             finally:
                 for steps in _steps_of(self):
                     steps.forget()

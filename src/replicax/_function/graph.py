@@ -101,7 +101,7 @@ class Graph:
 
         for equation in jaxpr.eqns:
             given = [name_of(value) for value in equation.invars]
-            inner = called(equation)
+            inner = called(equation, remat=True)
             if inner is None:
                 op = equation.primitive.name
                 found = [self._add(op, op, given)] * len(equation.outvars)

@@ -641,7 +641,7 @@ def bind(variables: Iterable[KerasVariable]) -> None:
     """
     for variable in variables:
         value: Any = variable._value
-        if not value.committed:
+        if value is not None and not value.committed:
             variable._value = jax.device_put(value, value.sharding)
 
 

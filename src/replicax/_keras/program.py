@@ -57,7 +57,7 @@ class Program:
         self.state, self.compiled = state, compiled
         self._devices, self._queue = devices, queue_of(devices)
         self._is_common, self._identity = is_common, identity
-        self._is_checked = state.may_fail and not is_common
+        self._is_checked = state.is_checked and not is_common
 
     def __call__(self, doing: str, arrays: Any, watch: StateWatch | None = None) -> Any:
         """Compute a step.
@@ -80,15 +80,15 @@ class Program:
                 call = [carried_out, self.compiled] if self._is_checked else [self.compiled]
                 outputs, news, token = timed(COMPUTE, *call, *values, arrays)
                 self.state.give(news)
+                devices = token.sharding.device_set
+                if devices != self._devices:  # arrays of equal shapes may be elsewhere
+                    self._devices, self._queue = devices, queue_of(devices)
+                self._queue.put(token)
+                if self._is_common:
+                    dispatched(token.is_ready)
         except Exception as error:
             blame(error)
             raise_explained(error)
-        devices = token.sharding.device_set
-        if devices != self._devices:  # arrays of equal shapes may be elsewhere
-            self._devices, self._queue = devices, queue_of(devices)
-        self._queue.put(token)
-        if self._is_common:
-            dispatched(token.is_ready)
         return outputs
 
     def inline(self, arrays: Any) -> Any:
@@ -109,7 +109,8 @@ class ProgramState:
         written: The positions of those that it writes.
         donates: Whether it may take over the memory of the values that it replaces.
         may_fail: Whether it calls Python, which may raise: then it takes over no memory, as the
-            variables must have their values then, and each call is waited for.
+            variables must have their values then.
+        is_checked: Whether each call is waited for, and what Python has raised is raised.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class ProgramState:
         *,
         donates: bool,
         may_fail: bool = False,
+        is_checked: bool = False,
     ) -> None:
         is_written = set(written)
         self._order = [i in is_written for i in range(len(variables))]
@@ -126,7 +128,8 @@ class ProgramState:
         self.others = [v for i, v in enumerate(variables) if i not in is_written]
         self._keys = list(map(id, self.written))
         self.store, self.away = _home_of([*self.written, *self.others])
-        self.may_fail, self._wants_memory = may_fail, donates
+        self.may_fail, self.is_checked = may_fail, is_checked
+        self._wants_memory = donates
         donates = donates and not may_fail
         resident = all(map(_is_resident, [*self.written, *self.others]))
         #: Which of the written ones a call uses up; a program of variables that live away says it.
@@ -178,17 +181,21 @@ class ProgramState:
             _note_made(self._keys, news)
         _compat.write_all(self.written, news)
 
-    def compile(self, step: Any, arrays: Any, *, out_shardings: Any = None, **how: Any) -> Any:
+    def compile(
+        self, step: Any, arrays: Any, *, apart: bool = True, out_shardings: Any = None, **how: Any
+    ) -> Any:
         """Compile a step that reads and writes these variables.
 
         Args:
             step: From `(written values, other values, arrays)` to
                 `(outputs, new values, token)`.
             arrays: Those of the call.
+            apart: Whether variables that live away are lent and kept; not in a program that is
+                part of another.
             out_shardings: Where the results go; without effect on variables that live away.
             how: What else `compiled` takes.
         """
-        if self.store is None or not self._wants_memory:
+        if self.store is None or not apart:
             donated = (0,) if self.donates else ()
             return compiled(step, donate_argnums=donated, out_shardings=out_shardings, **how)
         written, others = self.values()
@@ -199,7 +206,7 @@ class ProgramState:
             away=[*self.away, *[False] * len(jax.tree.leaves(arrays))],
             news=lambda result: list(itertools.compress(result[1], is_away)),
             store=self.store,
-            donates=True,
+            donates=self._wants_memory,
             **how,
         )
         self.replaced, self.may_fail = found.replaced, found.may_fail

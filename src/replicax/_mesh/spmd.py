@@ -21,7 +21,7 @@ from replicax._keras.program import Program, ProgramState
 from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
-from replicax._program.central import may_fail
+from replicax._program.central import may_fail, tells_python
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
@@ -94,8 +94,8 @@ def build(
         captured, varies, body = build_uneven(fn, arrays, topology, combine)
         along = ()
     adopt(captured.variables)
-    fails = may_fail(captured.jaxpr)
-    state = ProgramState(captured.variables, captured.written, donates=donate, may_fail=fails)
+    calls = {"may_fail": may_fail(captured.jaxpr), "is_checked": tells_python(captured.jaxpr)}
+    state = ProgramState(captured.variables, captured.written, donates=donate, **calls)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -108,6 +108,7 @@ def build(
     made = state.compile(
         step,
         arrays,
+        apart=donate,
         out_shardings=None if layouts is None else (None, layouts, None),
         devices=topology.devices,
         compiler_options=compiler_options,

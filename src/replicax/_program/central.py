@@ -185,3 +185,8 @@ def may_fail(closed: Any) -> bool:
     """Whether a program calls Python, which may raise in its midst."""
     names = {"pure_callback", "io_callback", "debug_callback", "debug_print"}
     return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
+
+
+def tells_python(closed: Any) -> bool:
+    """Whether a program calls Python for what that does: to check, to print."""
+    return any_equation(closed.jaxpr, lambda one: one.primitive.name == "debug_callback")

@@ -152,3 +152,28 @@ def test_in_a_process_with_one_device_a_step_is_compiled_once():
         RX_COMPILATION_CACHE="off",
     )
     assert said.split() == ["1", "1"]
+
+
+def test_a_test_step_may_write_weights_and_predict_takes_no_memory_over(mirrored):
+    class Drifting(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.dense(x)
+
+        def test_step(self, state, data):
+            logs, (trainable, others, metrics) = super().test_step(state, data)
+            return logs, ([value + 1 for value in trainable], others, metrics)
+
+    with mirrored.scope():
+        model = Drifting()
+        model.compile(loss="mse")
+    model.predict(X[:8], verbose=0)
+    before = model.get_weights()
+    model.evaluate(X[:8], Y[:8], batch_size=4, verbose=0)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_allclose(one, other + 2, rtol=1e-5)
+    (program,) = model.predict_function._programs.values()
+    assert not program.state.donates

@@ -79,7 +79,7 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
             [_shape(variable, layout) for variable, layout in zip(group, where, strict=True)]
             for group, where in zip(groups, layouts, strict=True)
         ]
-        state = step_state(model, "train", donates=True)
+        state = step_state(groups, "train", donates=True)
         state.replaced = range(len(state.written))  # wherever the variables live now
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
