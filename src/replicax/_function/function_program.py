@@ -17,7 +17,6 @@ from replicax._cpu.products import turned_on
 from replicax._keras.capture import Captured, Static, capture
 from replicax._keras.feeding import Elements, HostLoop, is_data
 from replicax._keras.program import Program, ProgramState
-from replicax._program.central import may_fail, tells_python
 from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.table_gradients import evaluate_by_rows
 
@@ -59,13 +58,7 @@ class FunctionProgram:
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
             raise HostLoop("gives back a data set")  # a new one in each call
-        self._state = state = ProgramState(
-            captured.variables,
-            captured.written,
-            donates=True,
-            may_fail=may_fail(captured.jaxpr),
-            is_checked=tells_python(captured.jaxpr),
-        )
+        self._state = state = ProgramState.of(captured, donates=True)
         written, others = state.values()
         values = state.in_order(written, others)
         layouts = [value.sharding for value in written]

@@ -25,11 +25,12 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
-from replicax._program.central import CentralProgram
+from replicax._program.central import CentralProgram, may_fail, tells_python
 from replicax._program.compiling import compiled
 
 if TYPE_CHECKING:
     from replicax._core.state_watch import StateWatch
+    from replicax._keras.capture import Captured
 
 
 @final
@@ -134,6 +135,13 @@ class ProgramState:
         resident = all(map(_is_resident, [*self.written, *self.others]))
         #: Which of the written ones a call uses up; a program of variables that live away says it.
         self.replaced: Sequence[int] = range(len(self.written) if donates and resident else 0)
+
+    @classmethod
+    def of(cls, captured: Captured, *, donates: bool) -> ProgramState:
+        """The variables of a captured function; only checks and prints are waited for."""
+        closed = captured.jaxpr
+        calls = {"may_fail": may_fail(closed), "is_checked": tells_python(closed)}
+        return cls(captured.variables, captured.written, donates=donates, **calls)
 
     @property
     def donates(self) -> bool:

@@ -21,7 +21,6 @@ from replicax._keras.program import Program, ProgramState
 from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
-from replicax._program.central import may_fail, tells_python
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
@@ -78,8 +77,7 @@ def build(
         layout: Where a variable lives.
         compiler_options: XLA options for this program.
         sums: Whether the sums of what replicas return travel along, where that saves an operation.
-        agree: Where several workers compute it: sees that all have made the same program, and
-            gives its number.
+        agree: With several workers, sees that all made the same program, and gives its number.
 
     Returns:
         The program.
@@ -88,14 +86,13 @@ def build(
         VariableNotReduced: If replicas write different values to an unaggregated variable.
     """
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
+    along: tuple[int, ...] = ()
     if even:
         captured, varies, body, along = _build_spmd(fn, arrays, topology, combine, sums=sums)
     else:
         captured, varies, body = build_uneven(fn, arrays, topology, combine)
-        along = ()
     adopt(captured.variables)
-    calls = {"may_fail": may_fail(captured.jaxpr), "is_checked": tells_python(captured.jaxpr)}
-    state = ProgramState(captured.variables, captured.written, donates=donate, **calls)
+    state = ProgramState.of(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
 
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
@@ -113,9 +110,8 @@ def build(
         devices=topology.devices,
         compiler_options=compiler_options,
     )
-    identity = agree(captured) if agree else 0
-    program = Program(state, made, topology.devices, is_common=bool(agree), identity=identity)
-    return ReplicaProgram(captured, varies, along, program)
+    common = {"is_common": bool(agree), "identity": agree(captured) if agree else 0}
+    return ReplicaProgram(captured, varies, along, Program(state, made, topology.devices, **common))
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
