@@ -11,7 +11,6 @@ from replicax._core import seams
 from replicax._keras.program import ProgramState
 from replicax._keras.repeated import gathered, repeated
 from replicax._keras.slots import noted
-from replicax._program.compiling import compiled
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -119,9 +118,10 @@ def program_of_steps(
         how: What `steps` takes.
     """
     flat = [layout for group in layouts for layout in group]
-    return compiled(
+    return state.compile(
         steps(model, kind, state, layouts, **how),
-        devices=next((layout.device_set for layout in flat), None),
-        donate_argnums=(0,) if state.donates else (),
+        (),
+        apart=False,
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
+        devices=next((layout.device_set for layout in flat), None),
     )

@@ -198,8 +198,8 @@ class ProgramState:
             step: From `(written values, other values, arrays)` to
                 `(outputs, new values, token)`.
             arrays: Those of the call.
-            apart: Whether variables that live away are lent and kept; not in a program that is
-                part of another.
+            apart: Whether variables that live away are lent and kept: not in a part of another
+                program, nor in one that is only planned.
             out_shardings: Where the results go; without effect on variables that live away.
             how: What else `compiled` takes.
         """
