@@ -130,27 +130,30 @@ def dlrm(keras: Any, layers: Any) -> Any:
 
 
 # Small, since rounding grows from step to step where batches are normalized.
-_SGD = ("SGD", {"learning_rate": 1e-5, "momentum": 0.9})
+_RATE, _RATE_OF_DEEP = 1e-5, 1e-6
 _ADAM = ("Adam", {"learning_rate": 1e-4})
 # On TensorFlow, Adam squares the gradient of each occurrence of a row, and elsewhere their sum.
 _OF_ROWS = {"tolerance": 1e-2}
 
 
-def _of_images(name: str, title: str, batch: int, model: Any, size: int, draw: Any) -> Workload:
+def _of_images(
+    name: str, title: str, batch: int, model: Any, size: int, draw: Any, rate: float = _RATE
+) -> Workload:
     drawn, made = functools.partial(draw, size), functools.partial(model, size)
-    return Workload(name, title, batch, 4, drawn, None, made, None, *_SGD)
+    sgd = {"learning_rate": rate, "momentum": 0.9}
+    return Workload(name, title, batch, 4, drawn, None, made, None, "SGD", sgd)
 
 
-def _applied(name: str, title: str, size: int) -> Workload:
+def _applied(name: str, title: str, size: int, rate: float = _RATE) -> Workload:
     model = functools.partial(of_keras, title.replace("-", ""))
-    return _of_images(name, f"{title}, {size}²", 16, model, size, images)
+    return _of_images(name, f"{title}, {size}²", 16, model, size, images, rate)
 
 
 _FLOAT32 = (
     _applied("mobilenet", "MobileNetV2", 96),
     _applied("efficientnet", "EfficientNetB0", 96),
-    _applied("resnet50", "ResNet-50", 64),
-    _applied("densenet", "DenseNet-121", 64),
+    _applied("resnet50", "ResNet-50", 64, _RATE_OF_DEEP),
+    _applied("densenet", "DenseNet-121", 64, _RATE_OF_DEEP),
     _of_images("unet", "U-Net, 64²", 8, unet, 64, masks),
     _of_images("dcgan", "DCGAN's layers, 32²", 64, discriminator, 32, masks),
     Workload("gpt", "small GPT", 8, 4, tokens, None, gpt, None, *_ADAM, **_OF_ROWS),
