@@ -810,6 +810,13 @@ def layers_in(layer: Any) -> list[Any]:
     return list(layer._flatten_layers(include_self=False))
 
 
+def set_trainable(layer: Any, trainable: bool) -> None:
+    """Freeze a layer or let it train, without the layers in it."""
+    layer._trainable = trainable
+    for variable in layer._trainable_variables:
+        variable.trainable = trainable
+
+
 def call_specs(model: Any) -> list[Any]:
     """The shapes and types of what a model is called with: a nest for each argument.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from replicax._tools.migrate import kinds
+from replicax._tools.migrate.lambdas import Lambdas
 from replicax._tools.migrate.names import CHANGED, MISSING, WHOLE
 from replicax._tools.migrate.reader import Reader
 from replicax._tools.migrate.values import (
@@ -70,6 +71,7 @@ def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str,
     judging.reader.read()
     for name, imports in judging.reader.imports.items():
         judging.found[name].imports.update(imports)
+    judging.end()
     return judging.found
 
 
@@ -80,7 +82,13 @@ class _Judge:
     def __init__(self, sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> None:
         self.found = {name: Judged() for name in sources}
         self._module = {home: name for name, trees in sources.items() for home, _ in trees}
+        self._lambdas = Lambdas()
         self.reader = Reader(sources, self)
+
+    def end(self) -> None:
+        """Everything was read."""
+        for scope, line, text in self._lambdas.refused(self.reader.imports):
+            self._say(scope, line, Remark(MISSING, f"`load_model`: {text}"))
 
     def _of(self, scope: Scope) -> Judged:
         return self.found[self._module[scope.home]]
@@ -130,6 +138,7 @@ class _Judge:
                 if function is None:  # its name is missing
                     own.checked += 1
                     return
+                self._lambdas.note(path, node, self._module[scope.home], scope)
                 kind = function if isinstance(function, type) else None
                 self._fit(function, kind, path, "" if kind else path, node, named, scope)
             case Method(owner=owner, name=name):

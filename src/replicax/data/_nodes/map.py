@@ -29,7 +29,8 @@ from replicax.data._spec import ArraySpec, own_copy
 # Handing a call to a thread costs about 30 µs: below this median, AUTOTUNE calls inline.
 _WORTH_A_THREAD = 2e-4
 _TRIAL_CALLS = 8
-_LONG = [float("inf")] * _TRIAL_CALLS
+# Threads that wait for Python's lock may take longer than one: results that AUTOTUNE times, too.
+_TRIAL_RESULTS, _OF_A_GROUP = 32, 8
 _THREAD_NAME = "replicax-map"
 _EXIT_PATIENCE = 2.0  # seconds that are waited for calls whose results nobody takes
 
@@ -153,8 +154,10 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._node = node
         self._feed = Feed(node.input, path)
         self._number = 0
-        # How long the first calls took, which AUTOTUNE makes inline.
-        self._times = [] if node.calls == AUTOTUNE else _LONG
+        # Whether calls are made here, without threads; None while AUTOTUNE tries both.
+        self._here = None if node.calls == AUTOTUNE else False
+        self._times: list[float] = []  # of the first calls, which AUTOTUNE makes here
+        self._waits: list[float] = []  # then, for results of threads
         asked = os.cpu_count() or 1 if node.calls in (AUTOTUNE, None) else node.calls
         self._width = max(1, asked)
         self._pool: ThreadPoolExecutor | None = None
@@ -163,26 +166,46 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._failure: Exception | None = None  # of the input; comes after the results before it
 
     def make(self) -> Any:
-        if self._is_quick():
+        here = self._is_here()
+        if here and not self._running and self._failure is None:
+            self._end_threads()
             return self._inline()
-        self._fill()
+        start = time.perf_counter()
+        if not here:
+            self._fill()
         if self._running:
-            return self._finished()
+            result = self._finished()
+            if self._here is None:
+                self._waits.append(time.perf_counter() - start)
+            return result
         if self._failure is not None:
             failure, self._failure = self._failure, None
             try:
                 raise failure
             finally:
                 del failure  # which knows this frame: they would keep each other, and the threads
-        if self._end is not None:
-            self._end()
+        self._end_threads()
         raise StopIteration
 
-    def _is_quick(self) -> bool:
+    def _end_threads(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._end = self._pool = None
+
+    def _is_here(self) -> bool:
         """Whether calls are made here: the first ones, to see, and then if that pays."""
+        if self._here is not None:
+            return self._here
         if len(self._times) < _TRIAL_CALLS:
             return True
-        return sorted(self._times)[_TRIAL_CALLS // 2] < _WORTH_A_THREAD
+        usual = sorted(self._times)[_TRIAL_CALLS // 2]
+        waits = self._waits[2 * self._width :]  # those before were begun all at once
+        if usual < _WORTH_A_THREAD:
+            self._here = True
+        elif len(waits) >= _TRIAL_RESULTS:
+            groups = zip(*[iter(waits)] * _OF_A_GROUP, strict=True)
+            self._here = min(map(sum, groups)) > _OF_A_GROUP * usual
+        return bool(self._here)
 
     def _inline(self) -> Any:
         elements = self._feed.elements(1)
@@ -191,7 +214,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._number += 1
         start = time.perf_counter()
         result = _result(self._node.fn, elements[0], self._number - 1)
-        if len(self._times) < _TRIAL_CALLS:
+        if self._here is None:
             self._times.append(time.perf_counter() - start)
         return result
 
@@ -238,7 +261,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._number = state["number"]
         self._feed.set_state(state["input"])
         for number, element in state["again"]:
-            self._times = _LONG
+            self._here = False
             self._submit(number, element)
 
 

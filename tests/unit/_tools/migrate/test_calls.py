@@ -245,3 +245,39 @@ def test_files_import_each_other():
     assert "Use `predict`" in texts["main"][0]
     assert found["main"].imports == {"pkg.train", "pkg.nets"}
     assert not texts["pkg.nets"]
+
+
+MADE = """
+def twice(x):
+  return 2 * x
+
+class Doubling(keras.layers.Layer):
+  def call(self, x):
+    return keras.layers.Lambda(lambda y: 2 * y)(x)
+
+def make():
+  x = keras.Input((2,))
+  return keras.Model(x, keras.layers.Lambda({function})(Doubling()(x)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "wanted"),
+    [
+        ("lambda x: 2 * x", "'m.h5'", "safe_mode=False"),
+        ("lambda x: 2 * x", "'m.h5', safe_mode=False", None),
+        ("twice", "'m.h5', {}", None),  # not known
+        ("twice", "'m.h5', compile=False", 'custom_objects={"twice": twice}'),
+        ("function=twice", "'m.h5', custom_objects={'other': make}", '"twice": twice'),
+        ("twice", "'m.h5', custom_objects={'twice': twice}", None),
+        ("tf.nn.relu", "'m.h5'", None),
+        ("tf.abs", "'m.h5'", '"abs": tf.abs'),
+    ],
+)
+def test_a_model_with_a_function_is_loaded_with_it(function, given, wanted):
+    load = f"from made import *\nkeras.models.load_model({given})"
+    found = judged(made=MADE.format(function=function), main=load)
+    texts = [remark.text for _, _, remark in found["main"].remarks]
+    assert len(texts) == (wanted is not None)
+    assert all(wanted in text for text in texts)
+    assert not judged(made=MADE.format(function=function))["made"].remarks
