@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 from jax.extend.backend import get_compile_options
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from replicax._cpu import convolutions, pooling, products, tables
+from replicax._cpu import convolutions, loops, pooling, products, tables
 from replicax._cpu.lowering import rules
 from replicax._cpu.tuning import computes_with_one_thread, is_on
 
@@ -26,7 +27,7 @@ _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 @functools.cache
 def install() -> None:
     """Say which operations of JAX have rules of ours, which change no program but ours."""
-    for module in (convolutions, pooling, products, tables):
+    for module in (convolutions, loops, pooling, products, tables):
         module.install()
 
 
@@ -66,8 +67,9 @@ def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
     if isinstance(program, ClosedJaxpr):
         jaxpr = _ruled(program.jaxpr, known)
         return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
-    equations = [_equation_ruled(equation, known) for equation in program.eqns]
-    same = all(new is old for new, old in zip(equations, program.eqns, strict=True))
+    ruled = [_equation_ruled(equation, known) for equation in program.eqns]
+    equations = [one for equation in ruled for one in loops.storing_bits(equation)]
+    same = all(map(operator.is_, equations, program.eqns))
     return program if same else program.replace(eqns=equations)
 
 
