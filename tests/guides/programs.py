@@ -85,7 +85,8 @@ def tried(program: dict, checkouts: Path, seconds: int) -> dict:
     elif any(name in error for lack in judged["missing"] for name in named(lack["what"])):
         agrees = True  # a method, and the error is of its class
     else:
-        agrees = None if error.startswith(_LACKING) else False
+        says_nothing = error.startswith(_LACKING) or program.get("stops_in_tensorflow")
+        agrees = None if says_nothing else False
     return {
         **{key: program[key] for key in ("repository", "commit", "path")},
         **{"runs": error is None, "agrees": agrees, "verdict": judged["verdict"]},

@@ -817,6 +817,21 @@ def set_trainable(layer: Any, trainable: bool) -> None:
         variable.trainable = trainable
 
 
+def trained_by(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer was built for."""
+    return list(optimizer._trainable_variables)
+
+
+def share_counts(optimizer: Any, other: Any) -> None:
+    """Let an optimizer that is not built count updates, and take its rate, with another one."""
+    for name in ("_iterations", "_learning_rate"):
+        old, new = getattr(optimizer, name), getattr(other, name)
+        places = [i for i, one in enumerate(optimizer._variables) if one is old]
+        for place in places:
+            optimizer._variables[place] = new
+        setattr(optimizer, name, new)
+
+
 def call_specs(model: Any) -> list[Any]:
     """The shapes and types of what a model is called with: a nest for each argument.
 

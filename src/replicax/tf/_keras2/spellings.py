@@ -23,7 +23,7 @@ from replicax._core.context import gradients_reduced
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax.tf._keras2 import added, around, frozen_later, layers
+from replicax.tf._keras2 import added, around, compiled_models, layers
 from replicax.tf._keras2.arguments import ARGUMENTS, Change, Given, LeftOut, Renamed, Rounded
 from replicax.tf._keras2.saving import (
     is_older_weights_file,
@@ -80,7 +80,7 @@ def install() -> None:
     around(keras.callbacks.ModelCheckpoint, "__init__", _checkpoint_by_prefix)
     layers.install()
     added.install()
-    frozen_later.install()
+    compiled_models.install()
     for place, table in ARGUMENTS.items():
         kind, _, method = place.partition(".")
         wrapper = functools.partial(_with_older_arguments, table=table)

@@ -1,16 +1,19 @@
-"""Layers frozen after `compile`: a model trains what was trainable when it was compiled."""
+"""Models that share layers or an optimizer: what each trains is settled when it is compiled."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import numpy as np
 import pytest
 
 import replicax.tf as tf
+from replicax._core.errors import UsageError
 
 X = np.arange(8, dtype="float32").reshape(4, 2)
 ROWS_SUMMED = X.sum(0)  # 12, 16
+RECORDED = [0.85707688, 0.92374635]  # of TensorFlow 2.21 with tf_keras
 
 
 def scope(name):
@@ -77,3 +80,52 @@ def test_what_was_frozen_when_it_was_compiled_stays_so():
     model.fit(X, X[:, :1], batch_size=4, verbose=0)
     np.testing.assert_array_equal(layer.get_weights()[0], np.eye(2))
     assert layer.trainable
+
+
+@pytest.mark.parametrize("where", ["alone", "mirrored"])
+def test_two_models_share_an_optimizer(where):
+    with scope(where):
+        optimizer = tf.keras.optimizers.Adam(0.1)
+        models = [critic() for _ in range(2)]
+        for model in models:
+            model.compile(optimizer, _mean_output)
+    for model in (*models, *models):
+        model.train_on_batch(X, X[:, :1])
+        optimizer.learning_rate = 0.05
+    # Of the legacy Adam of Keras 2, whose count goes on from model to model.
+    for model, expected in zip(models, RECORDED, strict=True):
+        np.testing.assert_allclose(model.get_weights()[0][:, 0], [expected] * 2, rtol=1e-5)
+    assert optimizer.iterations == 4
+
+
+def test_a_new_model_goes_on_with_an_optimizer():
+    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+    for _ in range(2):
+        model = critic()
+        model.compile(optimizer, _mean_output)
+        model.fit(X, X[:, :1], batch_size=4, verbose=0)
+        np.testing.assert_allclose(model.get_weights()[0], [[0.7], [0.6]], rtol=1e-5)
+        del model
+        gc.collect()
+    assert optimizer.iterations == 2
+
+
+def test_compiling_again_keeps_momenta():
+    optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.5)
+    others, model = critic(), critic()
+    others.compile(optimizer, _mean_output)
+    for _ in range(2):
+        model.compile(optimizer, _mean_output)
+        model.fit(X, X[:, :1], batch_size=4, verbose=0)
+    moved = 0.1 * (1 + 1.5) * ROWS_SUMMED / 4
+    np.testing.assert_allclose(model.get_weights()[0][:, 0], 1 - moved, rtol=1e-5)
+
+
+def test_one_optimizer_for_a_layer_in_two_models_is_refused():
+    optimizer, shared = tf.keras.optimizers.SGD(0.1), critic()
+    models = [tf.keras.Sequential([tf.keras.Input((2,)), shared]) for _ in range(2)]
+    for model in models:
+        model.compile(optimizer, _mean_output)
+    models[0].train_on_batch(X, X[:, :1])
+    with pytest.raises(UsageError):
+        models[1].train_on_batch(X, X[:, :1])
