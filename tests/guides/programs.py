@@ -183,7 +183,7 @@ def run_inside(request: dict) -> None:
     tf.keras.utils.get_file = made_up_data.downloaded
     steps = 0
 
-    def begin(_number: int) -> None:
+    def begin(_doing: str) -> None:
         nonlocal steps
         steps += 1
         if steps == STEPS:
@@ -193,7 +193,7 @@ def run_inside(request: dict) -> None:
 
     def counted(original):
         def apply(self, *arguments, **options):
-            begin(0)
+            begin("update")
             return original(self, *arguments, **options)
 
         return apply

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import signal
@@ -248,7 +249,10 @@ def saves(strategy, folder):
 def make_faults(folder):
     """Signals to this process, each before a step, and once over all restarts."""
 
-    def begin(step):
+    steps = itertools.count(1)
+
+    def begin(doing):
+        step = next(steps)
         for fault in os.environ.get("FAULTS", "").split():
             name, worker, when = fault.split(":")
             made = folder / f"made-{fault}"

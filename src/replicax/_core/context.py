@@ -45,9 +45,8 @@ class Frame:
 _frame: ContextVar[Frame | None] = ContextVar("replicax_frame", default=None)
 
 
-def current_frame() -> Frame | None:
-    """The innermost frame, or None outside every scope."""
-    return _frame.get()
+#: The innermost frame, or None outside every scope.
+current_frame: Callable[[], Frame | None] = _frame.get
 
 
 @contextlib.contextmanager

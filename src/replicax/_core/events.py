@@ -26,7 +26,8 @@ class Clock(Protocol):
         ...
 
 
-_clock: Clock | None = None
+#: Who measures; each step asks, so it is no function.
+clock: Clock | None = None
 
 
 def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
@@ -37,7 +38,7 @@ def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
         fn: What takes the time.
         args: Its arguments.
     """
-    return fn(*args) if _clock is None else _clock.timed(part, fn, *args)
+    return fn(*args) if clock is None else clock.timed(part, fn, *args)
 
 
 def timed_each(part: str, values: Iterable[_Result]) -> Iterator[_Result]:
@@ -48,14 +49,14 @@ def timed_each(part: str, values: Iterable[_Result]) -> Iterator[_Result]:
 
 
 @contextlib.contextmanager
-def measured_by(clock: Clock) -> Generator[None, None, None]:
+def measured_by(one: Clock) -> Generator[None, None, None]:
     """Let a clock measure in a `with` block."""
-    global _clock
-    before, _clock = _clock, clock
+    global clock
+    before, clock = clock, one
     try:
         yield
     finally:
-        _clock = before
+        clock = before
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,9 @@ class Step:
     state: Sequence[tuple[Any, Any]] = ()
 
 
-_listeners: list[Callable[[int], None]] = []
-_watchers: list[Callable[[Step], None]] = []
-_count = 0
-_latest = "starting"
+#: Who hears of steps that begin, and of those that have been computed; each step asks.
+listeners: list[Callable[[str], None]] = []
+watchers: list[Callable[[Step], None]] = []
 _common = 0
 _doing = "starting"
 # Of the latest common steps: number, and checksum of all names up to it. Workers that do the same
@@ -87,37 +87,25 @@ _history: deque[tuple[int, int]] = deque([(0, 0)], maxlen=64)
 _pending: list[Callable[[], bool]] = []
 
 
-def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> int:
+def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> None:
     """Note that the next step begins.
 
     Args:
         doing: What it is, such as `train step` or `run`.
         common: Whether all workers of a cluster compute it together.
         identity: Of its program, the same number on all workers.
-
-    Returns:
-        Its number in this process, from 1.
     """
-    global _count, _latest
-    _count += 1
-    _latest = doing
     if common:
         begin_common(doing, identity)
-    for listener in tuple(_listeners):
-        listener(_count)
-    return _count
-
-
-def latest() -> str:
-    """What the latest step of this process is."""
-    return _latest
+    for listener in tuple(listeners):
+        listener(doing)
 
 
 def tell(make: Callable[[], Step]) -> None:
     """Show a step that has been computed to those who watch; `make` is called if anybody does."""
-    if _watchers:
+    if watchers:
         step = make()
-        for watcher in tuple(_watchers):
+        for watcher in tuple(watchers):
             watcher(step)
 
 
@@ -127,8 +115,8 @@ def watch(watcher: Callable[[Step], None]) -> Callable[[], None]:
     Returns:
         A function that ends it.
     """
-    _watchers.append(watcher)
-    return lambda: _watchers.remove(watcher)
+    watchers.append(watcher)
+    return lambda: watchers.remove(watcher)
 
 
 def begin_common(doing: str, identity: int = 0) -> None:
@@ -172,11 +160,11 @@ def history() -> list[tuple[int, int]]:
     return list(_history)
 
 
-def listen(listener: Callable[[int], None]) -> Callable[[], None]:
-    """Call `listener(number)` in the main thread at the beginning of each step.
+def listen(listener: Callable[[str], None]) -> Callable[[], None]:
+    """Call `listener(doing)` in the main thread at the beginning of each step.
 
     Returns:
         A function that ends it.
     """
-    _listeners.append(listener)
-    return lambda: _listeners.remove(listener)
+    listeners.append(listener)
+    return lambda: listeners.remove(listener)

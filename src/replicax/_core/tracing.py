@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 import jax
 import jax.core
-from jax.extend.core import take_current_trace
+from jax.extend.core import get_opaque_trace_state, take_current_trace
 
 from replicax._core.errors import UsageError
 
@@ -131,6 +131,13 @@ def _evaluation() -> Any:
     """The trace that carries out operations at once."""
     with jax.core.eval_context():
         return current_trace()
+
+
+@functools.cache
+def outside_of_all() -> Any:
+    """What `get_opaque_trace_state` says where operations are carried out at once."""
+    with jax.core.eval_context():
+        return get_opaque_trace_state()
 
 
 @functools.cache

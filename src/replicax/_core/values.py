@@ -6,7 +6,8 @@ raises the sentence TensorFlow users know, with the fix.
 
 from __future__ import annotations
 
-import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
 import jax
@@ -17,7 +18,7 @@ from replicax._core.errors import PerReplicaMisuse, UsageError
 from replicax._core.placement import is_here, is_spread
 
 
-class DistributedValues(abc.ABC):
+class DistributedValues:
     """A value with one component per replica.
 
     Example:
@@ -31,13 +32,14 @@ class DistributedValues(abc.ABC):
     """
 
     @property
-    @abc.abstractmethod
     def values(self) -> tuple[Any, ...]:
         """One component per replica that this process drives, in replica order."""
+        raise NotImplementedError
 
 
 @final
 @jax.tree_util.register_pytree_node_class
+@dataclass(eq=False, repr=False)
 class PerReplica(DistributedValues):
     """A value that differs per replica.
 
@@ -47,11 +49,10 @@ class PerReplica(DistributedValues):
             the last batch of an epoch.
     """
 
-    def __init__(self, stacked: Any = None, *, parts: tuple[Any, ...] | None = None) -> None:
-        self.stacked = stacked
-        self.parts = parts
-        # The sum over the replicas, if it is known; of this very value, not of what is made of it.
-        self.total: Any = None
+    stacked: Any = None
+    parts: tuple[Any, ...] | None = field(default=None, kw_only=True)
+    #: The sum over the replicas, if it is known; of this very value, not of what is made of it.
+    total: Any = field(default=None, init=False)
 
     @property
     def is_even(self) -> bool:
@@ -117,6 +118,7 @@ class PerReplica(DistributedValues):
 
 @final
 @jax.tree_util.register_pytree_node_class
+@dataclass(eq=False, repr=False)
 class Mirrored(DistributedValues):
     """A value that is the same on every replica; converts to a number or an array.
 
@@ -125,9 +127,8 @@ class Mirrored(DistributedValues):
         num_replicas: How many replicas hold it.
     """
 
-    def __init__(self, value: Any, num_replicas: int) -> None:
-        self.value = value
-        self.num_replicas = num_replicas
+    value: Any
+    num_replicas: int
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -190,9 +191,8 @@ class WorkerRows:
         self.counts = counts
 
 
-def is_distributed(value: Any) -> bool:
-    """Whether `value` has one component per replica; the `is_leaf` of every tree walk here."""
-    return isinstance(value, DistributedValues)
+#: Whether a value has one component per replica; the `is_leaf` of every tree walk here, in C.
+is_distributed: Callable[[Any], bool] = DistributedValues.__instancecheck__
 
 
 def refuse_text(leaf: Any) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import jax
 
+from replicax._core import events
 from replicax._core.device_errors import blame
 from replicax._core.events import Step, begin_step, settled, tell
-from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
 from replicax._core.program import agree_on_program
@@ -30,7 +30,7 @@ from replicax._fit.step_program import (
 )
 from replicax._keras import _compat
 from replicax._keras.pace import rows_of
-from replicax._keras.program import Program
+from replicax._keras.program import Program, queue_of
 from replicax._keras.repeated import are_alike, joined
 from replicax._program.central import may_fail
 from replicax._program.compiling import compile_for
@@ -50,7 +50,7 @@ class Steps:
     """
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
-        self._model, self._kind = model, kind
+        self._model, self._kind, self._doing = model, kind, f"{kind} step"
         self._pace = paced(model, kind, distribution)
         self._distribution = distribution
         self._programs: dict[Any, Program] = {}
@@ -108,29 +108,27 @@ class Steps:
         return whole
 
     def _step(self, batches: list[Any]) -> Any:
-        doing = f"{self._kind} step"
-        program = None if self._eager else self._program(batches)
-        tell(lambda: Step(f"before {doing}", batches, None, self._pairs()))
-        if program is None:
-            begin_step(doing, common=self._is_common)
-            if self._watch is not None:
-                self._watch.step(lambda: _compat.named_values(self._variables))
-            logs = self._eagerly(batches[0])
-        else:
-            logs = program(doing, batches, self._watch)
+        program = self._eagerly if self._eager else self._program(batches)
+        if events.watchers:
+            tell(lambda: Step(f"before {self._doing}", batches, None, self._pairs()))
+        logs = program(self._doing, batches)
         if self._kind == "train":
             self._pace.did(len(batches), sum(map(rows_of, batches)), logs)
-        tell(lambda: Step(doing, batches, logs, self._pairs()))
+        if events.watchers:
+            tell(lambda: Step(self._doing, batches, logs, self._pairs()))
         return logs
 
-    def _eagerly(self, batch: Any) -> Any:
+    def _eagerly(self, doing: str, batches: list[Any]) -> Any:
         """A step of `run_eagerly=True`, in which every device computes the whole batch.
 
         It gives the same numbers; eager operations on split arrays would be hundreds of small
         collectives.
         """
+        begin_step(doing, common=self._is_common)
+        if self._watch is not None:
+            self._watch.step(lambda: _compat.named_values(self._variables))
         state = tuple([_compat.stored(variable) for variable in group] for group in self._groups)
-        whole = place_all((state, batch), self._distribution.topology.replicated)
+        whole = place_all((state, batches[0]), self._distribution.topology.replicated)
         logs, new = model_step(self._model, self._kind, *whole)
         placed = jax.tree.map(lambda now, then: place(now, then.sharding), new, state)
         with uninterrupted:
@@ -156,18 +154,18 @@ class Steps:
         if distribution.store.home is not None:
             state = step_state(self._groups, self._kind, donates=True)
             whole = [[distribution.topology.replicated for _ in group] for group in self._groups]
-            how = {"spread": distribution.spread, "together": distribution.together}
-            step = steps(self._model, self._kind, state, whole, **how)
+            spread, together = distribution.spread, distribution.together
+            step = steps(self._model, self._kind, state, whole, spread=spread, together=together)
             made = state.compile(step, batches, devices=devices)
             state.is_checked = state.may_fail
-            return Program(state, made, devices, is_common=common)
+            return Program(state, made, devices, is_common=common, watch=self._watch)
         state, made, traced = self._traced(batches, calls_python=False)
         if may_fail(traced.jaxpr):
             state, made, traced = self._traced(batches, calls_python=True)
         if common:
             agree_on_program(f"{self._kind} step", traced.jaxpr, batches)
         compile_for(made, *state.bound(), batches)
-        return Program(state, made, devices, is_common=common)
+        return Program(state, made, devices, is_common=common, watch=self._watch)
 
     def _traced(self, batches: Any, *, calls_python: bool) -> tuple[Any, Any, Any]:
         distribution = self._distribution

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import operator
 import shutil
 import threading
 import weakref
@@ -118,18 +119,15 @@ def read(variable: KerasVariable) -> Any:
     return heard(variable, own if own is not None else _plain_value.__get__(variable))
 
 
-def read_all(variables: Sequence[KerasVariable]) -> list[Any]:
-    """`read` for each, without a call for each where none is needed."""
-    if get_stateless_scope() is None and not _hearers.get():
-        values = [variable._value for variable in variables]
-        if not any(value is None for value in values):
-            return values
+def read_all(variables: Iterable[KerasVariable]) -> list[Any]:
+    """`read` for each."""
     return [read(variable) for variable in variables]
 
 
 _plain_value = KerasVariable.value
 _plain_scope = keras.StatelessScope.get_current_value
 _hearers: ContextVar[tuple[Callable[..., Any], ...]] = ContextVar("replicax_hearers", default=())
+hearers = _hearers.get
 
 
 @contextlib.contextmanager
@@ -629,9 +627,9 @@ def stored_dtype(variable: KerasVariable) -> str:
     return str(jax.dtypes.canonicalize_dtype(variable._dtype))
 
 
-def stored(variable: KerasVariable) -> Any:
-    """The value that the variable itself holds, whatever scope is active; None if none yet."""
-    return variable._value
+VALUE = "_value"
+stored: Callable[[Any], Any] = operator.attrgetter(VALUE)
+"""The value that a variable itself holds, whatever scope is active; None if none yet."""
 
 
 def bind(variables: Iterable[KerasVariable]) -> None:

@@ -26,7 +26,7 @@ from replicax._keras.beginnings import Beginning, begin, give_up, seeds_in
 from replicax._keras.blaming import of_the_layer, root_of, user_line, why_not_converted
 
 MAX_TRACES = 6
-_ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
+ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
 _NEEDS_A_NUMBER = (
     jax.errors.ConcretizationTypeError,
@@ -307,7 +307,7 @@ def abstract(leaf: Any) -> Any:
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is traced: an array, not a Python value and not a variable."""
-    return isinstance(leaf, _ARRAYS)
+    return isinstance(leaf, ARRAYS)
 
 
 def evaluate(jaxpr: Any, *args: Any) -> list[Any]:

@@ -11,18 +11,23 @@ import functools
 import itertools
 import operator
 import sys
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+from jax.extend.core import get_opaque_trace_state
 
+from replicax._core import events
 from replicax._core.device_errors import blame
-from replicax._core.events import COMPUTE, begin_step, dispatched, timed
+from replicax._core.events import COMPUTE
 from replicax._core.host_calls import carried_out
-from replicax._core.in_flight import queue_of
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied
+from replicax._core.topology import may_deadlock
+from replicax._core.tracing import outside_of_all
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._program.central import CentralProgram, may_fail, tells_python
@@ -31,6 +36,66 @@ from replicax._program.compiling import compiled
 if TYPE_CHECKING:
     from replicax._core.state_watch import StateWatch
     from replicax._keras.capture import Captured
+
+
+@final
+class Queue:
+    """The step in flight on a set of devices that could dead-lock, whoever started it.
+
+    XLA:CPU runs the devices of a process on one thread pool. If several steps are in flight,
+    threads waiting in one step's all-reduce can leave none for the other devices. So a step waits
+    for the one before it, be that of another function, of another model or of another strategy.
+
+    Args:
+        guards: Whether there is anything to wait for.
+    """
+
+    def __init__(self, *, guards: bool) -> None:
+        self._guards = guards
+        self._token: Any = None
+        #: The queues of all sets that share a device with this one.
+        self.near: tuple[Queue, ...] = (self,) if guards else ()
+
+    def wait(self) -> None:
+        """Wait until no step is in flight on any of the devices.
+
+        A step that has failed is told of here, once.
+        """
+        for queue in self.near:
+            token, queue._token = queue._token, None
+            if token is not None:
+                token.block_until_ready()
+
+    def put(self, token: Any) -> None:
+        """Note that a step was started.
+
+        Args:
+            token: An array that the step computes and that no later one takes over; None if it
+                computes none.
+        """
+        if self._guards:
+            self._token = token
+
+
+_free = Queue(guards=False)
+_queues: dict[frozenset[Any], Queue] = {}
+_lock = threading.Lock()
+
+
+def queue_of(devices: Collection[Any]) -> Queue:
+    """The queue of all steps on these devices: the same for whoever asks."""
+    if not may_deadlock(devices):
+        return _free
+    key = frozenset(devices)
+    with _lock:
+        if key not in _queues:
+            made = _queues[key] = Queue(guards=True)
+            near = [queue for others, queue in _queues.items() if others & key]
+            made.near = tuple(near)
+            for queue in near:
+                if queue is not made:
+                    queue.near = (*queue.near, made)
+        return _queues[key]
 
 
 @final
@@ -44,6 +109,7 @@ class Program:
         devices: Those that compute.
         is_common: Whether all workers compute it together.
         identity: A number of what it computes, the same on all workers.
+        watch: Compares the variables of all workers now and then.
     """
 
     def __init__(
@@ -54,39 +120,48 @@ class Program:
         *,
         is_common: bool,
         identity: int = 0,
+        watch: StateWatch | None = None,
     ) -> None:
         self.state, self.compiled = state, compiled
-        self._devices, self._queue = devices, queue_of(devices)
-        self._is_common, self._identity = is_common, identity
+        self._queue, self._sharding = queue_of(devices), None
+        self._is_common, self._identity, self._watch = is_common, identity, watch
         self._is_checked = state.is_checked and not is_common
+        self._steady = getattr(compiled, "program", compiled)
+        self._is_new = True
 
-    def __call__(self, doing: str, arrays: Any, watch: StateWatch | None = None) -> Any:
+    def __call__(self, doing: str, arrays: Any) -> Any:
         """Compute a step.
 
         Args:
             doing: What the step is, for messages.
             arrays: The nest of arrays of this call.
-            watch: Compares the variables of all workers now and then.
 
         Returns:
             The outputs.
         """
-        begin_step(doing, common=self._is_common, identity=self._identity)
+        if self._is_common or events.listeners:
+            events.begin_step(doing, common=self._is_common, identity=self._identity)
         try:
             self._queue.wait()
-            if watch is not None:
-                watch.step(self.state.named)
+            if self._watch is not None:
+                self._watch.step(self.state.named)
+            is_traced = get_opaque_trace_state() != outside_of_all()
+            compiled = self.compiled if is_traced or self._is_new else self._steady
             with uninterrupted:  # a signal between donation and write would lose the values
-                values = self.state.taken()
-                call = [carried_out, self.compiled] if self._is_checked else [self.compiled]
-                outputs, news, token = timed(COMPUTE, *call, *values, arrays)
+                written, others = self.state.taken()
+                if events.clock is None and not self._is_checked:
+                    outputs, news, token = compiled(written, others, arrays)
+                else:
+                    call = [carried_out, compiled] if self._is_checked else [compiled]
+                    outputs, news, token = events.timed(COMPUTE, *call, written, others, arrays)
                 self.state.give(news)
-                devices = token.sharding.device_set
-                if devices != self._devices:  # arrays of equal shapes may be elsewhere
-                    self._devices, self._queue = devices, queue_of(devices)
+                if token.sharding is not self._sharding:  # arrays of equal shapes may be elsewhere
+                    self._sharding = token.sharding
+                    self._queue = queue_of(token.sharding.device_set)
                 self._queue.put(token)
+                self._is_new = self._is_new and is_traced
                 if self._is_common:
-                    dispatched(token.is_ready)
+                    events.dispatched(token.is_ready)
         except Exception as error:
             blame(error)
             raise_explained(error)
@@ -155,6 +230,12 @@ class ProgramState:
 
     def values(self) -> tuple[list[Any], list[Any]]:
         """The values of the variables that are written, and those of the others."""
+        if _compat.get_stateless_scope() is None and not _compat.hearers():
+            # Each step takes this way: no loop in Python unless something is missing.
+            written = list(map(_compat.stored, self.written))
+            others = list(map(_compat.stored, self.others))
+            if not any(map(operator.is_, itertools.chain(written, others), itertools.repeat(None))):
+                return written, others
         return _compat.read_all(self.written), _compat.read_all(self.others)
 
     def bound(self) -> tuple[list[Any], list[Any]]:
@@ -185,9 +266,12 @@ class ProgramState:
 
     def give(self, news: list[Any]) -> None:
         """Give the variables what a call on devices has made of them."""
-        if self.donates:
+        if self.replaced:
             _note_made(self._keys, news)
-        _compat.write_all(self.written, news)
+        if _compat.get_stateless_scope() is None:
+            deque(map(setattr, self.written, itertools.repeat(_compat.VALUE), news), maxlen=0)
+        else:
+            _compat.write_all(self.written, news)
 
     def compile(
         self, step: Any, arrays: Any, *, apart: bool = True, out_shardings: Any = None, **how: Any
@@ -264,7 +348,7 @@ def _donatable(variables: Sequence[int], values: list[Any]) -> list[Any]:
     Returns:
         The same list.
     """
-    # Each step takes this way: no loop in Python unless something is to be copied.
+    # No loop in Python, as above, unless something is to be copied.
     made = [made() for made in map(_made.get, variables, itertools.repeat(_gone))]
     is_own = list(map(operator.is_, made, values))
     del made

@@ -14,12 +14,13 @@ import jax
 from replicax._core.events import COMPILE, timed
 from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
-from replicax._keras.capture import Static, is_array
+from replicax._keras.capture import ARRAYS, Static
 from replicax._keras.feeding import is_iterator
 
 logger = logging.getLogger("replicax")
 
 MANY_TRACES = 8
+_TRACED = (PerReplica, Mirrored, *ARRAYS)
 
 
 @final
@@ -53,7 +54,7 @@ class Signature:
         leaves, tree = jax.tree.flatten((tuple(args), kwargs), is_leaf=is_leaf)
         arrays, kinds, key = [], [], [tree]
         for leaf in leaves:
-            if isinstance(leaf, PerReplica) or is_array(leaf) or isinstance(leaf, Mirrored):
+            if isinstance(leaf, _TRACED):
                 value = leaf.value if isinstance(leaf, Mirrored) else leaf
                 arrays.append(value)
                 kinds.append(None)
@@ -82,9 +83,9 @@ class Signature:
 
 def _array_key(value: Any) -> Hashable:
     if isinstance(value, PerReplica):
-        if value.is_even:
+        if value.parts is None:
             return (True, _array_key(value.stacked))
-        return (False, *(_array_key(part) for part in value.components))
+        return (False, *map(_array_key, value.parts))
     return (value.shape, value.dtype, getattr(value, "weak_type", False))
 
 

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from replicax._control import Offer, current
 from replicax._control.agreement import agree
-from replicax._core import seams
+from replicax._core import events, seams
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import (
@@ -23,18 +23,18 @@ from replicax._core.events import (
     tell,
     timed,
 )
-from replicax._core.in_flight import queue_of
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
 from replicax._core.state_watch import StateWatch
-from replicax._core.values import DistributedValues, PerReplica, is_distributed
+from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution
+from replicax._keras.program import queue_of
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
-from replicax._mesh.spmd import ReplicaProgram, build
+from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._mesh.transfer import put_pieces, put_uneven
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Runtime:
         store: Store,
         reducer: CrossDeviceOps,
         *,
-        before: Callable[[], None] = lambda: None,
+        before: Callable[[], None] | None = None,
         compression: Compression | None = None,
         local_steps: LocalSteps | None = None,
     ) -> None:
@@ -82,8 +82,11 @@ class Runtime:
             group = SyncGroup(topology.num_replicas, reducer.combine, packs_up_to=packs)
             self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         self.hands_out = False
+        # What each step asks.
+        self._replicas, self._several = topology.num_replicas, topology.num_processes > 1
+        self._devices = topology.replicated.device_set
         self._programs = ProgramCache()
-        self._watch = StateWatch() if topology.num_processes > 1 else None
+        self._watch = StateWatch() if self._several else None
         self._queue = queue_of(topology.devices)
 
     def call(
@@ -95,37 +98,55 @@ class Runtime:
         compiler_options: dict[str, Any] | None = None,
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
-        if self.topology.num_replicas == 1 and is_recorded():
+        traced = _compat.get_stateless_scope() is not None
+        if traced and self._replicas == 1 and is_recorded():
             with strategy.scope():
                 return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
-        if self.topology.num_processes > 1:
+        if self._several:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
             )
         signature = Signature.of(args, dict(kwargs))
-        if self.topology.num_processes > 1:
+        if self._several:
             shared = [a for a in signature.arrays if not isinstance(a, PerReplica)]
             agree_on_shared("arguments of `run`", shared)
-        arrays = [self._on_mesh(array) for array in signature.arrays]
-        traced = _compat.get_stateless_scope() is not None
-        if not traced:
+        stacks = [self._on_mesh(array) for array in signature.arrays]
+        if self._before is not None and not traced:
             self._before()
+
+        def arrays() -> list[Any]:
+            pairs = zip(signature.arrays, stacks, strict=True)
+            return [PerReplica(stack) if stack_of(a) is not a else stack for a, stack in pairs]
 
         def make() -> ReplicaProgram:
             options = None if traced else compiler_options
             with strategy.scope():
-                return self._build(strategy, fn, signature.without_arrays(), arrays, options)
+                return self._build(strategy, fn, signature.without_arrays(), arrays(), options)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
             made = make()
-            return made.wrapped(made.program.inline(arrays), self.topology.num_replicas)
+            return self._wrapped(made, made.program.inline(stacks))
         key = (signature.key, repr(compiler_options) if compiler_options else None)
         made = self._programs.get(fn, key, make, keep=signature.leaves)
-        outputs = made.program("run", arrays, self._watch)
-        result = made.wrapped(outputs, self.topology.num_replicas)
-        tell(lambda: Step("run", arrays, result))
+        result = self._wrapped(made, made.program("run", stacks))
+        if events.watchers:
+            tell(lambda: Step("run", arrays(), result))
         return result
+
+    def _wrapped(self, made: ReplicaProgram, arrays: Sequence[Any]) -> Any:
+        """The function's output, of distributed values, from what the program gives."""
+        values: list[Any] = list(arrays)
+        if self._replicas > 1:
+            for i, varies in enumerate(made.varies):
+                if not isinstance(values[i], PerReplica):
+                    value = values[i]
+                    values[i] = PerReplica(value) if varies else Mirrored(value, self._replicas)
+            for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
+                values[place].total = total
+        rest, captured = iter(values), made.captured
+        leaves = [next(rest) if out is None else out.value for out in captured.outputs]
+        return captured.tree.unflatten(leaves)
 
     def _build(
         self,
@@ -158,7 +179,8 @@ class Runtime:
             adopt=self.distribution.adopt,
             compiler_options=compiler_options,
             sums=traced and self.topology.pays_per_array,
-            agree=agree if self.topology.num_processes > 1 else None,
+            agree=agree if self._several else None,
+            watch=self._watch,
         )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:
@@ -258,18 +280,18 @@ class Runtime:
         return self.put(pieces, [shape[0] for shape in shapes])
 
     def _on_mesh(self, array: Any) -> Any:
-        """Bring an argument that lives elsewhere to the devices of this strategy."""
+        """What a program is given of an argument, on the devices of this strategy."""
         if isinstance(array, PerReplica):
-            if not array.is_even:
-                return PerReplica(parts=tuple(self._on_mesh(part) for part in array.parts or ()))
-            return PerReplica(self._moved(array.stacked, self.topology.split))
+            if array.parts is not None:
+                return PerReplica(parts=tuple(map(self._on_mesh, array.parts)))
+            return self._moved(array.stacked, self.topology.split)
         return self._moved(array, self.topology.replicated)
 
     def _moved(self, array: Any, layout: Any) -> Any:
         on_host = isinstance(array, np.ndarray | np.generic)
-        if isinstance(array, Tracer) or (on_host and self.topology.num_processes == 1):
+        if isinstance(array, Tracer) or (on_host and not self._several):
             return array
-        if not on_host and array.sharding.device_set == self.topology.replicated.device_set:
+        if not on_host and array.sharding.device_set == self._devices:
             return array
         return place(array, layout)
 

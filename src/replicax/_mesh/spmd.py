@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
-from replicax._core.values import Mirrored, PerReplica
+from replicax._core.values import PerReplica
 from replicax._cpu.products import turned_on
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
@@ -21,6 +21,9 @@ from replicax._keras.program import Program, ProgramState
 from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
+
+if TYPE_CHECKING:
+    from replicax._core.state_watch import StateWatch
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 
@@ -34,22 +37,13 @@ class ReplicaProgram:
         captured: The function's state and output structure.
         varies: For each output array, whether it differs per replica.
         sums: Of which output arrays the sums over replicas come behind them.
-        program: What computes it.
+        program: What computes it, of arrays, with even values of replicas as stacks.
     """
 
     captured: Captured
     varies: tuple[bool, ...]
     sums: tuple[int, ...]
     program: Program
-
-    def wrapped(self, arrays: Sequence[Any], replicas: int) -> Any:
-        """The function's output, of distributed values, from what the program gives."""
-        count = len(self.varies)
-        pairs = zip(arrays[:count], self.varies, strict=True)
-        values = [wrap_output(array, varies, replicas) for array, varies in pairs]
-        for place, total in zip(self.sums, arrays[count:], strict=True):
-            values[place].total = total
-        return self.captured.assemble(values)
 
 
 def build(
@@ -64,6 +58,7 @@ def build(
     compiler_options: dict[str, Any] | None = None,
     sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
+    watch: StateWatch | None = None,
 ) -> ReplicaProgram:
     """Trace, settle and compile a replica function.
 
@@ -78,6 +73,7 @@ def build(
         compiler_options: XLA options for this program.
         sums: Whether the sums of what replicas return travel along, where that saves an operation.
         agree: With several workers, sees that all made the same program, and gives its number.
+        watch: With several workers, compares their variables now and then.
 
     Returns:
         The program.
@@ -104,14 +100,22 @@ def build(
 
     made = state.compile(
         step,
-        arrays,
+        [stack_of(array) for array in arrays],
         apart=donate,
         out_shardings=None if layouts is None else (None, layouts, None),
         devices=topology.devices,
         compiler_options=compiler_options,
     )
-    common = {"is_common": bool(agree), "identity": agree(captured) if agree else 0}
-    return ReplicaProgram(captured, varies, along, Program(state, made, topology.devices, **common))
+    identity = agree(captured) if agree else 0
+    program = Program(
+        state, made, topology.devices, is_common=bool(agree), identity=identity, watch=watch
+    )
+    return ReplicaProgram(captured, varies, along, program)
+
+
+def stack_of(array: Any) -> Any:
+    """What a program is given of an array: of even values of replicas, their stack."""
+    return array.stacked if isinstance(array, PerReplica) and array.is_even else array
 
 
 def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> list[Any] | None:
@@ -161,11 +165,8 @@ def _build_spmd(
         # the others would print nothing.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
-    def unwrapped(leaves: Sequence[Any]) -> list[Any]:
-        return [leaf.stacked if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
-
     if replicas == 1:
-        return captured, varies, lambda state, leaves: replica(state, unwrapped(leaves)), along
+        return captured, varies, replica, along
     split, whole = PartitionSpec(AXIS), PartitionSpec()
 
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
@@ -180,20 +181,13 @@ def _build_spmd(
         out_specs=(specs(is_split), specs(written), whole),
         check_vma=False,
     )
-    return captured, varies, lambda state, leaves: mapped(list(state), unwrapped(leaves)), along
+    return captured, varies, mapped, along
 
 
 def _local_aval(array: Any) -> Any:
     if isinstance(array, PerReplica):
         return jax.ShapeDtypeStruct(array.stacked.shape[1:], array.stacked.dtype)
     return array
-
-
-def wrap_output(value: Any, varies: bool, replicas: int) -> Any:
-    """An output array as the distributed value that it is."""
-    if replicas == 1 or isinstance(value, PerReplica):
-        return value
-    return PerReplica(value) if varies else Mirrored(value, replicas)
 
 
 def _for_replicas(output: Any, varies: bool, topology: Topology) -> Any:

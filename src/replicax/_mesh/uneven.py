@@ -57,6 +57,7 @@ def build_uneven(
     common = replace(captures[0], outputs=_common_outputs(captures))
     same = same_outputs([captured.jaxpr for captured in captures])
     shares = [isinstance(array, PerReplica) for array in arrays]
+    evens = [isinstance(array, PerReplica) and array.is_even for array in arrays]
     analyses = [analyse(captured, shares, same) for captured in captures]
     varies = tuple(any(column) for column in zip(*(v for v, _ in analyses), strict=True))
     # Where replicas disagree the later rule of the table is the more general one.
@@ -66,6 +67,8 @@ def build_uneven(
     rows = [_compat.has_rows_of_replicas(variable) for variable in common.variables]
 
     def body(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        pairs = zip(leaves, evens, strict=True)
+        leaves = [PerReplica(leaf) if is_even else leaf for leaf, is_even in pairs]
         programs, values = [], []
         for r, (captured, group) in enumerate(zip(captures, groups, strict=True)):
             own = [value[r] if row else value for value, row in zip(state, rows, strict=True)]

@@ -100,13 +100,13 @@ class _Tuned:
     There JAX refuses options, and a gradient may be taken, which our rules do not have.
 
     Args:
-        program: The program.
+        program: The program. Once it has been called, it may be called past this.
         inner: The same without options and rules.
         by_jax: Whether JAX divides it over devices, and convolutions in it.
     """
 
     def __init__(self, program: Any, inner: Any, *, by_jax: bool = False) -> None:
-        self._program = program
+        self.program = program
         self._inner = inner
         self.is_by_jax = self._is_new = by_jax
         self.trace, self.lower = program.trace, program.lower
@@ -115,7 +115,7 @@ class _Tuned:
         if is_traced():
             return self._inner(*args)
         if not self._is_new:
-            return self._program(*args)
+            return self.program(*args)
         self._is_new = False
-        with found_again(self._program.trace(*args).jaxpr):
-            return self._program(*args)
+        with found_again(self.program.trace(*args).jaxpr):
+            return self.program(*args)

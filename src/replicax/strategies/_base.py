@@ -136,7 +136,8 @@ class Strategy:
                 f"args of type {type(args).__name__}. A batch alone would be taken apart. Write "
                 "`args=(batch,)`, with a comma."
             )
-        self._check_cross_replica("run")
+        if current_frame() is not None:
+            self._check_cross_replica("run")
         chosen = options.experimental_xla_options if options else None
         return self._runtime.call(self, fn, args, kwargs or {}, chosen)
 

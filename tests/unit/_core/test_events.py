@@ -1,4 +1,4 @@
-"""The number of steps, and who hears of them."""
+"""Steps that begin together, and who hears of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from replicax._core.events import (
     position,
     settled,
 )
-
-
-def test_steps_are_counted():
-    before = begin_step("train step")
-    assert begin_step("run") == before + 1
 
 
 def test_what_all_workers_begin_together_has_a_count_of_its_own():
@@ -41,24 +36,25 @@ def test_devices_are_asked_until_they_are_done_or_forgotten():
 def test_listeners_hear_of_each_step_until_they_end():
     heard, also = [], []
     ends = [listen(heard.append), listen(also.append)]
-    first = begin_step("run")
+    begin_step("train step")
     ends[0]()
-    second = begin_step("run")
-    ends[1]()
     begin_step("run")
-    assert heard == [first]
-    assert also == [first, second]
+    ends[1]()
+    begin_step("test step")
+    assert heard == ["train step"]
+    assert also == ["train step", "run"]
 
 
 def test_a_listener_may_end_itself():
     heard, after = [], []
 
-    def once(number):
-        heard.append(number)
+    def once(doing):
+        heard.append(doing)
         end()
 
     end, end_after = listen(once), listen(after.append)
-    numbers = [begin_step("run"), begin_step("run")]
+    begin_step("run")
+    begin_step("train step")
     end_after()
-    assert heard == numbers[:1]
-    assert after == numbers
+    assert heard == ["run"]
+    assert after == ["run", "train step"]

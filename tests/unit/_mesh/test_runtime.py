@@ -44,6 +44,22 @@ def test_a_call_runs_once_per_replica():
     assert [float(part) for part in result.values] == [2.0, 6.0]
 
 
+def test_results_are_wrapped_as_what_they_are():
+    def fn(x):
+        return x * 2, jax.numpy.ones(2), jnp.sum(x), "text"
+
+    uneven = PerReplica(parts=(np.ones(2), np.ones(1)))
+    for engine, argument, kinds in (
+        (runtime(), PerReplica(np.ones((2, 3))), (PerReplica, Mirrored, PerReplica)),
+        (runtime(), uneven, (PerReplica, Mirrored, PerReplica)),
+        (runtime("CPU:1"), np.ones(3), (jax.Array, jax.Array, jax.Array)),
+    ):
+        *found, text = call(engine, fn, argument)
+        assert text == "text"
+        assert all(map(isinstance, found, kinds))
+    assert [part.shape for part in call(runtime(), fn, uneven)[0].values] == [(2,), (1,)]
+
+
 def test_results_lie_on_the_devices_of_the_replicas():
     result = call(runtime("CPU:4", "CPU:2"), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
     assert [part.devices() for part in result.values] == [{CPUS[4]}, {CPUS[2]}]

@@ -12,8 +12,7 @@ from jax import lax
 from replicax._core.errors import UsageError, VariableNotReduced
 from replicax._core.reduce import sum_leaves
 from replicax._core.topology import Topology
-from replicax._core.values import Mirrored, PerReplica
-from replicax._mesh.spmd import build, wrap_output
+from replicax._mesh.spmd import build, stack_of
 from replicax._mesh.transfer import put_pieces
 
 ONE, TWO = Topology.single("CPU:0"), Topology.local(["CPU:0", "CPU:1"])
@@ -32,7 +31,8 @@ def program(fn, arrays=(), topology=TWO, **options):
 
 
 def executed(built, arrays=(), values=(), others=()):
-    outputs, news, token = built.program.compiled(list(values), list(others), list(arrays))
+    given = [stack_of(array) for array in arrays]
+    outputs, news, token = built.program.compiled(list(values), list(others), given)
     assert token.shape == ()
     return outputs, news
 
@@ -68,13 +68,6 @@ def test_one_replica_is_a_plain_function():
     built = program(lambda group, leaves: leaves[0] + group.replica_id(), [np.ones(2)], ONE)
     outputs, _ = executed(built, [np.ones(2)])
     assert outputs[0].tolist() == [1.0, 1.0]
-    assert wrap_output(outputs[0], varies=False, replicas=1) is outputs[0]
-
-
-def test_outputs_are_wrapped_as_what_they_are():
-    assert isinstance(wrap_output(jnp.ones(2), varies=True, replicas=2), PerReplica)
-    assert isinstance(wrap_output(jnp.ones(2), varies=False, replicas=2), Mirrored)
-    assert wrap_output(UNEVEN, varies=True, replicas=2) is UNEVEN
 
 
 @pytest.mark.parametrize("value", [EVEN, UNEVEN], ids=["even", "uneven"])
@@ -170,7 +163,7 @@ def test_a_program_can_be_part_of_another():
 
     @jax.jit
     def outer(stacked):
-        outputs, _, _ = built.program.compiled([], [], [PerReplica(stacked)])
+        outputs, _, _ = built.program.compiled([], [], [stacked])
         return jnp.sum(outputs[0])
 
     assert float(outer(EVEN.stacked)) == 10.0

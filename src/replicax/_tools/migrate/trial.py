@@ -196,8 +196,8 @@ def _train(request: dict[str, Any], result: dict[str, Any]) -> None:
     from replicax._core import events
     from replicax._tools.script import NO_TRAINING, ended_after, run_program, under
 
-    def begin(_number: int) -> None:
-        result["steps"] += events.latest() not in NO_TRAINING
+    def begin(doing: str) -> None:
+        result["steps"] += doing not in NO_TRAINING
 
     strategy = rx.MirroredStrategy([f"CPU:{number}" for number in range(request["replicas"])])
     end = events.listen(begin)

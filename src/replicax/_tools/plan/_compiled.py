@@ -24,6 +24,7 @@ from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
 from replicax._mesh.runtime import Runtime
 from replicax._mesh.spmd import build as build_replica_program
+from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
 from replicax.strategies import Strategy
 
@@ -134,7 +135,7 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
         written = set(captured.written)
         news = [state[i] for i in captured.written]
         others = [one for i, one in enumerate(state) if i not in written]
-        lowered = program.program.compiled.lower(news, others, parts)
+        lowered = program.program.compiled.lower(news, others, list(map(stack_of, parts)))
     kept = [_compat.slot(variable) is not None for variable in captured.variables]
     optimizer = [one for one, is_slot in zip(state, kept, strict=True) if is_slot]
     return Lowered(

@@ -132,11 +132,11 @@ class Recorder:
         finally:
             self.spans.append(Span(part, begin, _now()))
 
-    def _begin_step(self, _: int) -> None:
+    def _begin_step(self, kind: str) -> None:
         if self._is_over or threading.current_thread() is not _MAIN:
             return
         self._close()
-        kind, number, plan = events.latest(), self.begun, self.plan
+        number, plan = self.begun, self.plan
         if kind not in NO_TRAINING:
             if number >= plan.total:
                 self._finish()

@@ -26,9 +26,9 @@ def ended_after(steps: int) -> Generator[None, None, None]:
     """
     count = 0
 
-    def begin(_number: int) -> None:
+    def begin(doing: str) -> None:
         nonlocal count
-        count += events.latest() not in NO_TRAINING
+        count += doing not in NO_TRAINING
         if count > steps:
             raise Ended
 

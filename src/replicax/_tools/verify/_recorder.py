@@ -69,7 +69,7 @@ class Recorder:
             stack.callback(events.watch(self._hear))
             yield
 
-    def _begin(self, _number: int) -> None:
+    def _begin(self, _doing: str) -> None:
         if not self._run.steps:
             self._note_before(())
 

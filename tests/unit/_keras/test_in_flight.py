@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._core import in_flight
-from replicax._core.in_flight import queue_of
+from replicax._keras import program
+from replicax._keras.program import queue_of
 
 from helpers import run_python
 
@@ -21,7 +21,7 @@ Y = np.ones((4, 1), "float32")
 
 @pytest.fixture(autouse=True)
 def nothing_in_flight():
-    for queue in in_flight._queues.values():
+    for queue in program._queues.values():
         queue.wait()
 
 
