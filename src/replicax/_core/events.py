@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
 
@@ -39,13 +39,6 @@ def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
         args: Its arguments.
     """
     return fn(*args) if clock is None else clock.timed(part, fn, *args)
-
-
-def timed_each(part: str, values: Iterable[_Result]) -> Iterator[_Result]:
-    """The same values, with what it takes to get each of them as a part of a step."""
-    source, end = iter(values), object()
-    while (value := timed(part, next, source, end)) is not end:
-        yield cast("_Result", value)
 
 
 @contextlib.contextmanager

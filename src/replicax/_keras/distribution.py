@@ -7,7 +7,7 @@ that this strategy owns runs; never for other models.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -17,28 +17,16 @@ from jax.core import Tracer
 
 from replicax._control import current
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
-from replicax._core.events import COPY, INPUT, timed, timed_each
-from replicax._core.placement import (
-    gather_rows,
-    is_spread,
-    own_copy,
-    place,
-    place_batch,
-    place_rows,
-    to_host,
-)
+from replicax._core.placement import is_spread, place, to_host
 from replicax._core.program import uncounted
 from replicax._core.store import VariableSpec
 from replicax._core.topology import AXIS, Topology, device_name
-from replicax._core.values import WorkerRows, refuse_text
 from replicax._cpu.products import with_products_turned
 from replicax._keras import _compat
-from replicax._keras.agreed_batches import agreed, agreement_on
 from replicax._program.partial_sums import with_sums_together
 from replicax._program.table_gradients import with_rows
 
 if TYPE_CHECKING:
-    from replicax._control.agreement import Agreement
     from replicax._keras.local_steps import LocalSteps
     from replicax._keras.pace import Members
 
@@ -140,50 +128,6 @@ class StoreDistribution(_compat.Distribution):
             return with_products_turned(step, topology.platform)
         mesh = topology.mesh if topology.num_replicas > 1 else None
         return with_rows(step, mesh, platform=topology.platform)
-
-    def place(self, batches: Iterable[Any], *, ahead: int, owned: bool = False) -> Iterator[Any]:
-        """Put host batches on the devices, `ahead` of them before they are needed.
-
-        Unless they are `owned`, they are copied first: see `own_copy`.
-        """
-        batches = enumerate(timed_each(INPUT, batches))
-        placed = (self._placed(batch, number, owned=owned) for number, batch in batches)
-        return agreed(placed, ahead=ahead)
-
-    def _placed(self, batch: Any, number: int, *, owned: bool) -> tuple[Any, Agreement | None]:
-        """A batch on the devices, and whether it is the same on all workers, if copies must be."""
-        if isinstance(batch, WorkerRows):
-            return self._put_rows(batch), None
-        for leaf in jax.tree.leaves(batch):
-            refuse_text(leaf)
-        agreement = None
-        if self.topology.num_processes > 1:
-            shapes = map(np.shape, jax.tree.leaves(batch))
-            whole = any(self.get_data_layout(s) is not self.topology.split for s in shapes)
-            agreement = agreement_on(batch, number, whole=whole)
-        return timed(COPY, self._put, owned, batch), agreement
-
-    def _put(self, owned: bool, batch: Any) -> Any:
-        leaves, tree = jax.tree.flatten(batch)
-        layouts = [self.get_data_layout(np.shape(leaf)) for leaf in leaves]
-        # Of several processes, each copies the rows of its own devices.
-        if not owned and self.topology.num_processes == 1:
-            leaves, owned = list(map(own_copy, leaves)), True
-        return tree.unflatten(place_batch(leaves, layouts, owned=owned))
-
-    def _put_rows(self, batch: WorkerRows) -> Any:
-        """The global batch of which each worker holds some rows; all workers call it together."""
-        total, counts = sum(batch.counts), batch.counts
-        even = len(set(counts)) == 1 and total % self.topology.num_replicas == 0
-
-        def one(leaf: Any) -> Any:
-            refuse_text(leaf)
-            rows, layout = np.asarray(leaf), self.get_data_layout((total,))
-            if even:
-                return place_rows(rows, layout, total)
-            return gather_rows(rows, counts, self.topology.split, layout)
-
-        return jax.tree.map(one, batch.rows)
 
     def adopt(self, variables: Iterable[Any]) -> None:
         """Move variables made outside the scope into this store.

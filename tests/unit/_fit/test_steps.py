@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._fit.batches import placed
 from replicax._keras.repeated import are_alike
 
 from helpers import run_python
@@ -92,7 +93,7 @@ def bytes_of_step(strategy):
     model = net(strategy)
     model.fit(X[:8], Y[:8], batch_size=8, verbose=0)
     program = next(iter(model.train_function._programs.values()))
-    batch = next(strategy.extended.distribution.place([(X[:8], Y[:8])], ahead=0))
+    batch = next(placed([(X[:8], Y[:8])], strategy.extended.distribution, ahead=0))
     memory = program.compiled.lower(*program.state.bound(), [batch]).compile().memory_analysis()
     return memory.argument_size_in_bytes, memory.output_size_in_bytes
 

@@ -100,33 +100,6 @@ def test_one_replica_has_nothing_to_spread():
     assert distribution.spread(batch) is batch
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_batches_are_placed_in_order_and_copied(two, ahead):
-    buffer, taken = np.zeros((4, 1), "float32"), []
-
-    def batches():
-        for number in range(4):
-            taken.append(number)
-            buffer[:] = number
-            yield buffer, None
-
-    placed = two.extended.distribution.place(batches(), ahead=ahead)
-    first = next(placed)
-    assert taken == list(range(ahead + 1))
-    seen = [np.asarray(batch).ravel().tolist() for batch, none in [first, *placed] if none is None]
-    assert seen == [[float(number)] * 4 for number in range(4)]
-
-
-def test_each_batch_is_placed_by_its_own_shape(two):
-    even, uneven = two.extended.distribution.place([np.ones((4, 1)), np.ones((3, 1))], ahead=0)
-    assert not even.sharding.is_fully_replicated
-    assert uneven.sharding.is_fully_replicated
-
-
-def test_no_batches_are_no_batches(two):
-    assert list(two.extended.distribution.place([], ahead=1)) == []
-
-
 def test_variables_made_outside_are_adopted_where_they_are_used(two):
     v = keras.Variable(1.0)
     held = v.value

@@ -1,4 +1,4 @@
-"""Batches that are compared with those of other workers before they are needed."""
+"""Batches on the devices, compared with those of other workers before they are needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from replicax._core.errors import WorkersDiffer
-from replicax._keras.agreed_batches import agreed, agreement_on
+from replicax._core.errors import UsageError, WorkersDiffer
+from replicax._fit.batches import agreed, agreement_on, placed
+from replicax.testing import MATRIX
 
 from channels import as_workers
 
@@ -54,3 +55,42 @@ def test_another_batch_is_an_error_before_it_is_computed(whole):
         return True
 
     assert as_workers(2, work) == [True, True]
+
+
+@pytest.fixture(params=["mirrored_2", "central_storage_2"], scope="module")
+def two(request):
+    return MATRIX[request.param]()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_batches_are_placed_in_order_and_copied(two, ahead):
+    buffer, taken = np.zeros((4, 1), "float32"), []
+
+    def batches():
+        for number in range(4):
+            taken.append(number)
+            buffer[:] = number
+            yield buffer, None
+
+    found = placed(batches(), two.extended.distribution, ahead=ahead)
+    first = next(found)
+    assert taken == list(range(ahead + 1))
+    seen = [np.asarray(batch).ravel().tolist() for batch, none in [first, *found] if none is None]
+    assert seen == [[float(number)] * 4 for number in range(4)]
+
+
+def test_each_batch_is_placed_by_its_own_shape(two):
+    even, uneven = placed([np.ones((4, 1)), np.ones((3, 1))], two.extended.distribution, ahead=0)
+    assert not even.sharding.is_fully_replicated
+    assert uneven.sharding.is_fully_replicated
+
+
+def test_no_batches_are_no_batches(two):
+    assert list(placed([], two.extended.distribution, ahead=1)) == []
+
+
+@pytest.mark.parametrize("kind", ["U1", "S1", "O"])
+def test_text_does_not_go_to_devices(two, kind):
+    batches = [(np.ones((4, 1)), np.full((4, 1), "a").astype(kind))]
+    with pytest.raises(UsageError, match="with text"):
+        next(placed(batches, two.extended.distribution, ahead=0))

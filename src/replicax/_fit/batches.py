@@ -1,0 +1,207 @@
+"""The batches of Keras' loops: each on the devices, and the same on all workers that copy it.
+
+Workers compare a batch while the one before is computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from replicax._control.agreement import Agreement, agree
+from replicax._core import events
+from replicax._core.events import COPY, INPUT
+from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
+from replicax._core.program import checksum, glance
+from replicax._core.values import WorkerRows, refuse_text
+from replicax._fit.data import HostAdapter
+from replicax._keras import _compat
+from replicax._keras.distribution import StoreDistribution
+from replicax._keras.workers import share_random_state
+
+Placed = tuple[Any, Agreement | None]
+
+SAME_BATCHES = (
+    "`fit`, `evaluate` and `predict` divide batches that all workers have: pass the same arrays "
+    "to all, and seed a generator that draws random numbers. If each worker has rows of its own, "
+    "make the data set with `strategy.distribute_datasets_from_function`."
+)
+
+
+def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def batches(self: Any, distribution: Any) -> Any:
+        if not isinstance(distribution, StoreDistribution):
+            return original(self, distribution)
+        adapter = self.data_adapter
+        owned = isinstance(adapter, HostAdapter)
+        if distribution.make_steps is not None:
+            return adapter.get_numpy_iterator()  # closures take copies
+        # Of a batch ahead, workers know that they agree before they need it.
+        several = distribution.topology.num_processes > 1
+        ahead = 1 if several or distribution.topology.platform != "cpu" else 0
+        if several and _compat.reads_arrays(adapter):
+            return _of_arrays(adapter, distribution)
+        if several:
+            _meet(adapter)
+        return placed(adapter.get_jax_iterator(), distribution, ahead=ahead, owned=owned)
+
+    return batches
+
+
+def _of_arrays(adapter: Any, distribution: StoreDistribution) -> Iterator[Any]:
+    """A pass over arrays of several workers; its order is drawn when it begins, if ever it does.
+
+    Keras makes one more at the end of the last epoch.
+    """
+    _meet(adapter)
+    yield from placed(adapter.get_jax_iterator(), distribution, ahead=1)
+
+
+def _meet(adapter: Any) -> None:
+    """Begin a pass on all workers."""
+    agree("data", {"number of batches": str(adapter.num_batches)})
+    if not isinstance(adapter, HostAdapter):
+        share_random_state()  # from which Keras draws the order of arrays
+
+
+def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def one(data: Any, layouts: Any = None) -> Any:
+        current = _compat.distribution()
+        if not isinstance(current, StoreDistribution):
+            return original(data, layouts)
+        if current.make_steps is not None:
+            return data
+        return next(placed([data], current, ahead=0))
+
+    return one
+
+
+def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The values of all variables for a loop: none, as its steps read and write variables."""
+
+    @functools.wraps(original)
+    def state(self: Any, **wanted: bool) -> Any:
+        if _compat.strategy_of(self) is None:
+            return original(self, **wanted)
+        return tuple(None for name, wish in wanted.items() if wish and name != _compat.PURGES)
+
+    return state
+
+
+def placed(
+    batches: Iterable[Any], distribution: StoreDistribution, *, ahead: int, owned: bool = False
+) -> Iterator[Any]:
+    """Put host batches on the devices, `ahead` of them before they are needed.
+
+    Args:
+        batches: The batches.
+        distribution: Knows where they go.
+        ahead: How many are read before they are needed.
+        owned: Whether their memory may be taken over. Else they are copied first: see `own_copy`.
+    """
+    if ahead == 0 and distribution.topology.num_processes == 1:
+        return (batch for batch, _ in _each(batches, distribution, owned=owned))
+    return agreed(_each(batches, distribution, owned=owned), ahead=ahead)
+
+
+def _each(
+    batches: Iterable[Any], distribution: StoreDistribution, *, owned: bool
+) -> Iterator[Placed]:
+    """Each batch on the devices; with a comparison that was begun, if workers must agree."""
+    several, split = distribution.topology.num_processes > 1, distribution.topology.split
+    layout_of = functools.cache(distribution.get_data_layout)
+
+    def put(batch: Any) -> Any:
+        leaves, tree = jax.tree.flatten(batch)
+        layouts = [layout_of(np.shape(leaf)) for leaf in leaves]
+        # Of several processes, each copies the rows of its own devices.
+        own = leaves if owned or several else list(map(own_copy, leaves))
+        return tree.unflatten(place_batch(own, layouts, owned=owned or not several))
+
+    source, end = iter(batches), object()
+    for number in itertools.count():
+        is_timed = events.clock is not None
+        batch = events.timed(INPUT, next, source, end) if is_timed else next(source, end)
+        if batch is end:
+            return
+        if isinstance(batch, WorkerRows):
+            yield _put_rows(batch, distribution), None
+            continue
+        agreement = None
+        if several:
+            leaves = jax.tree.leaves(batch)
+            for leaf in leaves:
+                refuse_text(leaf)
+            whole = any(layout_of(np.shape(leaf)) is not split for leaf in leaves)
+            agreement = agreement_on(batch, number, whole=whole)
+        try:
+            there = events.timed(COPY, put, batch) if is_timed else put(batch)
+        except TypeError:
+            for leaf in jax.tree.leaves(batch):
+                refuse_text(leaf)
+            raise
+        yield there, agreement
+
+
+def _put_rows(batch: WorkerRows, distribution: StoreDistribution) -> Any:
+    """The global batch of which each worker holds some rows; all workers call it together."""
+    topology, total, counts = distribution.topology, sum(batch.counts), batch.counts
+    even = len(set(counts)) == 1 and total % topology.num_replicas == 0
+
+    def one(leaf: Any) -> Any:
+        refuse_text(leaf)
+        rows, layout = np.asarray(leaf), distribution.get_data_layout((total,))
+        if even:
+            return place_rows(rows, layout, total)
+        return gather_rows(rows, counts, topology.split, layout)
+
+    return jax.tree.map(one, batch.rows)
+
+
+def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
+    """Begin to compare a batch with those of all workers.
+
+    Args:
+        batch: The batch.
+        number: Which it is of this pass, from 0.
+        whole: Whether every device gets the whole of it, so that all of it must be the same.
+    """
+    leaves = jax.tree.leaves(batch)
+    kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
+    found = f"{kinds}, checksum {(checksum if number == 0 or whole else glance)(batch)}"
+    return Agreement("batches", {f"batch {number} of this pass": found}, fix=SAME_BATCHES)
+
+
+def agreed(batches: Iterable[Placed], *, ahead: int) -> Iterator[Any]:
+    """Batches, each once it is known that all workers have the same.
+
+    Args:
+        batches: With what was begun to compare each.
+        ahead: How many are taken before they are needed.
+    """
+    waiting: deque[Placed] = deque()
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            if len(waiting) > ahead:
+                yield _required(*waiting.popleft())
+        while waiting:
+            yield _required(*waiting.popleft())
+    finally:
+        for _, agreement in waiting:
+            if agreement is not None:
+                agreement.withdraw()
+
+
+def _required(batch: Any, agreement: Agreement | None) -> Any:
+    if agreement is not None:
+        agreement.require()
+    return batch
