@@ -18,11 +18,10 @@ import numpy as np
 
 from replicax._core import seams
 from replicax._core.errors import UsageError
-from replicax._fit.pace_shown import paced
 from replicax._fit.worker_batches import promised
 from replicax._keras import _compat
 from replicax._keras.gradients import value_and_grad
-from replicax._keras.pace import rows_of
+from replicax._keras.pace import paced, rows_of
 
 
 class Scheduled(Protocol):

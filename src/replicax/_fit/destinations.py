@@ -6,17 +6,19 @@ Keras opens them after an epoch or later: a path that cannot be written would co
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import string
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import keras
 
 from replicax._core.errors import UsageError
-from replicax._keras import _compat, workers
+from replicax._keras import _compat
+
+if TYPE_CHECKING:
+    from replicax._control import Channel
 
 # The attribute with the folder, of Keras' callbacks; ours say it by `writes_below`.
 _FOLDERS = {"TensorBoard": "log_dir", "OrbaxCheckpoint": "directory"}
@@ -71,32 +73,26 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def install() -> None:
-    """Put the seam into Keras' list of callbacks; a second call changes nothing."""
-    _compat.wrap(_compat.CallbackList, "on_train_begin", _after_probing)
+def refuse_unwritable(callbacks: Sequence[Any], channel: Channel) -> None:
+    """Try the files of callbacks: those of the chief, and of all workers where all write.
 
-
-def _after_probing(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def on_train_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        channel = workers.channel_of(_compat.model_of(self))
-        said = [
-            text
-            for callback in self.callbacks
-            if channel.is_chief or getattr(callback, "every_worker_writes", False)
-            for text in _complaints(callback)
-        ]
-        found = channel.exchange("files of callbacks", said)
-        for worker, texts in enumerate(found):
-            if texts:
-                where = f" on worker {worker}" if len(found) > 1 else ""
-                raise UsageError(
-                    f"Callbacks write files during `fit`. Received{where}: {texts[0]}. What was "
-                    "trained until then would be lost. Name a path that can be written."
-                )
-        return original(self, *args, **kwargs)
-
-    return on_train_begin
+    Raises:
+        UsageError: On every worker, if one of them cannot write a file.
+    """
+    said = [
+        text
+        for callback in callbacks
+        if channel.is_chief or getattr(callback, "every_worker_writes", False)
+        for text in _complaints(callback)
+    ]
+    found = channel.exchange("files of callbacks", said)
+    for worker, texts in enumerate(found):
+        if texts:
+            where = f" on worker {worker}" if len(found) > 1 else ""
+            raise UsageError(
+                f"Callbacks write files during `fit`. Received{where}: {texts[0]}. What was "
+                "trained until then would be lost. Name a path that can be written."
+            )
 
 
 def _complaints(callback: Any) -> Iterator[str]:

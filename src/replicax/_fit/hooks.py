@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax._fit import batch_logs, callbacks, destinations, epochs, pace_shown, trainer
+from replicax._fit import callback_list, epochs, trainer
 from replicax._keras import adam, attention, replica, slots, workers
 
 
@@ -14,10 +14,7 @@ def install_hooks() -> None:
     slots.install()
     workers.install()
     epochs.install()
-    callbacks.install()
-    destinations.install()
-    batch_logs.install()
-    pace_shown.install()
+    callback_list.install()
     adam.install()
     attention.install()
     put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

@@ -20,7 +20,6 @@ from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
 from replicax._core.program import agree_on_program
 from replicax._core.state_watch import StateWatch
-from replicax._fit.pace_shown import paced
 from replicax._fit.step_program import (
     model_step,
     program_of_steps,
@@ -29,7 +28,7 @@ from replicax._fit.step_program import (
     steps,
 )
 from replicax._keras import _compat
-from replicax._keras.pace import rows_of
+from replicax._keras.pace import paced, rows_of
 from replicax._keras.program import Program, queue_of
 from replicax._keras.repeated import are_alike, joined
 from replicax._program.central import may_fail

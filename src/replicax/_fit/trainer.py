@@ -35,7 +35,6 @@ def install() -> None:
     """Put the seams into Keras' JAX trainer; a second call changes nothing."""
     trainer = _compat.JAXTrainer
     _compat.wrap(trainer, "__init__", _bound_to_scope)
-    _compat.wrap(_compat.Trainer, _compat.EPOCH_LOGS, _ends_epoch)
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.wrap(_compat.Trainer, "compile", _checked_compile)
     _compat.wrap(
@@ -133,7 +132,7 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         local = owner and owner.extended.distribution.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
             history = original(self, *args, **kwargs)
-        for steps in _own_steps_of(self):
+        for steps in own_steps_of(self):
             steps.end_fit()
         return history
 
@@ -147,16 +146,6 @@ def _say_that_keras_is_alone() -> None:
         "Keras trains this model on one device, without Replicax: it was made outside every "
         "`strategy.scope()`. Make and compile it inside one, or ignore this line."
     )
-
-
-def _ends_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def logs_of_epoch(self: Any, logs: Any) -> Any:
-        for steps in _own_steps_of(self):
-            steps.end_epoch()
-        return original(self, logs)
-
-    return logs_of_epoch
 
 
 def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
@@ -196,5 +185,6 @@ def _steps_of(model: Any) -> list[Any]:
     return [function for function in functions if hasattr(function, "forget")]
 
 
-def _own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
+def own_steps_of(model: Any) -> list[Steps | ReplicaSteps]:
+    """The step functions that a model has, but those that schedule closures."""
     return [steps for steps in _steps_of(model) if isinstance(steps, Steps | ReplicaSteps)]

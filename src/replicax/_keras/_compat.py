@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import operator
+import inspect
 import shutil
 import threading
 import weakref
@@ -480,7 +481,10 @@ def save_weights_by_layers(model: Any, path: str, *, overwrite: bool) -> None:
 
 def saves_as_keras(callback: Any, kind: type) -> bool:
     """Whether a callback is of this kind of Keras', and writes its files as Keras does."""
-    return isinstance(callback, kind) and getattr(type(callback), SAVING) is getattr(kind, SAVING)
+    if not isinstance(callback, kind):
+        return False
+    saves = inspect.unwrap(getattr(type(callback), SAVING))  # ours wraps Keras' own
+    return saves is getattr(kind, SAVING)
 
 
 def backup_paths(callback: Any) -> list[str]:

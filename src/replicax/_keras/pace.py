@@ -1,7 +1,7 @@
 """How `fit` gets on: what its steps note as they go, and the figures that follow from that.
 
-Nobody waits here: a step costs some readings of the clock. Where the figures are shown is in
-pace_shown.py; what a strategy knows of its workers comes from `Members`.
+Nobody waits here: a step costs some readings of the clock. `_fit/callback_list.py` shows the
+figures; what a strategy knows of its workers comes from `Members`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter as clock
 from typing import Any, final
+
+from replicax._control import current
 
 _LARGEST_SHARE = 0.99  # of the time for which workers wait: more would be an error of measurement
 
@@ -217,6 +219,23 @@ def pace_of(model: Any) -> Pace:
     if pace is None:
         pace = Pace()
         object.__setattr__(model, "_replicax_pace", pace)
+    return pace
+
+
+def paced(model: Any, kind: str, distribution: Any) -> Pace:
+    """What the step function of a model counts by; only training is looked at.
+
+    Args:
+        model: The Keras model.
+        kind: `train`, `test` or `predict`.
+        distribution: Knows of its workers.
+    """
+    pace = pace_of(model) if kind == "train" else Pace()
+    if distribution.members is not None:
+        pace.members = distribution.members
+    elif distribution.topology.num_processes > 1:
+        pace.members = lambda: Members(lateness=current().lateness())
+        pace.others = lambda: current().waited()
     return pace
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._fit.batch_logs import BatchLogs
+from replicax._fit.callback_list import BatchLogs
 
 
 class Computed:

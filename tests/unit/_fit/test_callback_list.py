@@ -1,5 +1,8 @@
+"""The chief writes and prints; a user's own classes of callbacks stay what they are."""
+
 from __future__ import annotations
 
+import inspect
 import io
 import os
 from contextlib import redirect_stdout
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
+from replicax._fit.callback_list import StrategyCallbackList
 from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat
 from replicax._keras.workers import channel_of
@@ -72,7 +76,7 @@ def test_keras_tensorboard_is_for_the_chief():
     def work(index):
         board = object.__new__(keras.callbacks.TensorBoard)  # its constructor wants TensorFlow
         if index:
-            board.set_model(model)
+            keras.callbacks.CallbackList([board], model=model)
             for name in ("on_train_begin", "on_train_batch_end", "on_epoch_end", "on_test_end"):
                 getattr(board, name)(0)
             return board.model
@@ -80,6 +84,106 @@ def test_keras_tensorboard_is_for_the_chief():
 
     model = net()
     assert as_workers(2, work) == [None, model]
+
+
+class Counting(keras.callbacks.ModelCheckpoint):
+    """Of a user's own: does more than Keras when it saves, and sees every epoch."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.calls = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.calls.append(f"epoch {epoch}")
+
+    def _save_model(self, epoch, batch, logs):
+        super()._save_model(epoch, batch, logs)
+        self.calls.append("saved")
+
+
+class Logging(keras.callbacks.CSVLogger):
+    """Of a user's own: notes each epoch on every worker."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.calls = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.calls.append(f"epoch {epoch}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending", "calls"),
+    [(Counting, ".keras", ["saved", "epoch 0"]), (Logging, ".csv", ["epoch 0"])],
+)
+def test_of_a_users_class_keras_part_is_for_the_chief(tmp_path, kind, ending, calls):
+    made = {}
+
+    def callbacks(index):
+        made[index] = kind(f"{tmp_path / str(index)}{ending}")
+        return [made[index]]
+
+    fit_by(2, callbacks)
+    assert os.listdir(tmp_path) == [f"0{ending}"]
+    for callback in made.values():
+        assert callback.calls == calls
+        assert isinstance(callback, kind)
+        assert type(callback).__name__ == kind.__name__
+    assert type(made[0]) is type(made[1])
+
+
+def test_a_loop_may_call_a_callback_itself(tmp_path):
+    def work(index):
+        saved = keras.callbacks.ModelCheckpoint(str(tmp_path / f"{index}.keras"))
+        saved.set_model(net())
+        saved.on_epoch_end(0, {"loss": 1.0})
+
+    assert as_workers(2, work) == [None, None]
+    assert os.listdir(tmp_path) == ["0.keras"]
+
+
+def test_one_worker_calls_keras_callbacks_as_they_are(tmp_path, mirrored):
+    with mirrored.scope():
+        model = net()
+    saved = Counting(str(tmp_path / "model.keras"))
+    model.fit(ROWS[:8], TARGETS[:8], verbose=0, callbacks=[saved])
+    assert type(saved) is Counting
+    assert saved.calls == ["saved", "epoch 0"]
+
+
+def test_a_list_of_a_users_class_is_one_of_ours(mirrored):
+    class Mine(keras.callbacks.CallbackList):
+        epochs = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            self.epochs += 1
+
+    with mirrored.scope():
+        model = net()
+    mine = Mine(add_history=True, model=model, epochs=2, steps=1)
+    assert isinstance(mine, StrategyCallbackList)
+    model.fit(ROWS[:8], TARGETS[:8], verbose=0, callbacks=mine, epochs=2)
+    assert mine.epochs == 2
+
+
+def test_a_list_may_be_told_its_model_later(mirrored):
+    with mirrored.scope():
+        model = net()
+    told = keras.callbacks.CallbackList(add_history=True)
+    assert not isinstance(told, StrategyCallbackList)
+    told.set_model(model)
+    assert isinstance(told, StrategyCallbackList)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in vars(StrategyCallbackList) if name.startswith(("on_", "set_"))]
+)
+def test_the_list_takes_what_keras_takes(name):
+    ours, theirs = (getattr(one, name) for one in (StrategyCallbackList, _compat.CallbackList))
+    assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
 
 
 def test_keras_backup_is_read_by_workers_that_do_not_see_it(tmp_path):
@@ -123,7 +227,7 @@ def test_what_comes_first_is_called_first():
         comes_first = True
 
     given = [Plain(), First(), Plain()]
-    found = _compat.CallbackList(given).callbacks
+    found = _compat.CallbackList(given, model=net()).callbacks
     assert found == [given[1], given[0], given[2]]
     assert len(given) == 3
 

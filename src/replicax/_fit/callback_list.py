@@ -1,0 +1,341 @@
+"""Keras' list of callbacks, and its callbacks that write files, where a strategy needs more.
+
+They get methods of ours when they are told their model; what they do depends on its strategy and
+its workers. Our own callbacks are in `callbacks`.
+
+Keras makes numbers of the logs of every step, for which it waits for the step; in a thread of its
+own, if there is only progress to be shown. Here logs become numbers when a callback reads them, and
+the progress bar hears of a batch as often as it draws. The bar also shows how `fit` gets on, behind
+the time per step: in the logs it would change the `History`.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import time
+import types
+import weakref
+import zlib
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import keras
+
+from replicax._fit.destinations import refuse_unwritable
+from replicax._fit.trainer import own_steps_of
+from replicax._keras import _compat, workers
+from replicax._keras.distribution import installed
+from replicax._keras.pace import Figures, Pace, pace_of
+
+if TYPE_CHECKING:
+    from replicax._control import Channel
+
+_FIGURES = frozenset(one.name for one in fields(Figures))
+_draw_next: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+
+def install() -> None:
+    """Put the seam into Keras' callbacks; a second call changes nothing."""
+    _compat.wrap(keras.callbacks.Callback, "set_model", _adopted)
+
+
+def _adopted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_model(self: Any, model: Any) -> None:
+        _adopt(self, model)
+        original(self, model)
+
+    return set_model
+
+
+def _adopt(callback: Any, model: Any) -> None:
+    """Give a callback, and those in a list, the methods that it needs for this model."""
+    is_list = isinstance(callback, _compat.CallbackList)
+    if is_list or workers.channel_of(model).size > 1:
+        callback.__class__ = _with_ours(type(callback))
+    if is_list:
+        # First what wants to see the state before other callbacks change it.
+        callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
+        for one in callback.callbacks:
+            _adopt(one, model)
+
+
+class StrategyCallbackList(_compat.CallbackList):
+    """Keras' list of callbacks; for a model without a strategy it only tries the files."""
+
+    _is_in_epoch = False
+
+    @property
+    def _channel(self) -> Channel:
+        return workers.channel_of(_compat.model_of(self))
+
+    @property
+    def _pace(self) -> Pace | None:
+        """The pace of the model, if it is one of a strategy."""
+        model = _compat.model_of(self)
+        return None if _compat.strategy_of(model) is None else pace_of(model)
+
+    def set_params(self, params: Any) -> None:
+        """Take the parameters of a loop; of several workers, one shows progress."""
+        if params and params.get("verbose") == "auto" and not self._channel.is_chief:
+            params = {**params, "verbose": 0}
+            bar = keras.callbacks.ProgbarLogger
+            self.callbacks = [one for one in self.callbacks if type(one) is not bar]
+        super().set_params(params)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begin, if all files can be written."""
+        refuse_unwritable(self.callbacks, self._channel)
+        super().on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Begin to time an epoch."""
+        super().on_epoch_begin(epoch, logs)
+        pace = self._pace
+        if pace is not None:
+            self._is_in_epoch = True
+            pace.begin()
+            for callback in self.callbacks:
+                if isinstance(callback, keras.callbacks.ProgbarLogger) and callback.progbar:
+                    _compat.add_to_bar(callback.progbar, functools.partial(_said, pace), _FIGURES)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Leave validation out of the time of an epoch."""
+        pace = self._pace
+        # An `evaluate` that a callback calls has a list of its own.
+        if pace is not None and self._is_in_epoch:
+            pace.end()
+        super().on_test_begin(logs)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Let workers compare their state at the next step."""
+        self._end_epoch()
+        super().on_test_end(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """End the time of an epoch; let workers compare their state at the next step."""
+        self._end_epoch()
+        pace = self._pace
+        if pace is not None:
+            self._is_in_epoch = False
+            logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
+            pace.end()
+        super().on_epoch_end(epoch, logs)
+
+    def _end_epoch(self) -> None:
+        for steps in own_steps_of(_compat.model_of(self)):
+            steps.end_epoch()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tell who hears of batches in training."""
+        self._tell("on_train_batch_end", batch, logs, "on_batch_end")
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tell who hears of batches in `evaluate`."""
+        self._tell("on_test_batch_end", batch, logs)
+
+    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tell who hears of batches in `predict`."""
+        self._tell("on_predict_batch_end", batch, logs)
+
+    def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
+        """Call a hook of those that have their own, of bars only of those that draw."""
+        pace, plain = self._pace, getattr(super(), hook)
+        if pace is None:
+            return plain(batch, logs)
+        hearers = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
+        bars = [one for one in hearers if isinstance(one, keras.callbacks.ProgbarLogger)]
+        drawing = [one for one in bars if _draws(one, pace)]
+        if len(bars) == len(hearers):
+            return plain(batch, logs) if drawing else None
+        told = BatchLogs(logs)
+        for callback in hearers:
+            if callback not in bars or callback in drawing:
+                getattr(callback, hook)(batch, logs=told)
+        return None
+
+
+def _draws(logger: Any, pace: Pace) -> bool:
+    """Whether a progress bar wants to hear of this batch: Keras' draws 20 times a second."""
+    bar = logger.progbar
+    # Without a target it counts batches, to know how many there are.
+    if bar is not None and logger.target is not None:
+        now = time.monotonic()
+        if logger.verbose != 1 or now < _draw_next.get(bar, now):
+            return False
+        _draw_next[bar] = now + bar.interval
+    pace.mark()
+    return True
+
+
+def _said(pace: Pace) -> str:
+    figures = str(pace.figures())
+    return f" · {figures}" if figures else ""
+
+
+@final
+class BatchLogs(dict[str, Any]):
+    """The logs of a batch as a dict of numbers, which are made when one is looked at.
+
+    Args:
+        logs: What the step returned: arrays, which may not be computed yet.
+    """
+
+    def __init__(self, logs: Any) -> None:
+        super().__init__(_flat(logs or {}))
+        self._is_read = False
+
+    def read(self) -> None:
+        """Wait for the step, and make numbers of its logs."""
+        if not self._is_read:
+            self._is_read = True
+            super().update(_compat.numbers_of(_flat(dict.items(self))))
+
+
+def _flat(logs: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in sorted(dict(logs).items()):
+        found.update(_flat(value) if isinstance(value, dict) else {name: value})
+    return found
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    plain = getattr(dict, name)
+
+    @functools.wraps(plain)
+    def method(self: BatchLogs, *args: Any, **kwargs: Any) -> Any:
+        self.read()
+        return plain(self, *args, **kwargs)
+
+    return method
+
+
+_READ = "__eq__ __ne__ __getitem__ __iter__ __or__ __ror__ __repr__ copy get items values"
+_CHANGE = "__delitem__ __ior__ __setitem__ clear pop popitem setdefault update"
+for _name in f"{_READ} {_CHANGE}".split():
+    setattr(BatchLogs, _name, _reading(_name))
+
+
+# Callbacks of several workers: the chief writes.
+
+
+def _by_the_chief(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What only the chief does; others return at once."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = workers.channel_of(_compat.model_of(self))
+        if not channel.is_chief:
+            return None
+        if channel.size == 1:
+            return original(self, *args, **kwargs)
+        # What Keras makes meanwhile, to look at it, is no variable of the workers: when it saves an
+        # optimizer it makes another one, and only here.
+        with installed(None):
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def _told_to_all(original: Callable[..., Any]) -> Callable[..., Any]:
+    """All know the model, but only the chief opens files."""
+
+    @functools.wraps(original)
+    def set_model(self: Any, model: Any) -> None:
+        is_chief = workers.channel_of(model).is_chief
+        method = original if is_chief else keras.callbacks.Callback.set_model
+        method(self, model)
+
+    return set_model
+
+
+def _when_all_have_ended(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def on_train_end(self: Any, *args: Any, **kwargs: Any) -> Any:
+        channel = workers.channel_of(_compat.model_of(self))
+        channel.barrier("Keras' BackupAndRestore")
+        return original(self, *args, **kwargs) if channel.is_chief else None
+
+    return on_train_end
+
+
+def _as_the_chief_sees_it(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(self: Any) -> Any:
+        channel = workers.channel_of(_compat.model_of(self))
+        if channel.size == 1:
+            return original(self)
+        paths = _compat.backup_paths(self)
+        files = [_bytes_of(path) for path in paths]
+        seen = channel.exchange("Keras' BackupAndRestore", [zlib.crc32(file) for file in files])
+        if all(one == seen[0] for one in seen):
+            return original(self)
+        of_chief = [channel.from_chief("Keras' BackupAndRestore", file) for file in files]
+        with tempfile.TemporaryDirectory() as folder:
+            copies = [str(Path(folder, Path(path).name)) for path in paths]
+            for copy, file in zip(copies, of_chief, strict=True):
+                if file:
+                    Path(copy).write_bytes(file)
+            _compat.set_backup_paths(self, copies)
+            try:
+                return original(self)
+            finally:
+                _compat.set_backup_paths(self, paths)
+
+    return load
+
+
+def _bytes_of(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _all_by_the_chief(kind: type) -> dict[str, Callable[..., Any]]:
+    return dict.fromkeys((name for name in vars(kind) if name.startswith("on_")), _by_the_chief)
+
+
+_CHANGES: dict[Any, dict[str, Callable[..., Any]]] = {
+    keras.callbacks.ModelCheckpoint: {_compat.SAVING: _by_the_chief},
+    keras.callbacks.BackupAndRestore: {
+        _compat.SAVING: _by_the_chief,
+        _compat.LOADING: _as_the_chief_sees_it,
+        "on_train_end": _when_all_have_ended,
+    },
+    keras.callbacks.CSVLogger: _all_by_the_chief(keras.callbacks.CSVLogger),
+    keras.callbacks.TensorBoard: {
+        "set_model": _told_to_all,
+        **_all_by_the_chief(keras.callbacks.TensorBoard),
+    },
+}
+_OURS: dict[type, type] = {
+    _compat.CallbackList: StrategyCallbackList,
+    **{
+        kind: type(
+            kind.__name__,
+            (kind,),
+            {name: change(getattr(kind, name)) for name, change in changes.items()},
+        )
+        for kind, changes in _CHANGES.items()
+    },
+}
+
+
+@functools.cache
+def _with_ours(kind: type) -> type:
+    """A kind of callback with our methods before those of Keras.
+
+    They come behind those of a user's class, whose `super()` finds them.
+    """
+    base = next((base for base in _OURS if issubclass(kind, base)), None)
+    if base is None or issubclass(kind, _OURS[base]):
+        return kind
+    if kind is base:
+        return _OURS[base]
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    bases = kind, _OURS[base]
+    return types.new_class(kind.__name__, bases, exec_body=lambda body: body.update(names))
