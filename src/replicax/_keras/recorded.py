@@ -12,6 +12,13 @@ from replicax._keras import _compat
 from replicax._keras.recorder import recorder_of
 
 
+def install() -> None:
+    """Put those seams into Keras that only closures need; a second call changes nothing."""
+    _compat.wrap(_compat.BaseOptimizer, "stateless_apply", recorded_stateless_apply)
+    _compat.wrap(_compat.KerasVariable, "assign_add", functools.partial(recorded_add, sign=1))
+    _compat.wrap(_compat.KerasVariable, "assign_sub", functools.partial(recorded_add, sign=-1))
+
+
 def recorded_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     """An optimizer's `apply` in a closure: the gradients leave, the optimizer is elsewhere."""
 
@@ -49,7 +56,7 @@ def recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
             at_home = getattr(self, "add_at_home", None)
             return at_home(value, sign) if at_home else original(self, value)
         recorder = recorder_of(scope)
-        if scope is None or recorder is None:
+        if recorder is None:
             return original(self, value)
         before = _compat.unheard(scope, self)
         after = original(self, value)

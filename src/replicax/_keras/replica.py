@@ -17,7 +17,7 @@ from replicax._core.context import current_frame, gradients_reduced
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
-from replicax._keras.recorded import recorded_add, recorded_apply, recorded_stateless_apply
+from replicax._keras.recorded import recorded_apply, recorded_stateless_apply
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9
@@ -166,14 +166,11 @@ def install() -> None:
         (_compat.LossScaleOptimizer, _traceable_apply),
     ]:
         _compat.wrap(kind, "apply", lambda original, apply=apply: recorded_apply(apply(original)))
-    _compat.wrap(_compat.BaseOptimizer, "stateless_apply", recorded_stateless_apply)
     _compat.wrap(
         _compat.LossScaleOptimizer,
         "stateless_apply",
         lambda original: recorded_stateless_apply(_reduced_stateless_apply(original)),
     )
-    _compat.wrap(_compat.KerasVariable, "assign_add", functools.partial(recorded_add, sign=1))
-    _compat.wrap(_compat.KerasVariable, "assign_sub", functools.partial(recorded_add, sign=-1))
     _compat.wrap(_compat.SeedGenerator, "next", _own_stream)
     _compat.wrap(keras.layers.BatchNormalization, "build", _averaged_statistics)
     _compat.wrap(_compat.losses, "reduce_values", _zero_if_empty)

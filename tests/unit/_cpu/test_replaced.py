@@ -26,9 +26,11 @@ from replicax._cpu import attention, kernels, programs
 from replicax._cpu.adam import Settings, adam
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
+from replicax._keras import recorded
 from replicax._program.table_gradients import with_rows
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
+recorded.install()  # what only that of parameter servers does
 programs.install()
 # Programs ask for these before they use their operations.
 
