@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import jax
+
+from replicax._control import current
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import callback_list, epochs, trainer
 from replicax._keras import adam, attention, replica, slots, workers
@@ -12,9 +15,10 @@ def install_hooks() -> None:
     replica.install()
     trainer.install()
     slots.install()
-    workers.install()
     epochs.install()
     callback_list.install()
     adam.install()
     attention.install()
+    if jax.distributed.is_initialized() or current().size > 1:
+        workers.install()
     put_in_if_keras_is_there()  # those of `replicax.tf`, if the program has imported it

@@ -11,8 +11,9 @@ import pytest
 
 import replicax as rx
 from replicax._fit.hooks import install_hooks
-from replicax._keras import _compat
+from replicax._keras import _compat, workers
 
+workers.install()  # which strategies do where there are several processes
 SEAMS = {
     (_compat.JAXTrainer, "__init__"): ["self"],
     (_compat.JAXTrainer, "make_train_function"): ["self", "force"],

@@ -16,6 +16,7 @@ from replicax._keras.workers import share_random_state
 
 from channels import as_workers
 
+workers.install()
 
 def drawn():
     return [random.random(), random.gauss(0, 1), np.random.random(), np.random.normal()]
