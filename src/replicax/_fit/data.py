@@ -24,6 +24,7 @@ from replicax._fit.worker_batches import (
     not_of_workers,
 )
 from replicax._keras import _compat
+from replicax._keras.blaming import before_the_build
 from replicax._keras.distribution import StoreDistribution
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
@@ -143,6 +144,22 @@ class _Look(NamedTuple):
 def _pass_over(dataset: Any) -> Any:
     """An iterator, also over what only `fit` may iterate over."""
     return getattr(dataset, "begin", dataset.__iter__)()
+
+
+def noted_look(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Keras' look at the first batch: through which iterator, and what fails there, explained."""
+
+    @functools.wraps(original)
+    def look(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        if iterator is not None:
+            _compat.note_epochs(self, iterator)
+        try:
+            return original(self, iterator, data_batch)
+        except RuntimeError as caught:
+            error = before_the_build(caught)
+        raise error  # not where it was caught: that would cut the chain of errors before it
+
+    return look
 
 
 def ended_look(original: Callable[..., Any]) -> Callable[..., Any]:

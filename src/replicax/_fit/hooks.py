@@ -6,7 +6,7 @@ import jax
 
 from replicax._control import current
 from replicax._core.seams import put_in_if_keras_is_there
-from replicax._fit import callback_list, epochs, trainer
+from replicax._fit import callback_list, trainer
 from replicax._keras import adam, attention, replica, slots, workers
 
 
@@ -15,7 +15,6 @@ def install_hooks() -> None:
     replica.install()
     trainer.install()
     slots.install()
-    epochs.install()
     callback_list.install()
     adam.install()
     attention.install()

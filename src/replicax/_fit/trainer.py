@@ -17,8 +17,7 @@ from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._fit.batches import placed_batch, placed_batches, state_elsewhere
-from replicax._fit.data import adapted, ended_look, unannounced_end
-from replicax._fit.epochs import heard_of_at_its_end
+from replicax._fit.data import adapted, ended_look, noted_look, unannounced_end
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
 from replicax._fit.worker_batches import refuse_endless_validation
@@ -38,7 +37,7 @@ def install() -> None:
     # On the base class: Keras takes a `compile` of any subclass for the user's own.
     _compat.wrap(_compat.Trainer, "compile", _checked_compile)
     _compat.wrap(
-        trainer, "fit", lambda fit: heard_of_at_its_end(_in_own_distribution(_from_meeting(fit)))
+        trainer, "fit", lambda fit: _heard_of_at_its_end(_in_own_distribution(_from_meeting(fit)))
     )
     for method in METHODS[1:]:
         _compat.wrap(trainer, method, _in_own_distribution)
@@ -49,6 +48,7 @@ def install() -> None:
     _compat.wrap(trainer, _compat.LOOP_STATE, state_elsewhere)
     # Not on `fit`: in `model.fit(Dataset(…))` Python looks `fit` up before there is a data set.
     _compat.wrap(_compat.data_adapters, "get_data_adapter", adapted)
+    _compat.wrap(_compat.Trainer, _compat.DATA_LOOK, noted_look)
     _compat.wrap(_compat.EpochIterator, "reset", ended_look)
     _compat.wrap(_compat.EpochIterator, "catch_stop_iteration", unannounced_end)
 
@@ -135,6 +135,19 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         for steps in own_steps_of(self):
             steps.end_fit()
         return history
+
+    return fit
+
+
+def _heard_of_at_its_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`fit`, which tells who wants to know that it has ended; callbacks hear of success only."""
+
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _compat.end_of_fit(self)
 
     return fit
 
