@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import operator
 import inspect
+import operator
 import shutil
 import threading
 import weakref

@@ -18,6 +18,7 @@ from channels import as_workers
 
 workers.install()
 
+
 def drawn():
     return [random.random(), random.gauss(0, 1), np.random.random(), np.random.normal()]
 
