@@ -65,7 +65,7 @@ keras-range: $(INSTALLED) $(LOWEST_INSTALLED) ## run the tests that meet Keras w
 bench: $(INSTALLED) ## Replicax beside TensorFlow, JAX by hand and Keras: one table; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/table.py $(ARGS)
 
-bench-models: $(INSTALLED) ## Replicax beside TensorFlow and Keras on real models, in 32 and 16 bits; ARGS="--help" shows how
+bench-models: $(INSTALLED) ## Replicax beside TensorFlow, PyTorch and Keras on real models, in 32 and 16 bits; ARGS="--help" shows how
 	$(VENV)/bin/python benchmarks/models.py $(ARGS)
 
 bench-steps: $(INSTALLED) ## measure what Replicax adds to a training step

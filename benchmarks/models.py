@@ -1,10 +1,12 @@
-"""Models of `keras.applications` and others by Replicax, TensorFlow and Keras on JAX: one table.
+"""Models of `keras.applications` and others by Replicax, TensorFlow, PyTorch and Keras on JAX.
 
 Each is trained, evaluated and asked for predictions on one device, in `float32` and with Keras'
-`mixed_bfloat16`. The program is the same on all sides; they live side by side and take turns. All
-begin with the same weights, get the same batches, and must come to the same losses.
+`mixed_bfloat16`. The program is the same on all sides but PyTorch, which has its own layers and
+loops; the sides live side by side and take turns. All begin with the same weights, get the same
+batches, and must come to the same losses.
 
     python benchmarks/models.py --tensorflow /path/to/python/with/tensorflow
+    python benchmarks/models.py --torch /path/to/python/with/torch/and/keras
     python benchmarks/models.py --only mobilenet,gpt16 --rounds 3
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -21,7 +24,7 @@ from pathlib import Path
 from harness import machine, report
 from harness.measure import Case
 from harness.output import end_cleanly_on_signals
-from harness.sides import KERAS, OURS, TENSORFLOW
+from harness.sides import COMPILED, KERAS, OURS, TENSORFLOW, TORCH
 from harness.training import EVALUATE, FIT, PREDICT, Plan
 from harness.workloads import MODELS
 from rich.console import Console
@@ -29,15 +32,22 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
 PATHS = (FIT, EVALUATE, PREDICT)
+COMPARED = {TENSORFLOW: "TensorFlow", TORCH: "PyTorch", COMPILED: "compiled", KERAS: "Keras"}
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
         "--tensorflow",
         metavar="PYTHON",
         default=os.environ.get("TENSORFLOW_PYTHON"),
         help="has TensorFlow (default: $TENSORFLOW_PYTHON; without it, left out)",
+    )
+    parser.add_argument(
+        "--torch",
+        metavar="PYTHON",
+        default=os.environ.get("TORCH_PYTHON"),
+        help="has PyTorch and Keras (default: $TORCH_PYTHON; without it, left out)",
     )
     parser.add_argument("--only", metavar="NAME,…", help=f"some of: {', '.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side (default 5)")
@@ -51,22 +61,34 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--add", action="store_true", help="keep the rows that are not measured")
     parser.add_argument("--write", action="store_true", help="put the table into docs, too")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.only = options.only.split(",") if options.only else list(MODELS)
     if unknown := set(options.only) - set(MODELS):
         parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(MODELS)}")
     return options
 
 
+def sides(options: argparse.Namespace, console: Console) -> dict[str, str]:
+    """The sides, each with the Python that runs it."""
+    found = {OURS: sys.executable, TENSORFLOW: options.tensorflow, TORCH: options.torch}
+    if not options.torch:
+        console.print("PyTorch is left out: name a Python that has it with --torch")
+    elif shutil.which("g++"):
+        found[COMPILED] = options.torch
+    else:
+        console.print("torch.compile is left out: it needs g++")
+    found[KERAS] = sys.executable
+    return {side: python for side, python in found.items() if python}
+
+
 def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Row]:
     """The rows of each model."""
-    sides = [OURS, *([TENSORFLOW] if options.tensorflow else []), KERAS]
-    pythons = {TENSORFLOW: options.tensorflow}
+    pythons = sides(options, console)
     for name in options.only:
         model = MODELS[name].smaller(options.steps, None)
-        plans = [Plan(side, name, "default", model.steps, model.batch_size) for side in sides]
+        plans = [Plan(side, name, "default", model.steps, model.batch_size) for side in pythons]
         with tempfile.TemporaryDirectory(prefix="cache-") as cache:
-            case = Case(plans, dict.fromkeys(sides, PATHS), pythons, cache, lambda _: None)
+            case = Case(plans, dict.fromkeys(pythons, PATHS), pythons, cache, lambda _: None)
             with case.started():
                 case.rounds(options.rounds)
         console.print(f"{name}: done")
@@ -74,27 +96,35 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[report.Ro
 
 
 def table(rows: Sequence[report.Row]) -> str:
-    """A line for each row, and the median of all ratios to TensorFlow."""
+    """A line for each row, and the median of all ratios to each other side."""
     heads = ["model", "types", "path", "Replicax, ms", "TensorFlow, ms", "TensorFlow ÷ ours"]
-    heads += ["the same in CPU", "Keras ÷ ours"]
-    lines, medians = [], []
+    heads += ["the same in CPU", "PyTorch ÷ ours", "compiled ÷ ours", "Keras ÷ ours"]
+    lines = []
     for row in rows:
         ours, tensorflow = row.ours, row.tensorflow
         cells = [report.milliseconds(side) for side in (ours, tensorflow)]
         cells += [report.ratio_cell(tensorflow, ours, what) for what in ("wall", "cpu")]
-        cells.append(report.ratio_cell(row.sides.get(KERAS), ours, "wall"))
+        others = (row.sides.get(side) for side in (TORCH, COMPILED, KERAS))
+        cells += [report.ratio_cell(other, ours, "wall") for other in others]
         lines.append([*report.name_cells(row), *cells])
-        if ratios := report.ratios(tensorflow, ours, "wall"):
-            medians.append(statistics.median(ratios))
+    medians = [f"{name} ÷ ours, {median(rows, side)}" for side, name in COMPARED.items()]
+    return f"{report.table(heads, lines)}\n\n{'; '.join(medians)}."
+
+
+def median(rows: Sequence[report.Row], side: str) -> str:
+    """That of the rows where the side did equal work."""
+    found = [report.ratios(row.sides.get(side), row.ours, "wall") for row in rows]
+    medians = [statistics.median(ratios) for ratios in found if ratios]
     every = f"{len(medians)} rows: {statistics.median(medians):.2f}" if medians else "no row"
-    return f"{report.table(heads, lines)}\n\nTensorFlow ÷ ours, median of {every}."
+    return f"median of {every}"
 
 
 def main() -> None:
     options = parse()
     end_cleanly_on_signals()
     console = Console(stderr=True)
-    facts, settings = machine.described(options.tensorflow, console), {"rounds": options.rounds}
+    facts = machine.described(options.tensorflow, console, options.torch)
+    settings = {"rounds": options.rounds}
     file = options.output / "models.json"
     rows = report.kept(file) if options.add else []
     for row in measure(options, console):

@@ -17,12 +17,14 @@ BUSY = 0.5  # of the cores: from here on others disturb what is measured
 VERSIONS = "import importlib.metadata as m; print(*(m.version(n) for n in {names!r}))"
 
 
-def describe(tensorflow: str | None) -> dict[str, Any]:
+def describe(tensorflow: str | None, torch: str | None = None) -> dict[str, Any]:
     """The processor, its cores, the versions, and the load before the benchmark begins."""
     names = ("jax", "keras", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     if tensorflow:
         versions |= versions_of(tensorflow, ("tensorflow", "tf_keras"))
+    if torch:
+        versions |= versions_of(torch, ("torch",))
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -42,9 +44,9 @@ def one_line(machine: dict[str, Any]) -> str:
     )
 
 
-def described(tensorflow: str | None, console: Console) -> dict[str, Any]:
+def described(tensorflow: str | None, console: Console, torch: str | None = None) -> dict[str, Any]:
     """The same as `describe`, with warnings if others compute, too, or TensorFlow is left out."""
-    facts = describe(tensorflow)
+    facts = describe(tensorflow, torch)
     if facts["load"][0] > BUSY * facts["cores"]:
         console.print(f"the machine is busy (load {facts['load'][0]}): the numbers will be noisy")
     if not tensorflow:

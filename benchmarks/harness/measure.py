@@ -14,11 +14,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from .processes import Processes, SideFailed, free_addresses
-from .sides import HAND, LEGACY, OURS, TENSORFLOW
+from .sides import COMPILED, HAND, LEGACY, OURS, TENSORFLOW, TORCH
 from .training import WORKERS, Plan
 from .workloads import EVERY
 
 SIDE = str(Path(__file__).parents[1] / "side.py")
+SETTINGS = {"KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "2"}
+# OpenMP's threads sleep while they wait: else they would take time from the others' turns.
+_TORCH = {"KERAS_BACKEND": "torch", "OMP_WAIT_POLICY": "passive"}
+OF_SIDE = {
+    **dict.fromkeys((TENSORFLOW, LEGACY), {"KERAS_BACKEND": "tensorflow"}),
+    **dict.fromkeys((TORCH, COMPILED), _TORCH),
+}
 
 
 @dataclass
@@ -62,8 +69,7 @@ def processes(plan: Plan, pythons: Mapping[str, str], settings: Mapping[str, str
     """A side's processes, which are not started yet."""
     told = json.dumps(asdict(plan))
     python = pythons.get(plan.side, sys.executable)
-    backend = "tensorflow" if plan.side in (TENSORFLOW, LEGACY) else "jax"
-    settings = {**settings, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    settings = {**settings, **SETTINGS, **OF_SIDE.get(plan.side, {})}
     if plan.strategy != WORKERS:
         return Processes(plan.side, [([python, SIDE, told], settings)])
     if plan.side == OURS:
@@ -81,6 +87,11 @@ def processes(plan: Plan, pythons: Mapping[str, str], settings: Mapping[str, str
             del place["TF_CONFIG"]
         commands.append(([python, SIDE, told], settings | place))
     return Processes(plan.side, commands, plan.replicas)
+
+
+def caches(folder: str) -> dict[str, str]:
+    """Settings by which every side keeps compiled programs there."""
+    return {"XDG_CACHE_HOME": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
 
 
 class Case:
@@ -103,7 +114,7 @@ class Case:
         say: Callable[[str], object],
     ) -> None:
         self._plans, self._paths, self._say = plans, paths, say
-        self._make = lambda plan, folder=cache: processes(plan, pythons, {"XDG_CACHE_HOME": folder})
+        self._make = lambda plan, folder=cache: processes(plan, pythons, caches(folder))
         self.found: Found = {}
         self._running: dict[str, Processes] = {}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .workloads import Workload
 
 OURS, TENSORFLOW, LEGACY, HAND, KERAS = "replicax", "tensorflow", "legacy", "hand", "keras"
+TORCH, COMPILED = "torch", "torch.compile"
 
 
 def replicax(plan: Plan, workload: Workload) -> Any:
@@ -81,6 +82,13 @@ def keras(plan: Plan, workload: Workload) -> Any:
     return Program(here, workload, SimpleNamespace(keras=keras), None)
 
 
+def torch(plan: Plan, workload: Workload) -> Any:
+    """PyTorch on one device, eager or compiled."""
+    from .pytorch import PyTorch
+
+    return PyTorch(plan, workload, compiled=plan.side == COMPILED)
+
+
 def strategy_of(plan: Plan, tf: Any) -> Any:
     """A strategy that has the same name on both sides; devices of the CPU are made for it."""
     if plan.replicas > 1 and plan.strategy != WORKERS:
@@ -112,4 +120,6 @@ SIDES: Mapping[str, Callable[[Plan, Workload], Any]] = {
     LEGACY: legacy,
     HAND: ByHand,
     KERAS: keras,
+    TORCH: torch,
+    COMPILED: torch,
 }

@@ -7,7 +7,8 @@ import pytest
 from harness.measure import Measured
 from harness.report import Row
 from harness.workloads import MODELS
-from models import table
+from models import parse, sides, table
+from rich.console import Console
 
 
 def row(**sides):
@@ -28,6 +29,15 @@ def test_a_ratio_above_one_says_that_replicax_is_faster():
     assert "| small GPT | float32 | fit | 100 (100) | 200 (200) | 2.00 (2.00–2.00) |" in text
 
 
+def test_each_side_has_a_column_and_a_median():
+    told = {"replicax": 0.1, "torch": 0.3, "torch.compile": 0.05, "keras": 0.7}
+    text = table([row(**{side: {"seconds": seconds} for side, seconds in told.items()})])
+    cells = text.splitlines()[2].split(" | ")
+    assert cells[4:] == ["–"] * 3 + ["3.00 (3.00–3.00)", "0.50 (0.50–0.50)", "7.00 (7.00–7.00) |"]
+    medians = [part.rpartition(": ")[2] for part in text.splitlines()[-1][:-1].split("; ")]
+    assert medians[1:] == ["3.00", "0.50", "7.00"]
+
+
 def test_what_failed_or_lost_otherwise_has_no_ratio():
     text = table(
         [
@@ -38,7 +48,30 @@ def test_what_failed_or_lost_otherwise_has_no_ratio():
             )
         ]
     )
-    assert text.count("≠") == 2 and "fails" in text and "median of no row" in text
+    assert text.count("≠") == 2 and "fails" in text and text.count("no row") == 4
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """The sides that arguments ask for, on a machine with a C++ compiler or without one."""
+
+    def found(arguments, compiler="/usr/bin/g++"):
+        for name in "TENSORFLOW_PYTHON", "TORCH_PYTHON":
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("shutil.which", lambda _: compiler)
+        return list(sides(parse(arguments), Console(quiet=True)))
+
+    return found
+
+
+def test_sides_without_a_python_are_left_out(found):
+    assert found([]) == ["replicax", "keras"]
+    assert found(["--tensorflow", "tf/bin/python"]) == ["replicax", "tensorflow", "keras"]
+    assert found(["--torch", "pt/bin/python"]) == ["replicax", "torch", "torch.compile", "keras"]
+
+
+def test_without_a_compiler_pytorch_is_eager(found):
+    assert found(["--torch", "pt/bin/python"], compiler=None) == ["replicax", "torch", "keras"]
 
 
 def test_in_sixteen_bits_losses_may_differ_by_more():
