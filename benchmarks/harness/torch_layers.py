@@ -24,7 +24,8 @@ def network_of(workload: Workload) -> fx.GraphModule:
 
     def note(layer: Any, *tensors: Any, **options: Any) -> Any:
         result = layer(*tensors, **options)
-        calls.append((layer, keras.tree.flatten(tensors), options, result.name))
+        chosen = {name: value for name, value in options.items() if value}
+        calls.append((layer, keras.tree.flatten(tensors), chosen, result.name))
         return result
 
     keras.config.set_dtype_policy(workload.precision)
