@@ -146,7 +146,7 @@ LIBRARIES = {
         "tf",
         "tpu",
     },
-    "keras": {*KERAS, *TOOLS, "callbacks", "layers", "testing", "tf"},
+    "keras": {*KERAS, *TOOLS, "_ps.variables", "callbacks", "layers", "testing", "tf"},
     "libcst": {"_tools.migrate"},
     "malt": {"tf._autograph"},
     "keras.src": {"_keras._compat"},

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._function.function import function as function
     from replicax._input.context import InputContext as InputContext
-    from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
     from replicax._keras.finite import assert_finite as assert_finite
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from replicax._keras.variable import Variable as Variable
     from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
     from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
+    from replicax._ps.data.creator import DatasetCreator as DatasetCreator
     from replicax._ps.hosts.task_server import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
@@ -92,7 +92,7 @@ _HOMES = {
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
-    "replicax._input.creator": ["DatasetCreator"],
+    "replicax._ps.data.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
     "replicax._tape.custom_gradient": ["custom_gradient"],

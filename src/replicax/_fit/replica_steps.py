@@ -20,7 +20,7 @@ from replicax._core.events import settled
 from replicax._core.in_flight import queue_of
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.closure_steps import own_step
+from replicax._fit.batch_step import own_step
 from replicax._fit.pace_shown import paced
 from replicax._fit.step_program import step_variables
 from replicax._keras import _compat

@@ -29,8 +29,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import UnavailableError
 from replicax._core.host_calls import is_compiling
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
-from replicax._keras.recorder import recorder_of
+from replicax._keras.capture import CaptureScope, current_recorder
 
 _WORDS = 2**32
 
@@ -106,7 +105,7 @@ class Streams:
             if op_seed not in found:
                 seed = self._word(op_seed, -1 - place)
                 make = functools.partial(keras.random.SeedGenerator, seed)
-                is_closure = recorder_of(_compat.get_stateless_scope()) is not None
+                is_closure = current_recorder() is not None
                 found[op_seed] = _on_servers(owner, make) if is_closure else make()
             return found[op_seed]
 

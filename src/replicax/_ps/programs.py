@@ -19,12 +19,12 @@ from replicax._core.errors import UsageError
 from replicax._cpu.attention import on_this_machine
 from replicax._cpu.programs import with_rules
 from replicax._keras.capture import evaluate
-from replicax._keras.shard_optimizer import check_by_rows
 from replicax._ps.tables.id_sources import source_of
+from replicax._ps.variables.shard_optimizer import check_by_rows
 
 if TYPE_CHECKING:
-    from replicax._keras.recorder import Table
-    from replicax._keras.recording import Recorded
+    from replicax._ps.recording.record import Recorded
+    from replicax._ps.recording.recorder import Table
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any, final
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._mesh.runtime import Runtime
+from replicax._ps.fit.steps import steps_maker
 from replicax._ps.queue.coordination import check_in_flight
-from replicax._ps.queue.fitting import steps_maker
 from replicax._ps.queue.gate import check_bound
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy

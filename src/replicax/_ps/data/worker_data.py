@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import ClosureInputError, OutOfRangeError
-from replicax._keras.no_variables import variables_refused
 from replicax._ps.data.division import Division, divisible, read, whole
+from replicax._ps.data.making import made
 from replicax._ps.data.split_reader import PartEnded, SplitReader
 from replicax._ps.data.splits import Place
 from replicax._ps.on_worker import on_worker
@@ -185,12 +185,12 @@ class Copy:
 
     def __init__(self, make: Any, change: Any, division: None, worker: int) -> None:
         self._make, self._change = make, change
-        self._made, self._worker = _made(make), worker
+        self._made, self._worker = made(make), worker
 
     def begin(self, epoch: int) -> Reader:
         """Begin a pass."""
         if epoch and isinstance(self._made, Iterator):
-            self._made = _made(self._make)  # there is one pass over what the function has made
+            self._made = made(self._make)  # there is one pass over what the function has made
         node = in_own_order(whole(self._made).prepared(), self._worker)
         return _InOrder(read(node, epoch), self._change)
 
@@ -218,7 +218,7 @@ class Shared:
 
     def __init__(self, make: Any, change: Any, division: Division, worker: int) -> None:
         self._division, self._change = division, change
-        self._node = division.agreed(divisible(_made(make)), worker)
+        self._node = division.agreed(divisible(made(make)), worker)
 
     def begin(self, epoch: int) -> Reader:
         """Begin a pass."""
@@ -238,11 +238,6 @@ def _place(told: Any) -> Any:
         return None
     part, number, stop, others = told
     return Place(part, number, stop, tuple(map(tuple, others)))
-
-
-def _made(make: Any) -> Any:
-    with variables_refused():
-        return make() if callable(make) else make
 
 
 def in_own_order(node: Node, worker: int) -> Node:

@@ -14,14 +14,14 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
-from replicax._keras.recording import Position, record
-from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._ps.data.batch_slots import Slots
 from replicax._ps.data.per_worker import PerWorkerValues
 from replicax._ps.data.per_worker_dataset import PerWorkerIterator
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
+from replicax._ps.recording.record import Position, record
+from replicax._ps.variables.server_variable import home_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

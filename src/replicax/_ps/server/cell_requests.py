@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell
 from replicax._ps.server.hosted import Hosted
 from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.variables.shard_optimizer import Part
 
 if TYPE_CHECKING:
     from replicax._ps.server.server import ParameterServer

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
 from replicax._core.errors import ClusterError
-from replicax._keras.shard_optimizer import Recipe
+from replicax._ps.variables.shard_optimizer import Recipe
 
 
 class MissingCode(ClusterError):

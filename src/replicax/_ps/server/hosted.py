@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ClusterError
-from replicax._keras.shard_optimizer import ShardOptimizer
 from replicax._ps.buffers import array_of
 from replicax._ps.tables.row_updates import row_update
+from replicax._ps.variables.shard_optimizer import ShardOptimizer
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part, Recipe
     from replicax._ps.server.cells import Cell
     from replicax._ps.tables.table import Apply
+    from replicax._ps.variables.shard_optimizer import Part, Recipe
 
 
 class OtherOptimizer(ClusterError):

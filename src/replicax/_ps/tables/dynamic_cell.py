@@ -8,9 +8,9 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
 from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
 from replicax._ps.tables.row_store import Column
+from replicax._ps.variables.shard_optimizer import Part
 
 State = Mapping[str, np.ndarray]
 _INITIALS = "slot_initials"

@@ -10,8 +10,8 @@ import numpy as np
 from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
     from replicax._ps.tables.table import Apply
+    from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer
 
 
 def row_update(

@@ -11,8 +11,8 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.recorder import recorder_of
-from replicax._keras.server_variable import ServerVariable, rehome
+from replicax._keras.capture import current_recorder
+from replicax._ps.variables.server_variable import ServerVariable, rehome
 
 
 class TableHome(Protocol):
@@ -68,8 +68,7 @@ class TableVariable(ServerVariable):
                 f"{ids.dtype}. Rounding would make one of several. Give the input that type: "
                 "`keras.Input(shape, dtype='int64')`; make ids of text by `rx.layers.hash_ids`."
             )
-        scope = _compat.get_stateless_scope()
-        recorder = recorder_of(scope)
+        recorder = current_recorder()
         if recorder is not None:
             return recorder.find(self, ids)
         if isinstance(ids, Tracer):

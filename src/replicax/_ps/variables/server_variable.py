@@ -17,8 +17,9 @@ from jax.core import Tracer
 from keras import Variable as KerasVariable
 
 from replicax._keras import _compat
-from replicax._keras.recorder import DenseUse, recorder_of
+from replicax._keras.capture import current_recorder
 from replicax._keras.variable_methods import VariableMethods
+from replicax._ps.recording.recorder import DenseUse
 
 
 class Home(Protocol):
@@ -104,7 +105,7 @@ class ServerVariable(KerasVariable):
     def lookup_rows(self, ids: Any) -> Any:
         """The rows that `ids` name, without the others."""
         scope = _compat.get_stateless_scope()
-        recorder = recorder_of(scope)
+        recorder = current_recorder()
         if recorder is not None:
             return recorder.lookup(self, ids)
         if scope is not None or isinstance(ids, Tracer):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, abstract, capture
 from replicax._keras.feeding import Refusal
-from replicax._keras.recorder import (
+from replicax._ps.recording.recorder import (
     DenseUse,
     Inputs,
     NeedsBatch,

@@ -1,13 +1,21 @@
-"""Refusing variables where they would be made once for each process."""
+"""Data sets as functions make them, on the coordinator and on every worker: without variables."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator
 from typing import Any, final
 
 from replicax._core.errors import UsageError
 from replicax._keras.distribution import installed
+
+
+def made(make: Any) -> Any:
+    """The data set that a function makes, or the data set itself.
+
+    Raises:
+        UsageError: If the function makes a variable.
+    """
+    with installed(_Refusal()):
+        return make() if callable(make) else make
 
 
 @final
@@ -21,10 +29,3 @@ class _Refusal:
             "them in each, and none on the servers. Make the variable, or the layer that has it, "
             "before, in the strategy's scope; or compute with NumPy."
         )
-
-
-@contextlib.contextmanager
-def variables_refused() -> Generator[None, None, None]:
-    """Refuse variables that are made in a `with` block."""
-    with installed(_Refusal()):
-        yield

@@ -7,62 +7,33 @@ reads a variable (a metric's result, a checkpoint) waits for all that was schedu
 
 from __future__ import annotations
 
-import inspect
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import jax
-import keras
 import numpy as np
 
-from replicax._core import seams
 from replicax._core.errors import UsageError
+from replicax._fit.batch_step import own_step
 from replicax._fit.pace_shown import paced
-from replicax._fit.worker_batches import promised
 from replicax._keras import _compat
-from replicax._keras.gradients import value_and_grad
 from replicax._keras.pace import rows_of
+from replicax._ps.fit.worker_batches import promised
+
+if TYPE_CHECKING:
+    from replicax._ps.queue.coordination import Coordination
+    from replicax._ps.queue.remote_value import RemoteValue
+    from replicax._ps.store.store import ServerStore
+
+AHEAD = 2  # closures per lane: one runs, one waits
 
 
-class Scheduled(Protocol):
-    """A closure's result, some time."""
-
-    def fetch(self) -> Any:
-        """Wait for it."""
-        ...
-
-
-class Scheduler(Protocol):
-    """Who runs closures."""
-
-    def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> Scheduled:
-        """Run `fn(*args)` on a worker; functions of one key are the same."""
-        ...
-
-    def under_way(self) -> int:
-        """How many closures it is good to have under way."""
-        ...
-
-    def before_access(self, flush: Callable[[], None]) -> None:
-        """Call `flush` before this thread reads or writes a variable."""
-        ...
-
-    def access(self, flush: Callable[[], None]) -> None:
-        """Do so no more."""
-        ...
-
-    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        """Let an optimizer run where the variables are."""
-        ...
-
-    def abandon(self) -> None:
-        """Cancel what is scheduled, and wait for what runs."""
-        ...
-
-    def settle(self) -> None:
-        """All closures have ended: let their updates be seen."""
-        ...
+def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
+    """What makes the step functions of models."""
+    scheduler = StepScheduler(coordination, store)
+    return lambda model, kind: ClosureSteps(model, kind, scheduler)
 
 
 @final
@@ -78,10 +49,10 @@ class ClosureSteps:
         UsageError: If the model was compiled to run without being compiled.
     """
 
-    def __init__(self, model: Any, kind: str, scheduler: Scheduler) -> None:
+    def __init__(self, model: Any, kind: str, scheduler: StepScheduler) -> None:
         _refuse_python(model)
         self._model, self._kind, self._scheduler = model, kind, scheduler
-        self._waiting: deque[tuple[Scheduled, int]] = deque()
+        self._waiting: deque[tuple[RemoteValue, int]] = deque()
         self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
         self._newest = Newest()
         step = own_step(model, kind)
@@ -103,7 +74,7 @@ class ClosureSteps:
             later = [LaterLog(self._newest, index) for index in range(len(jax.tree.leaves(logs)))]
         return jax.tree.unflatten(jax.tree.structure(logs), later), state
 
-    def _scheduled(self, batch: Any) -> Scheduled:
+    def _scheduled(self, batch: Any) -> RemoteValue:
         source = promised(batch)
         if source is None:
             result = self._scheduler.schedule(self._key, self._step, (batch,))
@@ -167,7 +138,7 @@ class LaterLog:
 class LaterArray:
     """An array of the results of some closures; who looks at it waits for them."""
 
-    def __init__(self, results: Sequence[Scheduled], index: int) -> None:
+    def __init__(self, results: Sequence[RemoteValue], index: int) -> None:
         self._results, self._index = results, index
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -190,86 +161,70 @@ def _refuse_python(model: Any) -> None:
         )
 
 
-def own_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    """A step as a function of a batch that reads and writes the model's variables."""
-    # The steps below do what these two methods do.
-    methods = (f"{kind}_step", "compute_loss_and_updates")
-    if takes_batch(model, kind):
-        own = getattr(model, f"{kind}_step")
-        return lambda batch: seams.call_traced(own, (batch,), {})
-    if any(getattr(type(model), m) is not getattr(_compat.JAXTrainer, m) for m in methods):
-        return _stateless_step(model, kind)
-    return default_step(model, kind)
+@final
+class _Flushes:
+    """What waits for all that models have under way, with the thread that scheduled it.
+
+    A lane that traces a further program reads variables, too: it may not wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        known = threading.get_ident(), flush
+        if known not in self._known:
+            self._known.append(known)
+
+    def remove(self, flush: Callable[[], None]) -> None:
+        self._known = [known for known in self._known if known[1] != flush]
+
+    def run(self) -> None:
+        here = threading.get_ident()
+        for thread, flush in list(self._known):
+            if thread == here:
+                flush()
 
 
-def takes_batch(model: Any, kind: str) -> bool:
-    """Whether a program that speaks TensorFlow has a step of a batch, without the state."""
-    own = getattr(type(model), f"{kind}_step")
-    if own is getattr(_compat.JAXTrainer, f"{kind}_step") or not seams.speaks_tensorflow:
-        return False
-    parameters = inspect.signature(own).parameters.values()
-    needed = [
-        one for one in parameters if one.default is one.empty and one.kind < one.VAR_POSITIONAL
-    ]
-    return len(needed) == 2 and all(one.kind != one.VAR_POSITIONAL for one in parameters)
+@final
+class StepScheduler:
+    """Schedules the steps of Keras' loops.
 
+    Args:
+        coordination: The engine.
+        store: Where variables live.
+    """
 
-def default_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    """Keras' own step, as a function of a batch."""
-    return {"train": _train_step, "test": _test_step, "predict": _predict_step}[kind](model)
+    def __init__(self, coordination: Coordination, store: ServerStore) -> None:
+        self._coordination, self._store = coordination, store
+        self._flushes = _Flushes()
+        store.before_access = self._flushes.run  # no way from the store to the strategy
 
+    def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
+        """Run `fn(*args)` on a worker."""
+        task = self._coordination.tracer.traced(fn, key, args, {})
+        return self._coordination.dispatcher.submit(task)
 
-def _train_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, y, weights = _compat.unpack(batch)
+    def under_way(self) -> int:
+        """How many closures it is good to have under way."""
+        return self._coordination.num_workers * self._coordination.closures_in_flight * AHEAD
 
-        def loss_of() -> Any:
-            predicted = model(x, **_compat.training_argument(model, True))
-            loss = _compat.compute_loss(model, x, y, predicted, weights, training=True)
-            return model.optimizer.scale_loss(loss), (loss, predicted)
+    def before_access(self, flush: Callable[[], None]) -> None:
+        """Call `flush` before this thread reads or writes a variable."""
+        self._flushes.add(flush)
 
-        variables = model.trainable_variables
-        (_, (loss, predicted)), grads = value_and_grad(loss_of, variables, has_aux=True)()
-        model.optimizer.apply(grads, variables)
-        return _compat.update_metrics(model, loss, x, y, predicted, weights)
+    def access(self, flush: Callable[[], None]) -> None:
+        """Do so no more."""
+        self._flushes.remove(flush)
 
-    return step
+    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Let the servers run an optimizer."""
+        self._store.optimizer(optimizer, variables)
 
+    def abandon(self) -> None:
+        """Cancel what is scheduled, and wait for what runs."""
+        self._coordination.dispatcher.abandon()
 
-def _test_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, y, weights = _compat.unpack(batch)
-        predicted = model(x, **_compat.training_argument(model, False))
-        loss = _compat.compute_loss(model, x, y, predicted, weights, training=False)
-        return _compat.update_metrics(model, loss, x, y, predicted, weights)
-
-    return step
-
-
-def _predict_step(model: Any) -> Callable[[Any], Any]:
-    def step(batch: Any) -> Any:
-        x, _, _ = _compat.unpack(batch)
-        return model(x, **_compat.training_argument(model, False))
-
-    return step
-
-
-def _stateless_step(model: Any, kind: str) -> Callable[[Any], Any]:
-    """A step that the user has written: from a state and a batch to logs and a state."""
-
-    def step(batch: Any) -> Any:
-        groups = [model.trainable_variables, model.non_trainable_variables]
-        if kind == "train":
-            groups.append(model.optimizer.variables)
-        if kind != "predict":
-            groups.append(model.metrics_variables)
-        state = tuple([_compat.read(variable) for variable in group] for group in groups)
-        result, new = seams.call_traced(getattr(model, f"{kind}_step"), (state, batch), {})
-        news = (state[0], new) if kind == "predict" else new
-        for variables, before, after in zip(groups, state, news, strict=True):
-            for variable, old, value in zip(variables, before, after, strict=True):
-                if value is not old:
-                    _compat.write(variable, keras.ops.cast(value, variable.dtype))
-        return result
-
-    return step
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        self._coordination.dispatcher.barrier()

@@ -235,11 +235,6 @@ class Recorder:
         return found
 
 
-def recorder_of(scope: Any) -> Recorder | None:
-    """The recorder of a stateless scope, or of one around it."""
-    return getattr(_compat.outermost(scope), "recorder", None)
-
-
 def lent_value(scope: Any, variable: Any) -> Any:
     """What a variable was when a scope, or the one around it that lends it, began."""
     while scope is not None:

@@ -12,7 +12,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from replicax._core.errors import UsageError
+from replicax._fit.data import no_length
 from replicax._keras import _compat
 
 
@@ -67,7 +67,7 @@ class WorkerDataAdapter(_compat.DataAdapter):
 
     def __init__(self, dataset: Any, steps: int | None) -> None:
         if steps is None and dataset.num_batches is None:
-            raise _no_length(of_validation=False)
+            raise no_length(of_validation=False)
         self._dataset = dataset
         self._pass: PassOfWorkers | None = None
 
@@ -109,41 +109,3 @@ class WorkerDataAdapter(_compat.DataAdapter):
     @property
     def partial_batch_size(self) -> None:
         return None
-
-
-def refuse_endless_validation(arguments: dict[str, Any]) -> None:
-    """Refuse before training what could not be evaluated after the first epoch.
-
-    Raises:
-        UsageError: If validation data that each worker makes comes without a number of steps.
-    """
-    if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
-        raise _no_length(of_validation=True)
-
-
-def is_creator(value: Any) -> bool:
-    """Whether a value is a `DatasetCreator`."""
-    return callable(getattr(value, "created_by", None))
-
-
-def is_per_worker(value: Any) -> bool:
-    """Whether a value is a data set that workers read by themselves."""
-    return callable(getattr(value, "changed_by", None)) and hasattr(value, "shard")
-
-
-def _no_length(*, of_validation: bool) -> UsageError:
-    argument = "`validation_steps` beside it" if of_validation else "`steps_per_epoch` (or `steps`)"
-    return UsageError(
-        "Data that each worker makes and reads by itself has no end that all would agree on. "
-        f"Received: such data without {argument}. An epoch would never be over. Say how many "
-        'batches it has, for all workers together; or share the data with shard="dynamic".'
-    )
-
-
-def not_of_workers(value: Any) -> UsageError:
-    """The error of data of workers for a model that no worker trains."""
-    return UsageError(
-        "A per-worker data set is read by the workers of a ParameterServerStrategy. Received: a "
-        f"{type(value).__name__} for a model that was not made in the scope of one. Nobody would "
-        "read it. Make the model in the scope of the strategy, or pass the data set itself."
-    )
