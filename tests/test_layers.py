@@ -106,7 +106,7 @@ LAYERS = {
     "tf": {*ENGINE, "_ps", "strategies", PUBLIC},
     "_tools.migrate": {
         "_tools.migrate",
-        "_core.command",
+        "_tools._command",
         "_core.errors",
         "_core.env",
         "_core.events",

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import keras
 
-from replicax._keras import texts
+from replicax.layers import _text_models
 from replicax.layers._encoding import Encoding
 from replicax.layers._learning import Learning
 from replicax.layers._saving import Saving
@@ -65,7 +65,7 @@ class StringLookup(Learning, Encoding, Saving, keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        texts.install()
+        _text_models.install()
         super().__init__(name=name, trainable=kwargs.get("trainable", True))
         # Text is no tensor for Keras.
         self._convert_input_args = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import replicax as rx
-from replicax._core.command import answer
+from replicax._tools._command import answer
 
 
 def test_the_options_are_those_of_the_command_line():

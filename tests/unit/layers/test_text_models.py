@@ -8,7 +8,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._keras import texts
+from replicax.layers import _text_models
 
 TEXTS = ["good film", "bad film", "very good", "very bad"] * 4
 LABELS = np.array([1.0, 0.0] * 8, "float32")
@@ -151,7 +151,7 @@ def test_text_of_another_source_is_refused():
 
 
 def test_the_seams_are_put_in_once():
-    texts.install()
+    _text_models.install()
     before = keras.Model.__call__, keras.Model.fit
-    texts.install()
+    _text_models.install()
     assert (keras.Model.__call__, keras.Model.fit) == before
