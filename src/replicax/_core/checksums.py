@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 
 def crc32c_function() -> Callable[[bytes], int]:

@@ -1,7 +1,7 @@
 """What a compiled program is, in words that can be compared between processes.
 
 Names, addresses and the order in which Python made things are left out: two processes that traced
-the same code get the same words. (Whether replicas of one process agree is `_mesh/fingerprint.py`.)
+the same code get the same words. (Whether replicas of one process agree is `_mesh/uneven.py`.)
 """
 
 from __future__ import annotations

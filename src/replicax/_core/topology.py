@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._core import in_flight
 from replicax._core.errors import UnknownDevice, UsageError
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 
 AXIS = "replica"
 # The second axis, where several devices hold one replica.

@@ -15,9 +15,8 @@ from replicax._core.options import InputOptions, InputReplicationMode
 from replicax._core.values import PerReplica
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
-from replicax._input.dealing import Dealing
 from replicax._input.policy import plan_shards
-from replicax._input.shares import Sharing
+from replicax._input.sharing import Dealing, Sharing
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from replicax._core.errors import WorkersDiffer, by_worker
-from replicax._input.blank import blank
+from replicax._input.sharing import blank
 
 if TYPE_CHECKING:
-    from replicax._input.shares import Share
+    from replicax._input.sharing import Share
 
 
 class Told(Protocol):

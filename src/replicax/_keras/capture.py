@@ -76,7 +76,7 @@ class CaptureScope(keras.StatelessScope):
         # ends them: what a branch computes has no value outside of it.
         self.beginnings: list[Beginning] = []
         self.is_of_capture = False
-        # What replicas have assigned together, with what this one wrote: agreed_value.py.
+        # What replicas have assigned together, with what this one wrote: variable_methods.py.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
 

@@ -34,7 +34,7 @@ from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 from replicax._cpu.tuning import agree_on_tuning
 from replicax._net import (
     HOW_TO,

@@ -52,7 +52,7 @@ def _put_columns(topology: Topology, columns: Sequence[Sequence[Any]]) -> list[P
     else:
         placed = iter(place_batch(even, [topology.split] * len(even)))
     return [
-        # Uneven pieces are computed in lockstep, by every device: see lockstep.py.
+        # Uneven pieces are computed in lockstep, by every device: see uneven.py.
         PerReplica(parts=tuple(jax.device_put(list(map(own_copy, column)), topology.replicated)))
         if array is None
         else PerReplica(next(placed))
@@ -74,7 +74,7 @@ def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) 
 
     Returns:
         The nest, with a `PerReplica` of one array per replica in place of each array. Every
-        device holds all of them, because they are computed in lockstep: see lockstep.py.
+        device holds all of them, because they are computed in lockstep: see uneven.py.
     """
     for leaf in jax.tree.leaves(pieces[0]):
         refuse_text(leaf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Sequence
@@ -15,7 +16,13 @@ from jax import lax
 from replicax._core.errors import PerReplicaMisuse, UsageError
 from replicax._core.values import is_distributed
 from replicax._keras import _compat
-from replicax._tape.unconnected import UnconnectedGradients
+
+
+class UnconnectedGradients(enum.Enum):
+    """What the gradient by a source is that no target depends on: `NONE` or `ZERO`."""
+
+    NONE = "none"
+    ZERO = "zero"
 
 
 def leaves_of(nest: Any) -> list[Any]:

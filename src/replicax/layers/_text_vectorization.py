@@ -13,7 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.layers import _text_models
 from replicax.layers._lookups import StringLookup
-from replicax.layers._texts import as_texts, batches_of, counted, on_host, padded
+from replicax.layers._vocabulary import as_texts, batches_of, counted, on_host, padded
 
 _PUNCTUATION = re.compile(r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']""")
 

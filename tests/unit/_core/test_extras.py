@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicax._core.errors import UsageError
-from replicax._core.extras import needs
+from replicax._core.errors import UsageError, needs
 
 
 def test_the_extra_that_brings_it_is_named():

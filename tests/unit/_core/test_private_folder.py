@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from replicax._core.private_folder import InsecureFolder, private_folder
+from replicax._core.compilation_cache import InsecureFolder, private_folder
 
 
 @pytest.mark.parametrize("place", ["", "inside"])

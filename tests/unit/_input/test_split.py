@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from replicax._input.split import split_batch, worker_batch_sizes
+from replicax._input.policy import split_batch, worker_batch_sizes
 
 
 @pytest.mark.parametrize(

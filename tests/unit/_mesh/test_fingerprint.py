@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from replicax._core.topology import AXIS
-from replicax._mesh.fingerprint import fingerprints, same_outputs
+from replicax._mesh.uneven import fingerprints, same_outputs
 
 LONG, SHORT = jnp.ones(5), jnp.ones(4)
 

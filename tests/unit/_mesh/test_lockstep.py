@@ -10,7 +10,7 @@ from jax import lax
 
 from replicax._core.errors import UnevenBatch
 from replicax._core.topology import AXIS
-from replicax._mesh.lockstep import run_in_lockstep
+from replicax._mesh.uneven import run_in_lockstep
 
 ROWS = [jnp.array([1.0, 2.0]), jnp.array([3.0])]
 

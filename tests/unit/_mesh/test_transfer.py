@@ -23,7 +23,7 @@ def test_even_pieces_lie_on_their_devices():
 
 
 def test_uneven_pieces_are_on_every_device():
-    # Every device computes all of them: see lockstep.py.
+    # Every device computes all of them: see uneven.py.
     value = put_pieces(TWO, [np.ones((2, 3)), np.ones((1, 3))])
     assert not value.is_even
     assert [part.shape for part in value.parts] == [(2, 3), (1, 3)]

@@ -17,7 +17,7 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import ClusterError
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.contact import Presence
 from replicax._ps.hosts.encryption import server_context

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 import replicax as rx
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 if TYPE_CHECKING:
     from replicax._tools.compare._settings import Settings

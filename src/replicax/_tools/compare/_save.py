@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import replicax as rx
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 from replicax._tools.compare import _render
 
 if TYPE_CHECKING:

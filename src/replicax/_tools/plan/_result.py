@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from replicax import testing
-from replicax._core import host_devices
+from replicax._core import startup
 from replicax._tools.script._replaced import replaced
 from replicax.strategies._standing_in import standing_in
 
@@ -35,7 +35,7 @@ def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, Non
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),
-        replaced(host_devices, "set_cpu_devices", lambda _: lambda _count: None),
+        replaced(startup, "set_cpu_devices", lambda _: lambda _count: None),
         standing_in(strategy, told),
     ):
         yield
