@@ -75,11 +75,7 @@ def for_child() -> dict[str, str]:
 
 
 def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
-    """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`.
-
-    Raises:
-        UsageError: If this user cannot write there, or others can.
-    """
+    """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`."""
     begin()
     if folder is None or folder is True:
         folder = compilation_cache_folder() or usual_compilation_cache()
@@ -141,11 +137,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class InsecureFolder(PermissionError):
-    """Raised for a folder where others could put code that runs as this user.
-
-    Args:
-        path: The folder.
-    """
+    """Raised for a folder where others could put code that runs as this user."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -156,11 +148,7 @@ class InsecureFolder(PermissionError):
 
 
 def private_folder(folder: Path, name: str) -> Path:
-    """A folder in another one, which this user alone can enter; both are made if not there.
-
-    Raises:
-        InsecureFolder: If others can write to one of the two or, by a folder above, replace it.
-    """
+    """A folder in another one, which this user alone can enter; both are made if not there."""
     if not hasattr(os, "getuid"):  # Windows has other rights
         (folder / name).mkdir(parents=True, exist_ok=True)
         return folder / name

@@ -21,11 +21,7 @@ def may_deadlock(devices: Collection[jax.Device]) -> bool:
 
 @final
 class Queue:
-    """What the next step on a set of devices waits for: see `queue_of`.
-
-    Args:
-        guards: Whether there is anything to wait for.
-    """
+    """What the next step on a set of devices waits for: see `queue_of`."""
 
     def __init__(self, *, guards: bool) -> None:
         self._guards = guards
@@ -46,9 +42,8 @@ class Queue:
     def put(self, token: Any) -> None:
         """Note that a step was started.
 
-        Args:
-            token: An array that the step computes and that no later one takes over; None if it
-                computes none.
+        The token is an array that it computes and that no later one takes over; None if it computes
+        none.
         """
         if self._guards:
             self._token = token

@@ -131,15 +131,7 @@ def _slot(array: Any, slots: list[Any]) -> _Slot:
 @final
 @dataclass(frozen=True)
 class _Line:
-    """What is printed each time.
-
-    Args:
-        inputs: The nests, with slots for arrays.
-        count: How many entries are shown of the ends of an axis.
-        sep: What stands between the inputs.
-        end: What stands at the end.
-        write: Takes the text.
-    """
+    """What is printed each time."""
 
     inputs: list[Any]
     count: int

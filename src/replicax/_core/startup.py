@@ -102,22 +102,14 @@ def has_plugin(kind: str) -> bool:
 
 
 def set_cpu_devices(count: int) -> None:
-    """Let the CPU be so many devices.
-
-    Raises:
-        BackendAlreadyInitialized: If JAX has started, with another number.
-    """
+    """Let the CPU be so many devices."""
     if count != count_cpu_devices():
         _before_start(f"{count} devices of the CPU")
         jax.config.update("jax_num_cpu_devices", count)
 
 
 def use_gpus(numbers: Sequence[int], of: int) -> None:
-    """Let this process use these GPUs of so many.
-
-    Raises:
-        BackendAlreadyInitialized: If JAX has started, and uses others.
-    """
+    """Let this process use these GPUs of so many."""
     if len(numbers) == of:
         return
     _before_start(f"GPUs {list(numbers)} of {of}")
@@ -129,11 +121,7 @@ def use_gpus(numbers: Sequence[int], of: int) -> None:
 
 
 def grow_gpu_memory(grow: bool) -> None:
-    """Let JAX take memory of GPUs as it needs it, or most of it at once.
-
-    Raises:
-        BackendAlreadyInitialized: If JAX has started.
-    """
+    """Let JAX take memory of GPUs as it needs it, or most of it at once."""
     _before_start(f"memory growth {grow}")
     preallocate_gpu_memory(not grow)
 

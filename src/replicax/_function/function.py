@@ -284,12 +284,7 @@ def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:
 
 @final
 class BoundFunction:
-    """A compiled method of an object.
-
-    Args:
-        func: The compiled function.
-        instance: The object.
-    """
+    """A compiled method of an object."""
 
     def __init__(self, func: StatefulFunction, instance: Any) -> None:
         self.func = func

@@ -42,13 +42,7 @@ _MOST_CALLS = 64
 
 
 class Found(NamedTuple):
-    """A program for a call.
-
-    Args:
-        program: The program.
-        arrays: What it is called with.
-        given: The elements of iterators among that.
-    """
+    """A program for a call, what it is called with, and the elements of iterators among that."""
 
     program: FunctionProgram
     arrays: list[Any]
@@ -77,11 +71,7 @@ class Traces:
                 self.calls.popitem(last=False)
 
     def runs_as_python(self, *, once: bool) -> None:
-        """The function is to run as plain Python, now or always.
-
-        Raises:
-            UsageError: If that was to be once, and it has been.
-        """
+        """The function is to run as plain Python, now or always."""
         if once and self._has_begun:
             raise UsageError(
                 "A function makes its variables once, when it is first called. Received: a later "
@@ -100,17 +90,10 @@ class Traces:
         *,
         is_called: bool = True,
     ) -> Found:
-        """The program for a call, traced if there is none yet.
+        """The program for a call, traced if there is none yet; `HostLoop` if there can be none.
 
-        Args:
-            function: The function as it was written.
-            fn: The same, of its object if it is a method.
-            args: The call's arguments.
-            kwargs: The same, by name.
-            is_called: Whether there is such a call, for which elements of iterators are taken.
-
-        Raises:
-            HostLoop: If there can be none.
+        `fn` is the function, of its object if it is a method. Elements of iterators are taken only
+        if it `is_called`.
         """
         signature = Signature.of(args, kwargs, expand=True)
         # The function may ask for the current strategy: each gets programs of its own.
@@ -152,14 +135,7 @@ def _blank_first(iterator: Any) -> tuple[Any, None]:
 
 @final
 class FunctionProgram:
-    """A function, compiled for the shapes of a call.
-
-    Args:
-        fn: The function.
-        signature: The call's arguments.
-        iterators: Those that it takes an element of.
-        fed: A list of their elements, as arguments of a call.
-    """
+    """A function, compiled for the shapes of a call."""
 
     def __init__(
         self,

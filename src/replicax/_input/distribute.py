@@ -118,10 +118,8 @@ def on_host(
 ) -> Any:
     """The pieces of a batch as `PerReplica` values in host memory: those of this worker.
 
-    Args:
-        pieces: One for each of its replicas.
-        sizes: Ignored; the rows of all replicas.
-        alone: Whether there is one replica in all; its piece is no `PerReplica`.
+    `sizes` is ignored. If it is `alone`, there is one replica in all, whose piece is no
+    `PerReplica`.
     """
     del sizes
     if alone:

@@ -61,17 +61,7 @@ class ShardPlan:
 
 
 def plan_shards(node: Node, asked: AutoShardPolicy, *, workers: int, replicas: int) -> ShardPlan:
-    """Decide how `workers` workers of `replicas` replicas each share a pipeline.
-
-    Args:
-        node: Yields global batches.
-        asked: The policy of its options.
-        workers: How many workers there are.
-        replicas: How many replicas each of them drives.
-
-    Raises:
-        UsageError: If FILE is asked for and there are not enough files.
-    """
+    """Decide how `workers` workers of `replicas` replicas each share a pipeline of batches."""
     files = files_of(node)
     policy, reason = _decided(asked, files, workers)
     if policy is AutoShardPolicy.HINT and not has_hint(node):

@@ -70,14 +70,9 @@ def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
 
 @dataclass(frozen=True, eq=False)
 class Sharing(Node):
-    """The shares of one worker.
+    """The shares of one worker, of so many that drive as many replicas each.
 
-    Args:
-        input: Yields global batches.
-        policy: How the workers share it; not AUTO.
-        workers: How many there are.
-        worker: Which of them this is.
-        replicas: How many replicas each worker drives.
+    `input` yields global batches; the policy is not AUTO.
     """
 
     input: Node
@@ -287,10 +282,6 @@ def redistributed(states: Sequence[Any], now: Sharing) -> Any:
 
     What they had not read is dealt out anew, whole streams at a time, or goes to all if all read
     everything now: no row is lost or repeated, though the rest of this epoch may be uneven.
-
-    Args:
-        states: The positions of all workers before, in their order.
-        now: Which worker this is, of how many, and how they share the data.
     """
     if not states[0]["divided"]:
         states = states[:1]  # all are alike
@@ -305,9 +296,7 @@ def redistributed(states: Sequence[Any], now: Sharing) -> Any:
 class Dealing(Node):
     """Batches that a user's function made for single replicas.
 
-    Args:
-        nodes: One for each replica, or one for all, whose batches go to the replicas in turn.
-        replicas: How many replicas there are.
+    There is a node for each replica, or one for all, whose batches go to the replicas in turn.
     """
 
     nodes: tuple[Node, ...]
@@ -374,11 +363,7 @@ class DealingCursor(OneByOne, Cursor):
 
 
 def _without_rows(batch: Any, given: int, replicas: int) -> Any:
-    """A batch like this one, of no rows, for a replica whose data has ended.
-
-    Raises:
-        UnbatchedInput: If it is one element: there is none that counts for nothing.
-    """
+    """A batch like this one, of no rows, for a replica whose data has ended."""
     if has_scalars(batch):
         raise UnbatchedInput(
             "Elements that are not batched go one to a replica. Received: a last step of "
@@ -389,11 +374,7 @@ def _without_rows(batch: Any, given: int, replicas: int) -> Any:
 
 
 def blank(node: Any, sizes: Sequence[int]) -> Share:
-    """A share of the shapes that a data set says, with so many rows for each replica.
-
-    Raises:
-        UsageError: If it does not say all of them.
-    """
+    """A share of the shapes that a data set says, with so many rows for each replica."""
     specs = jax.tree.leaves(node.spec)
     if any(None in spec.shape[1:] for spec in specs):
         raise UsageError(

@@ -18,15 +18,9 @@ from replicax._core.placement import place_all
 
 
 def move_all(values: Any, layout: Sharding) -> Any:
-    """Put the arrays of a nest on the devices of a layout.
+    """Put the arrays of a nest on the devices of a layout, whole on each.
 
-    Args:
-        values: Arrays on devices of this process.
-        layout: Where they go, whole on each device. A device that has the whole of an array keeps
-            it: the results may share their memory.
-
-    Returns:
-        The nest.
+    A device that has the whole of an array keeps it: the results may share their memory.
     """
     leaves, tree = jax.tree.flatten(values)
     leaves = [_one_of_its_copies(leaf, layout) for leaf in leaves]

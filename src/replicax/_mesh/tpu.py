@@ -29,17 +29,9 @@ _LOG = logging.getLogger("replicax")
 
 
 def devices_of(resolver: ClusterResolver) -> list[jax.Device]:
-    """Join the other hosts, if there are some, and list the devices of all of them.
+    """Join the other hosts, if there are some, and list the devices of all of them, in order.
 
-    Args:
-        resolver: What describes the hosts. One for a TPU may name what to fall back to.
-
-    Returns:
-        The devices, in the order of the hosts.
-
-    Raises:
-        UnknownDevice: If JAX has no TPU, nor anything to fall back to.
-        BackendAlreadyInitialized: If there are several hosts, and JAX was used before.
+    A resolver for a TPU may name what to fall back to.
     """
     start(resolver, CommunicationOptions())
     looks = isinstance(resolver, TPUClusterResolver)
@@ -72,11 +64,7 @@ def _tell(resolver: ClusterResolver, kind: str, count: int, looked: str) -> None
 
 
 def split_over_model(tensor: Any, dims: Sequence[int], topology: Topology) -> Any:
-    """Divide axis i of a tensor into `dims[i]` parts, one combination of parts per device.
-
-    Raises:
-        UsageError: If the parts do not fit the tensor or the devices.
-    """
+    """Divide axis i of a tensor into `dims[i]` parts, one combination of parts per device."""
     parts, devices = list(dims), topology.model_parallel
     if len(parts) != tensor.ndim or any(part < 1 for part in parts) or math.prod(parts) != devices:
         raise UsageError(
@@ -118,11 +106,7 @@ def whole_over_model(tensor: Any, topology: Topology) -> Any:
 
 
 def assigned_over_model(tensor: Any, logical_device_id: int, topology: Topology) -> Any:
-    """See that there is such a device; one program for all devices computes it on each of them.
-
-    Raises:
-        UsageError: If a replica has no device of that number.
-    """
+    """See that there is such a device; one program for all devices computes it on each of them."""
     if not 0 <= logical_device_id < topology.model_parallel:
         raise UsageError(
             "A tensor is assigned to one of the logical devices of a replica. "

@@ -22,15 +22,10 @@ if TYPE_CHECKING:
 
 
 def put_pieces(topology: Topology, pieces: Sequence[Any]) -> Any:
-    """Place one nest of host arrays per replica.
+    """Place one nest of host arrays per replica of this process: a nest of `PerReplica`.
 
-    Args:
-        topology: The replicas.
-        pieces: One nest per replica of this process; with several processes, all pieces of one
-            batch have one shape. Otherwise they may differ in their first axis.
-
-    Returns:
-        The nest, with a `PerReplica` in place of each array; with one replica, the arrays.
+    With several processes, all pieces of one batch have one shape; else they may differ in their
+    first axis. With one replica the arrays stay arrays.
     """
     leaves, tree = jax.tree.flatten(pieces[0])
     for leaf in leaves:
@@ -67,14 +62,8 @@ def _is_even(column: Sequence[Any]) -> bool:
 def put_uneven(topology: Topology, pieces: Sequence[Any], sizes: Sequence[int]) -> Any:
     """Place pieces of different sizes that several processes hold; all of them call it together.
 
-    Args:
-        topology: The replicas.
-        pieces: One nest per replica of this process.
-        sizes: How many rows the piece of each replica has, over all processes.
-
-    Returns:
-        The nest, with a `PerReplica` of one array per replica in place of each array. Every
-        device holds all of them, because they are computed in lockstep: see uneven.py.
+    `sizes` are the rows of all replicas, over all processes. Every device holds the arrays of all
+    replicas, because they are computed in lockstep: see uneven.py.
     """
     for leaf in jax.tree.leaves(pieces[0]):
         refuse_text(leaf)

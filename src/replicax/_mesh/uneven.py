@@ -48,19 +48,9 @@ def build_uneven(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     """Trace a replica function for replicas of different shapes.
 
-    Args:
-        fn: Called with the sync group and one replica's arrays.
-        arrays: The call's arrays: `PerReplica`, or arrays that every replica shares.
-        topology: The replicas.
-        combine: How an all-reduce is carried out.
-
-    Returns:
-        The captured function of the first replica, with outputs that hold for all; for each
-        output array, whether it varies; and the body, from variables and arrays to output
-        arrays and new values.
-
-    Raises:
-        UnevenBatch: If the replicas return different structures or write different variables.
+    Returns the captured function of the first replica, with outputs that hold for all; for each
+    output array, whether it varies; and the body, from variables and arrays to output arrays and
+    new values.
     """
     replicas = topology.num_replicas
     inputs = [[_component(array, r) for array in arrays] for r in range(replicas)]
@@ -210,18 +200,7 @@ Replica = Generator[tuple[Any, list[Any]], list[Any], list[Any]]
 
 
 def run_in_lockstep(jaxprs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Evaluate one closed jaxpr per replica, together.
-
-    Args:
-        jaxprs: The program of each replica, traced over the replica axis.
-        inputs: The inputs of each replica.
-
-    Returns:
-        The outputs of each replica.
-
-    Raises:
-        UnevenBatch: If the replicas meet a collective with different shapes, or inside a loop.
-    """
+    """Evaluate one closed jaxpr per replica, together."""
     replicas = [
         _replica(closed.jaxpr, closed.consts, list(values), index)
         for index, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
@@ -303,14 +282,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def same_outputs(closed_jaxprs: Sequence[Any]) -> list[bool]:
-    """For each output, whether all replicas made it in the same way.
-
-    Args:
-        closed_jaxprs: The program of each replica; they have equally many outputs.
-
-    Returns:
-        One answer per output.
-    """
+    """For each output, whether all replicas made it in the same way."""
     prints = [fingerprints(closed) for closed in closed_jaxprs]
     return [len(set(column)) == 1 for column in zip(*prints, strict=True)]
 

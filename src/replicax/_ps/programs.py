@@ -56,12 +56,8 @@ def build(
 ) -> Program:
     """Make the program of a recorded closure.
 
-    Args:
-        recorded: The closure.
-        where: Describes the home of a variable.
-        number: Names an optimizer on the servers, for these variables.
-        platforms: What workers compute on.
-        near: Whether that is this machine.
+    `where` describes the home of a variable; `number` names an optimizer on the servers, for these
+    variables. Workers compute on `platforms`; `near`: on this machine.
     """
     captured = recorded.captured
     variables = captured.variables

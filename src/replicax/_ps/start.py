@@ -112,15 +112,7 @@ def start(
 ) -> EngineRoom:
     """Start a cluster, or find the one that is there.
 
-    Args:
-        resolver: Who is in the cluster.
-        partitioner: Divides variables.
-        num_workers: How many workers.
-        num_ps: How many servers.
-        engine: What runs them.
-        address: That of a Ray cluster.
-        settings: What servers are told.
-        **kept: See `keeping`.
+    `settings` are what servers are told; for what is `kept` see `keeping`.
     """
     seams.install()
     scaling(settings["staleness_scaling"])

@@ -236,11 +236,7 @@ def _like(gradient: Any, value: Any) -> Any:
 
 @final
 class Purified:
-    """A function of arrays whose variables are arguments, and whose assignments are results.
-
-    Args:
-        call: The function, of a list of arrays. It may read and assign variables.
-    """
+    """A function of arrays whose variables are arguments, and whose assignments are results."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Any]) -> None:
         self.variables: list[Any] = []
@@ -276,12 +272,7 @@ class Purified:
         transformed: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Sequence[Any]]],
         arrays: Sequence[Any],
     ) -> Any:
-        """Call the transformed function, once more if it was not known what it reads.
-
-        Args:
-            transformed: Made of this object, with the same arguments and results.
-            arrays: The function's arguments.
-        """
+        """Call the transformed function, once more if it was not known what it reads."""
         while True:
             values = [_compat.read(variable) for variable in self.variables]
             try:

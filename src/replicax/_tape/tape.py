@@ -305,12 +305,9 @@ class GradientTape:
 class TapeVariables:
     """The variables that a tape watches, and the values that stand for them on its list.
 
-    Each read gives a copy of the variable's value, which stands for this variable and nothing
-    else: two variables may hold one array. In compiled code a copy costs nothing.
-
-    Args:
-        log: The tape's list.
-        accessed: Whether trainable variables are watched when they are read.
+    Each read gives a copy of the variable's value, which stands for this variable and nothing else:
+    two variables may hold one array. In compiled code a copy costs nothing. With `accessed`,
+    trainable variables are watched when they are read.
     """
 
     def __init__(self, log: WengertList, *, accessed: bool) -> None:

@@ -31,12 +31,7 @@ def leaves_of(nest: Any) -> list[Any]:
 
 
 def checked(value: Any, what: str) -> Any:
-    """An array, or an error: a tape knows arrays by identity, and must have made them.
-
-    Args:
-        value: What was given.
-        what: What the tape was asked to do with it.
-    """
+    """An array, or an error: a tape knows arrays by identity, and must have made them."""
     if is_distributed(value):
         raise PerReplicaMisuse(
             f"A tape can {what} an array. Received: a {type(value).__name__} value, which has a "
@@ -54,12 +49,7 @@ def checked(value: Any, what: str) -> Any:
 
 
 def seeds_for(targets: Sequence[Any], output_gradients: Any) -> list[tuple[Any, Any]]:
-    """The targets, each with the gradient that the way back begins with.
-
-    Args:
-        targets: Arrays.
-        output_gradients: A nest of their gradients, or None; None in it is a gradient of ones.
-    """
+    """The targets, each with the gradient that the way back begins with; None is one of ones."""
     given = [None] * len(targets) if output_gradients is None else leaves_of(output_gradients)
     if len(given) != len(targets):
         raise UsageError(
@@ -123,14 +113,9 @@ def jacobian_of(
     shape: Sequence[int],
     unconnected: UnconnectedGradients,
 ) -> Any:
-    """A Jacobian from its rows, one for each element of a target of this shape.
+    """A Jacobian from its rows, if any, one for each element of a target of this shape.
 
-    Args:
-        rows: The gradients; None if there are none.
-        by: The shape of what is differentiated by.
-        dtype: The type of what is differentiated by.
-        shape: The shape of the target.
-        unconnected: What there is instead of None.
+    `by` and `dtype` are the shape and type of what is differentiated by.
     """
     if rows is not None:
         return rows.reshape(*shape, *by)

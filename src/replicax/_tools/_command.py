@@ -14,13 +14,7 @@ from replicax._core.errors import ReplicaxError, UsageError
 
 
 def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence[str]) -> int:
-    """Do the work of a command; its exit code is 2 for a wrong use, 1 for another error of ours.
-
-    Args:
-        name: The command, as in `replicax NAME`.
-        work: Takes the options, returns the exit code.
-        arguments: Those of the process: the options, as JSON.
-    """
+    """Do the work of a command; its exit code is 2 for a wrong use, 1 for another error of ours."""
     if len(arguments) != 1:
         usage = f"usage: python -m replicax._tools.{name} OPTIONS; see replicax {name} --help\n"
         sys.stderr.write(usage)

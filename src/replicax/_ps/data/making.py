@@ -9,11 +9,7 @@ from replicax._keras.distribution import installed
 
 
 def made(make: Any) -> Any:
-    """The data set that a function makes, or the data set itself.
-
-    Raises:
-        UsageError: If the function makes a variable.
-    """
+    """The data set that a function makes, or the data set itself."""
     with installed(_Refusal()):
         return make() if callable(make) else make
 

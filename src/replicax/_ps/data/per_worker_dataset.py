@@ -121,11 +121,7 @@ class PerWorkerDataset:
         )
 
     def as_adapter(self, steps: int | None) -> WorkerDataAdapter:
-        """What Keras' loops read it through, for so many steps; None for all.
-
-        Raises:
-            UsageError: If nobody says how many steps there are.
-        """
+        """What Keras' loops read it through, for so many steps; None for all."""
         return WorkerDataAdapter(self, steps)
 
     def begin_epoch(self, after: int | None = None) -> int:
@@ -169,12 +165,7 @@ class PerWorkerDataset:
 
 @final
 class PerWorkerIterator:
-    """An iterator on every worker; `next` of it is for closures.
-
-    Args:
-        dataset: What is read.
-        epoch: Which pass this is.
-    """
+    """An iterator on every worker; `next` of it is for closures."""
 
     def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
         self.dataset, self.epoch = dataset, epoch
@@ -198,11 +189,7 @@ class PerWorkerIterator:
         return next(self)
 
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:
-        """Where a closure finds the batch; None if its worker reads what comes next.
-
-        Raises:
-            OutOfRangeError: If there is none any more.
-        """
+        """Where a closure finds the batch; None if its worker reads what comes next."""
         if self.splits is None:
             return None
         place = self.splits.give(closure, number, worker)

@@ -38,16 +38,7 @@ def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any
 
 @final
 class ClosureSteps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        scheduler: Who runs closures.
-
-    Raises:
-        UsageError: If the model was compiled to run without being compiled.
-    """
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, scheduler: StepScheduler) -> None:
         _refuse_python(model)
@@ -188,12 +179,7 @@ class _Flushes:
 
 @final
 class StepScheduler:
-    """Schedules the steps of Keras' loops.
-
-    Args:
-        coordination: The engine.
-        store: Where variables live.
-    """
+    """Schedules the steps of Keras' loops."""
 
     def __init__(self, coordination: Coordination, store: ServerStore) -> None:
         self._coordination, self._store = coordination, store

@@ -18,11 +18,7 @@ from replicax._keras import _compat
 
 @final
 class PassOfWorkers:
-    """One pass of the workers over their data.
-
-    Args:
-        iterator: The per-worker iterator.
-    """
+    """One pass of the workers over their data."""
 
     def __init__(self, iterator: Any) -> None:
         self.iterator = iterator
@@ -55,15 +51,7 @@ def _promise(array: Any, source: PassOfWorkers) -> Promised:
 
 @final
 class WorkerDataAdapter(_compat.DataAdapter):
-    """What Keras' loops read a per-worker data set through.
-
-    Args:
-        dataset: Has `example`, `num_batches`, and iterators for closures.
-        steps: How many steps the caller wants; None for all.
-
-    Raises:
-        UsageError: If nobody says how many steps there are.
-    """
+    """What Keras' loops read a per-worker data set through."""
 
     def __init__(self, dataset: Any, steps: int | None) -> None:
         if steps is None and dataset.num_batches is None:

@@ -77,18 +77,10 @@ def record(
     *,
     example: Callable[[Any], Any],
 ) -> Recorded:
-    """Trace a closure.
+    """Trace a closure, a function of a list of arrays, or of their shapes.
 
-    Args:
-        fn: A function of a list of arrays.
-        arrays: The arrays, or their shapes.
-        example: Gives a batch (or its shapes) like those of an iterator that `fn` reads.
-
-    Returns:
-        The closure as a pure function.
-
-    Raises:
-        DenseUse: If it needs all of a table.
+    `example` gives a batch (or its shapes) like those of an iterator that `fn` reads. `DenseUse` if
+    it needs all of a table.
     """
     inputs, known = Inputs(), ()
     rounds = 0

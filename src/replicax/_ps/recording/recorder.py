@@ -100,11 +100,7 @@ class Inputs:
 
 @final
 class Recorder:
-    """Is told what a closure does while it is traced.
-
-    Args:
-        inputs: What earlier traces have found.
-    """
+    """Is told what a closure does while it is traced."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -165,10 +161,9 @@ class Recorder:
         return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
 
     def check(self, check: Check, holds: Any, *values: Any) -> bool:
-        """A condition that the worker checks before it sends anything.
+        """A condition that the worker checks before it sends anything; whether it will.
 
-        Returns:
-            Whether it will: it sees nothing of what a loop or branch of the program computes.
+        It sees nothing of what a loop or branch of the program computes.
         """
         if trace_around_tapes() is not self._trace:
             return False

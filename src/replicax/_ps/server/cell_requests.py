@@ -21,11 +21,7 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 @final
 class CellRequests:
-    """Handlers of messages about cells.
-
-    Args:
-        server: Whose cells they are.
-    """
+    """Handlers of messages about cells."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server
@@ -102,11 +98,7 @@ class CellRequests:
         return {}, ()
 
     def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """What an `optimizer` message has come to, as an `attach` message without its code.
-
-        Args:
-            head: Of the message, which the server has just followed.
-        """
+        """What an `optimizer` message has come to, as an `attach` message without its code."""
         server, buffers, cells = self._server, [], []
         constraint = None
         for number, _, decays in head["cells"]:

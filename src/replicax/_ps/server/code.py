@@ -28,11 +28,7 @@ class MissingCode(ClusterError):
 
 @final
 class Code:
-    """What a server was sent.
-
-    Args:
-        pickled: What it was sent before.
-    """
+    """What a server was sent."""
 
     def __init__(self, pickled: Iterable[bytes] = ()) -> None:
         self._held: dict[str, tuple[bytes, Any]] = {}

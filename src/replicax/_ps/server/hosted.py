@@ -32,12 +32,7 @@ class OtherOptimizer(ClusterError):
 class Hosted:
     """An optimizer on a server: its steps are counted for all values at once.
 
-    Args:
-        recipe: How it is made.
-        updates: What it does.
-        iterations: How many steps it has made.
-        learning_rate: The current one; None for a schedule.
-        kind: The name of its class.
+    The learning rate is the current one; None for a schedule.
     """
 
     recipe: Recipe

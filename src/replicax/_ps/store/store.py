@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 class ServerStore:
     """Variables on parameter servers.
 
-    Args:
-        client: The way to the servers.
-        partitioner: Says into how many shards a variable is divided; None for one.
-        code: Gets what is pickled for servers, for those that begin anew.
+    `partitioner` says into how many shards a variable is divided; None for one. `code` gets what is
+    pickled for servers, for those that begin anew.
     """
 
     is_resident = False

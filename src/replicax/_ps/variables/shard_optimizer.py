@@ -41,24 +41,14 @@ class Part(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A variable that an optimizer keeps.
-
-    Args:
-        variable: The variable; None if it was not found.
-        shared: Whether it is one for all that the optimizer updates.
-    """
+    """A variable that an optimizer keeps, if it was found; `shared` by all that it updates."""
 
     variable: Any
     shared: bool
 
 
 class Recipe(NamedTuple):
-    """How to make a copy of an optimizer.
-
-    Args:
-        kind: Its class.
-        config: What `get_config` gave.
-    """
+    """How to make a copy of an optimizer: its class, and what `get_config` gave."""
 
     kind: type
     config: dict[str, Any]
@@ -70,11 +60,7 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, optimizer: Any) -> Recipe:
-        """The recipe of a Keras optimizer, without what workers do to gradients.
-
-        Raises:
-            UsageError: For an optimizer that cannot be taken apart.
-        """
+        """The recipe of a Keras optimizer, without what workers do to gradients."""
         if isinstance(optimizer, _compat.LossScaleOptimizer):
             raise UsageError(
                 "A parameter server runs an optimizer that needs one variable at a time. "
@@ -102,11 +88,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 @final
 class ShardOptimizer:
-    """Updates values and their slots, as one Keras optimizer does.
-
-    Args:
-        recipe: The optimizer.
-    """
+    """Updates values and their slots, as one Keras optimizer does."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -122,10 +104,7 @@ class ShardOptimizer:
     def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
         """Which variables of the original optimizer the slots of one of its variables are.
 
-        Args:
-            part: The variable; its rows may be fewer.
-            original: The optimizer that the recipe is of.
-            variable: One of the variables that it was built for.
+        `part` is the variable; its rows may be fewer.
         """
         copy, slots, _ = self._build(part)
         known = [id(one) for one in _compat.trainable_variables(original)]
@@ -142,19 +121,10 @@ class ShardOptimizer:
         learning_rate: float | None,
         scale: float = 1.0,
     ) -> tuple[list[Any], list[list[Any]]]:
-        """One step for several values at once.
+        """One step for several values at once: the new values and the new slots.
 
-        Args:
-            parts: What they are.
-            values: The values.
-            grads: Their gradients.
-            slots: Their slots.
-            iterations: How many steps came before.
-            learning_rate: The current one; None for a schedule.
-            scale: What gradients are multiplied by.
-
-        Returns:
-            The new values and the new slots.
+        `iterations` steps came before. The learning rate is None for a schedule; gradients are
+        multiplied by `scale`.
         """
         key = tuple(parts)
         rate = None if learning_rate is None else np.float32(learning_rate)
@@ -207,11 +177,7 @@ class ShardOptimizer:
 
 
 def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Refuse an optimizer for tables of which it would get some rows only.
-
-    Raises:
-        UsageError: If rows that are not named would have to change, or to be looked at.
-    """
+    """Refuse an optimizer for tables of which it would get some rows only."""
     if not variables:
         return
     why, of = None, variables[0]

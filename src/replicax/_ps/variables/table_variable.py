@@ -58,9 +58,7 @@ class TableVariable(ServerVariable):
     def find_rows(self, ids: Any) -> tuple[Any, Any]:
         """The rows of ids, and for which there is one, and not only what fills the shape up.
 
-        Raises:
-            UsageError: If the ids are no integers; or in compiled code that does not run on a
-                worker, which cannot ask for rows.
+        Compiled code that does not run on a worker cannot ask for rows: it is refused.
         """
         if not np.issubdtype(ids.dtype, np.integer):
             raise UsageError(

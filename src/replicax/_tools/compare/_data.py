@@ -34,11 +34,6 @@ def load(settings: Settings) -> Dataset:
     """Load what `settings` asks for, shuffled once by its seed.
 
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
-
-    Raises:
-        replicax.errors.UsageError: If there is no such data set, or the package that it comes with
-            is missing.
-        replicax.errors.ReplicaxError: If it cannot be downloaded.
     """
     if settings.dataset not in _LOADERS:
         raise rx.errors.UsageError(

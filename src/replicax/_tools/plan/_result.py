@@ -61,11 +61,7 @@ class Row:
 
 
 def drawing() -> ModuleType:
-    """The module that draws.
-
-    Raises:
-        replicax.errors.UsageError: If matplotlib is missing.
-    """
+    """The module that draws."""
     with needs("A plan is drawn by the package matplotlib", extra="report"):
         from replicax._tools.plan import _plots
     return _plots
