@@ -28,10 +28,7 @@ _LOOKED_AT = 2
 class HostAdapter(_compat.DataAdapter):
     """What Keras' loops read a data set through.
 
-    Args:
-        dataset: Has `host_batches()`, which yields the batches of the next epoch, and
-            `num_batches`.
-        class_weight: The weight of the rows of each class, or None.
+    A data set has `host_batches()`, which yields the batches of the next epoch, and `num_batches`.
     """
 
     def __init__(self, dataset: Any, class_weight: Mapping[int, float] | None = None) -> None:
@@ -188,11 +185,7 @@ def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
 
 
 def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' choice of a data adapter, for our data sets too.
-
-    Raises:
-        UsageError: If targets, weights or a batch size come beside a data set.
-    """
+    """Keras' choice of a data adapter, for our data sets too."""
 
     @functools.wraps(original)
     def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -251,8 +244,7 @@ def is_per_worker(value: Any) -> bool:
 def refuse_endless_validation(arguments: dict[str, Any]) -> None:
     """Refuse before training what could not be evaluated after the first epoch.
 
-    Raises:
-        UsageError: If validation data that each worker makes comes without a number of steps.
+    That is validation data that each worker makes, without a number of steps.
     """
     if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
         raise no_length(of_validation=True)

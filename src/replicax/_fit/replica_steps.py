@@ -35,16 +35,7 @@ if TYPE_CHECKING:
 
 @final
 class ReplicaSteps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Where the model's variables and batches live.
-
-    Raises:
-        UsageError: If the model is not to be compiled.
-    """
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_python(model)

@@ -22,10 +22,8 @@ SAME_BATCHES = (
 def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
     """Begin to compare a batch with those of all workers.
 
-    Args:
-        batch: The batch.
-        number: Which it is of this pass, from 0.
-        whole: Whether every device gets the whole of it, so that all of it must be the same.
+    Its number in this pass is from 0. If it is `whole`, every device gets all of it, so that all of
+    it must be the same.
     """
     leaves = jax.tree.leaves(batch)
     kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
@@ -36,9 +34,8 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
 def agreed(batches: Iterable[tuple[Any, Agreement | None]], *, ahead: int) -> Iterator[Any]:
     """Batches, each once it is known that all workers have the same.
 
-    Args:
-        batches: With what was begun to compare each.
-        ahead: How many are taken before they are needed.
+    They come with what was begun to compare each. So many are taken `ahead`, before they are
+    needed.
     """
     waiting: deque[tuple[Any, Agreement | None]] = deque()
     try:

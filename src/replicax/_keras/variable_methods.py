@@ -185,11 +185,7 @@ class VariableMethods:
 
 
 class VariableReference:
-    """A variable as a key.
-
-    Args:
-        variable: The variable.
-    """
+    """A variable as a key."""
 
     def __init__(self, variable: Any) -> None:
         self._variable = variable
@@ -245,22 +241,12 @@ _HOW = {
 
 
 def agreed_value(variable: Any, value: Any) -> Any:
-    """The value that replicas assign together; None where each has its own.
-
-    Args:
-        variable: The variable, before it is assigned.
-        value: What this replica assigns.
-    """
+    """The value that replicas assign together; None where each has its own."""
     return _settled(variable, value) if _is_agreed(variable) else None
 
 
 def agreed_sum(variable: Any, delta: Any) -> Any:
-    """The value after what replicas add together; None where each has its own.
-
-    Args:
-        variable: The variable, before it is added to.
-        delta: What this replica adds.
-    """
+    """The value after what replicas are about to add together; None where each has its own."""
     if not _is_agreed(variable):
         return None
     scope, key = _scope(), id(variable)
@@ -273,23 +259,13 @@ def agreed_sum(variable: Any, delta: Any) -> Any:
 
 
 def note_agreed(variable: Any, agreed: Any) -> None:
-    """Remember what replicas agreed on, for what they add next.
-
-    Args:
-        variable: The variable, after it was assigned.
-        agreed: The value.
-    """
+    """Remember what replicas agreed on, for what they add next; the variable was assigned."""
     scope = _scope()
     scope.agreed[id(variable)] = scope.state_mapping[id(variable)], agreed
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:
-    """Assign a value of which a part was replaced.
-
-    Args:
-        variable: The variable.
-        whole: Its value with the new part.
-    """
+    """Assign a value of which a part was replaced."""
     if variable.aggregation == "sum" and _compat.get_stateless_scope() is not None:
         return variable.assign_add(change(whole, variable.read_value()))  # what stays counts once
     return variable.assign(whole)
@@ -326,11 +302,6 @@ class VariableSlice:
     """A part of a variable: it acts as an array, and assigning it changes the variable.
 
     Handed to a compiled function, or returned by one, it is an array.
-
-    Args:
-        variable: The variable.
-        index: Which part.
-        value: The part's value now.
     """
 
     __array_priority__ = 100  # NumPy's scalars leave operators to it
