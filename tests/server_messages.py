@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import cloudpickle
 import numpy as np
 
-from replicax._keras.shard_optimizer import Recipe
 from replicax._ps.buffers import array_of, raw
+from replicax._ps.variables.shard_optimizer import Recipe
 from replicax._ps.wire import Message
 
 _requests = itertools.count()

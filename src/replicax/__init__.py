@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from replicax._core.options import InputOptions as InputOptions
     from replicax._core.options import InputReplicationMode as InputReplicationMode
     from replicax._core.options import RunOptions as RunOptions
+    from replicax._core.options import VariableAggregation as VariableAggregation
+    from replicax._core.options import VariableSynchronization as VariableSynchronization
     from replicax._core.printing import print as print
     from replicax._core.reduce import ReduceOp as ReduceOp
     from replicax._core.values import DistributedValues as DistributedValues
     from replicax._function.function import function as function
     from replicax._input.context import InputContext as InputContext
-    from replicax._input.creator import DatasetCreator as DatasetCreator
     from replicax._input.dataset import DistributedDataset as DistributedDataset
     from replicax._input.iterator import DistributedIterator as DistributedIterator
     from replicax._keras.finite import assert_finite as assert_finite
     from replicax._keras.gradients import value_and_grad as value_and_grad
     from replicax._keras.module import Module as Module
     from replicax._keras.variable import Variable as Variable
-    from replicax._keras.variable_kinds import VariableAggregation as VariableAggregation
-    from replicax._keras.variable_kinds import VariableSynchronization as VariableSynchronization
+    from replicax._ps.data.creator import DatasetCreator as DatasetCreator
     from replicax._ps.hosts.task_server import Server as Server
     from replicax._tape.custom_gradient import custom_gradient as custom_gradient
     from replicax._tape.tape import GradientTape as GradientTape
@@ -87,12 +87,18 @@ _HOMES = {
         "NcclAllReduce",
         "ReductionToOneDevice",
     ],
-    "replicax._core.options": ["InputOptions", "InputReplicationMode", "RunOptions"],
+    "replicax._core.options": [
+        "InputOptions",
+        "InputReplicationMode",
+        "RunOptions",
+        "VariableAggregation",
+        "VariableSynchronization",
+    ],
     "replicax._core.printing": ["print"],
     "replicax._core.reduce": ["ReduceOp"],
     "replicax._core.values": ["DistributedValues"],
     "replicax._input.context": ["InputContext"],
-    "replicax._input.creator": ["DatasetCreator"],
+    "replicax._ps.data.creator": ["DatasetCreator"],
     "replicax._input.dataset": ["DistributedDataset"],
     "replicax._input.iterator": ["DistributedIterator"],
     "replicax._tape.custom_gradient": ["custom_gradient"],
@@ -102,7 +108,6 @@ _HOMES = {
     "replicax._tape.tape": ["GradientTape"],
     "replicax._keras.module": ["Module"],
     "replicax._keras.variable": ["Variable"],
-    "replicax._keras.variable_kinds": ["VariableAggregation", "VariableSynchronization"],
     "replicax._tools.plan._planning": ["plan"],
     "replicax._tools.plan._result": ["Plan"],
     "replicax._ps.hosts.task_server": ["Server"],

@@ -9,9 +9,10 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._keras.recording import record
+from replicax._keras.capture import current_recorder
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.queue.lanes import ServerGone
+from replicax._ps.recording.record import record
 from replicax._ps.store.client import Client
 
 
@@ -32,10 +33,7 @@ def test_a_closure_that_changes_each_time_it_is_traced():
     counts = iter(range(1000))
 
     def restless(leaves):
-        from replicax._keras import _compat
-        from replicax._keras.recorder import recorder_of
-
-        recorder = recorder_of(_compat.get_stateless_scope())
+        recorder = current_recorder()
         rows = recorder.lookup(variable, np.zeros(next(counts) + 1, "int32"))
         return rows.sum()
 

@@ -15,8 +15,8 @@ import pytest
 
 import replicax as rx
 from replicax._core.topology import Topology
-from replicax._mesh.logical_devices import split_over_model
 from replicax._mesh.store import replicated
+from replicax._mesh.tpu import split_over_model
 from replicax._tools.plan._compiled import described_strategy, lower_train_step
 from replicax._tools.plan._targets import target
 

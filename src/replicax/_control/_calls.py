@@ -53,10 +53,7 @@ class Calls:
     def answer(self, key: Key, answer: Any, *, may_be_early: bool = False) -> None:
         """Give the answer to a call, unless that was forgotten.
 
-        Args:
-            key: The call.
-            answer: Its answer.
-            may_be_early: Whether the call may not have begun here.
+        It `may_be_early`: the call may not have begun here.
         """
         with self._lock:
             if may_be_early or key in self._boxes:

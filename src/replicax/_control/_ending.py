@@ -56,8 +56,7 @@ def print_notice(text: str) -> None:
 def note_exit(code: object) -> None:
     """Note the exit code of this process, which Python tells nobody: its other workers need it.
 
-    Args:
-        code: The value of the `SystemExit`, None if the program has come to its end.
+    That is the value of the `SystemExit`, None if the program has come to its end.
     """
     _noted[:] = [code & 0xFF if isinstance(code, int) else int(code is not None)]
 

@@ -42,12 +42,6 @@ class Hub:
     """All workers' connections to the chief.
 
     The chief itself takes part by calls, not by a connection: see `take` and `join_chief`.
-
-    Args:
-        size: How many workers there are.
-        secret: What the others have to know.
-        limits: What the watchdog goes by.
-        on_notice: Called with what it wants people to know.
     """
 
     def __init__(
@@ -80,8 +74,7 @@ class Hub:
     def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> str:
         """Let the chief take part, wait for the others, and begin to watch.
 
-        Returns:
-            Who is missing, in words; if anybody is, nothing begins.
+        Returns who is missing, in words; if anybody is, nothing begins.
         """
         deadline = time.monotonic() + self._limits.connecting
         with self._open:

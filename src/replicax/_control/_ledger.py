@@ -54,12 +54,7 @@ class _Meeting:
 
 @final
 class Ledger:
-    """The state of all workers; any thread may write it.
-
-    Args:
-        size: How many workers there are.
-        ticks: The clock.
-    """
+    """The state of all workers; any thread may write it."""
 
     def __init__(self, size: int, ticks: Ticks) -> None:
         self._size = size
@@ -113,12 +108,7 @@ class Ledger:
     ) -> list[Any] | None:
         """Note what a worker brings to an exchange; give what all have, once all have come.
 
-        Args:
-            index: The worker.
-            key: The exchange.
-            value: What it brings.
-            early: Whether it does not wait for the others yet.
-            main: Whether its main thread waits.
+        If it is `early`, it does not wait for the others yet; if `main`, its main thread waits.
         """
         with self._lock:
             meeting = self._meetings.setdefault(key, _Meeting())

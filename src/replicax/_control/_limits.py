@@ -28,11 +28,7 @@ class Limits:
 
     @classmethod
     def from_environ(cls) -> Limits:
-        """The limits that `RX_WATCHDOG_SECONDS` and `RX_WAIT_LIMIT_SECONDS` ask for.
-
-        Raises:
-            UsageError: If one is no number of seconds.
-        """
+        """The limits that `RX_WATCHDOG_SECONDS` and `RX_WAIT_LIMIT_SECONDS` ask for."""
         waiting = wait_limit_seconds()
         timeout = cls.timeout if waiting is None else waiting or None
         return cls(silence=watchdog_seconds() or cls.silence, timeout=timeout)

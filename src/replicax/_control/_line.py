@@ -29,13 +29,8 @@ _HEARING_SECONDS = 2.0
 class Line:
     """The `Channel` of a worker in a cluster; `open_channel` makes one.
 
-    Args:
-        index: The number of this worker.
-        size: How many there are.
-        link: To the hub.
-        limits: What the watchdog goes by.
-        on_failure: Called once with who is to blame, from a thread.
-        lateness: For how many seconds the others have waited for each worker; the chief's only.
+    `on_failure` is called once with who is to blame, from a thread. `lateness` says for how many
+    seconds the others have waited for each worker; only the chief has it.
     """
 
     def __init__(
@@ -68,20 +63,13 @@ class Line:
     def exchange(self, name: str, value: Any) -> list[Any]:
         """Give a value of JSON; wait until all have; get those of all, in worker order.
 
-        Raises:
-            UsageError: If the value is not JSON.
-            ClusterError: If this worker has left.
-            WorkerLost: If somebody is lost, and `on_failure` has not ended this process.
+        `ClusterError` if this worker has left; `WorkerLost` if somebody is lost, and `on_failure`
+        has not ended this process.
         """
         return self._offers.exchange(name, value)
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Give a value of JSON, and do not wait; the offer gets those of all.
-
-        Raises:
-            UsageError: If the value is not JSON.
-            ClusterError: If this worker has left.
-        """
+        """Give a value of JSON, and do not wait; the offer gets those of all."""
         return self._offers.offer(name, value)
 
     def any(self, name: str, holds: bool) -> bool:
@@ -106,29 +94,23 @@ class Line:
         """Leave when this process ends; tell the others if it ends by an exception.
 
         Call it after `jax.distributed.initialize`: what is registered last runs first, and JAX
-        waits at its end for all workers.
-
-        Args:
-            of_others: Whether an exception may have its cause in another worker.
+        waits at its end for all workers. `of_others` says whether an exception may have its cause
+        in another worker.
         """
         install_exit_hooks(self, of_others)
 
     def bound(self, timeout: float | None) -> None:
-        """Let nobody wait longer than this from now on. Only what the chief says counts.
+        """Let nobody wait longer than these seconds from now on. Only what the chief says counts.
 
-        Args:
-            timeout: Seconds; None for `RX_WAIT_LIMIT_SECONDS`.
+        None is for `RX_WAIT_LIMIT_SECONDS`.
         """
         self._link.send(encode({"kind": "timeout", "seconds": timeout}))
 
     def leave(self, *, preempted: bool = False) -> bool:
         """Say that this worker needs the others no more, and wait until all have said so.
 
-        Args:
-            preempted: Whether it has saved its state, to be started again: the others have longer.
-
-        Returns:
-            False if the others needed it: they have ended, and this one ends in its own way.
+        If it was `preempted`, it has saved its state, to be started again: the others have longer.
+        False if the others needed it: they have ended, and this one ends in its own way.
         """
         with self._lock:
             first, self._has_left = not self._has_left, True
@@ -142,8 +124,7 @@ class Line:
     def fail(self, error: str) -> None:
         """Say that this worker ends by an exception, and wait until the others have heard.
 
-        Args:
-            error: The end of its traceback.
+        `error` is the end of its traceback.
         """
         self._has_failed = True
         self._pulse.beat()
@@ -153,9 +134,8 @@ class Line:
     def explain(self, error: BaseException, seconds: float = 5.0) -> None:
         """Wait whether an error has its cause in another worker; if so, this process ends.
 
-        Args:
-            error: What a collective of the devices raised: often no more than a broken connection.
-            seconds: How long to wait. If there is no cause by then, this returns.
+        It is what a collective of the devices raised: often no more than a broken connection. If
+        there is no cause within these seconds, this returns.
         """
         del error
         if self._judged.wait(seconds):

@@ -90,11 +90,7 @@ def meet(
 
 
 def number_of(caller: Caller, size: int) -> int:
-    """The number that a worker says it has.
-
-    Raises:
-        Denied: If no worker has it.
-    """
+    """The number that a worker says it has."""
     index = caller.hello.get("index")
     if type(index) is not int or not 0 < index < size:
         raise Denied(

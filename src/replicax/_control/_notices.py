@@ -17,23 +17,14 @@ _AGAIN_AFTER = 60.0
 
 @final
 class Notices:
-    """Remembers what was said, so that each thing is said once a minute.
-
-    Args:
-        limits: After how long something is worth saying.
-    """
+    """Remembers what was said, so that each thing is said once a minute."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._said: dict[str, float] = {}
 
     def due(self, states: Sequence[WorkerState], now: float) -> list[str]:
-        """What has to be said.
-
-        Args:
-            states: All workers, in order.
-            now: The time, in seconds.
-        """
+        """What has to be said."""
         found = dict(_observe(states, self._limits))
         self._said = {about: when for about, when in self._said.items() if about in found}
         due = [a for a in found if now - self._said.get(a, -_AGAIN_AFTER) >= _AGAIN_AFTER]

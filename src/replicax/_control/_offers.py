@@ -33,12 +33,7 @@ class Offer(Protocol):
 
 @final
 class Offers:
-    """What a worker tells the hub, and asks it.
-
-    Args:
-        link: To the hub.
-        calls: Where answers come to.
-    """
+    """What a worker tells the hub, and asks it."""
 
     def __init__(self, link: Link, calls: Calls) -> None:
         self._link = link
@@ -46,22 +41,14 @@ class Offers:
         self._withdrawn: deque[Key] = deque()
 
     def offer(self, name: str, value: Any) -> Offer:
-        """Give a value of JSON to an exchange.
-
-        Raises:
-            UsageError: If the value is not JSON.
-        """
+        """Give a value of JSON to an exchange."""
         encoded = _json(name, value)
         key = self._begin(name)
         self._give(key, encoded, early=True)
         return _Offer(self, key)
 
     def exchange(self, name: str, value: Any) -> list[Any]:
-        """Give a value of JSON to an exchange, and wait for what all gave.
-
-        Raises:
-            UsageError: If the value is not JSON.
-        """
+        """Give a value of JSON to an exchange, and wait for what all gave."""
         encoded = _json(name, value)
         key = self._begin(name)
         self._give(key, encoded, main=_is_main())

@@ -36,11 +36,8 @@ class Link(Protocol):
 class Pulse:
     """Tells the hub at each tick how this worker is.
 
-    Args:
-        link: To the hub.
-        limits: How often, and how long the hub may be silent.
-        calls: Going through one of them is moving.
-        on_silence: Called when the hub has been silent for too long.
+    To go through one of `calls` is to move. `on_silence` is called when the hub has been silent for
+    too long.
     """
 
     def __init__(
@@ -64,11 +61,7 @@ class Pulse:
         self._stop.set()
 
     def beat(self, passed: float = 0.0) -> None:
-        """Tell how this worker is, now.
-
-        Args:
-            passed: Seconds since the last time.
-        """
+        """Tell how this worker is now, so many seconds after the last time."""
         with self._lock:
             report = self._sampler.look(passed, self._calls.completed)
             self._link.send(encode({"kind": "beat", **report}))

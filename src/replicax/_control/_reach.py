@@ -44,20 +44,11 @@ def reach(
     deadline: float,
     has_started: bool = False,
 ) -> Wire:
-    """Try until the chief has let this worker in, or the time is over.
+    """Try until the chief has let this worker in, or the deadline, by `time.monotonic`, is over.
 
-    Args:
-        address: Where the chief listens.
-        secret: What the cluster's processes know; None if it has none.
-        index: The number of this worker.
-        wanted: The place that should be at the other end.
-        hello: What this worker says of itself.
-        deadline: Until when, by `time.monotonic`.
-        has_started: Whether the chief listens already, at its second port, so that it is gone if
-            nobody does.
-
-    Raises:
-        ClusterError: If that takes too long; or `Refused`, if one side does not believe the other.
+    `wanted` is the place that should be at the other end; `hello` is what this worker says of
+    itself. If the chief `has_started`, it listens already, at its second port, so that it is gone
+    if nobody does.
     """
     began, is_told = time.monotonic(), False
     while True:
@@ -91,14 +82,7 @@ def reach(
 
 
 def dial(sock: socket.socket, secret: Secret | None, *, seconds: float, **who: Any) -> Wire:
-    """Make a wire of a connection, once both ends know who is there.
-
-    Args:
-        sock: The connection; it is closed if this raises.
-        secret: What the cluster's processes know.
-        seconds: How long an answer may take.
-        **who: What `introduce` takes.
-    """
+    """Make a wire of a connection, once both ends know who is there; closed if this raises."""
     with ExitStack() as kept:
         kept.enter_context(sock)
         session, _ = introduce(tune(own(sock)), secret, **who)

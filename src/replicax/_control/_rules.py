@@ -23,12 +23,7 @@ _AFTER_A_PREEMPTION = 30.0  # the others may be about to save, too
 
 
 class Verdict(NamedTuple):
-    """Why all have to end.
-
-    Args:
-        reason: What was observed.
-        culprits: The numbers of the workers that it was observed of.
-    """
+    """Why all have to end: what was observed, and of which workers."""
 
     reason: Reason
     culprits: tuple[int, ...]
@@ -37,12 +32,7 @@ class Verdict(NamedTuple):
 def judge(states: Sequence[WorkerState], limits: Limits) -> Verdict | None:
     """Find the workers that keep the others from going on, the surest reason first.
 
-    Args:
-        states: All workers, in order.
-        limits: How long is too long.
-
-    Returns:
-        None if nobody is to blame.
+    None if nobody is to blame.
     """
     found: list[tuple[Reason, list[int]]] = [
         ("altered", [state.index for state in states if state.phase == "altered"]),

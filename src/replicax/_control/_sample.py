@@ -37,9 +37,8 @@ class Sampler:
     def look(self, passed: float, calls: int) -> dict[str, Any]:
         """Say how it is; stack and history only if they are others than at the last look.
 
-        Args:
-            passed: Seconds since the last look.
-            calls: How often this process has been through an exchange: that is moving, too.
+        That was `passed` seconds ago. `calls` is how often this process has been through an
+        exchange: that is moving, too.
         """
         frame = current_frames().get(threading.main_thread().ident or 0)
         step, doing = position()

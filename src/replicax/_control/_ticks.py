@@ -11,10 +11,8 @@ class Ticks:
     """Seconds as a thread that ticks regularly has lived through them.
 
     After `SIGSTOP` and `SIGCONT`, or when a laptop was closed, the others seem to have been silent
-    for long. So one tick counts for two intervals at most.
-
-    Args:
-        interval: Seconds between ticks, about.
+    for long. So one tick counts for two intervals at most. Between ticks are about `interval`
+    seconds.
     """
 
     def __init__(self, interval: float) -> None:

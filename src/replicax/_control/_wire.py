@@ -55,12 +55,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 @final
 class Wire:
-    """One end of a connection. Sending never blocks: what the other end does not take waits here.
-
-    Args:
-        sock: The socket; the wire closes it.
-        session: What seals the frames.
-    """
+    """One end of a connection. Sending never blocks: what the other does not take waits here."""
 
     def __init__(self, sock: socket.socket, session: Session) -> None:
         self.received = 0  # bytes; that it grows is a sign of life during a large payload
@@ -79,11 +74,8 @@ class Wire:
     def send(self, frame: bytes, payload: bytes = b"") -> None:
         """Send a frame, now or later. Those of one thread arrive in order.
 
-        No signal interrupts it: the next frame would not fit to what was sent of this one.
-
-        Args:
-            frame: A header that `encode` made.
-            payload: The bytes behind it.
+        No signal interrupts it: the next frame would not fit to what was sent of this one. The
+        frame is a header that `encode` made, the payload the bytes behind it.
         """
         lengths, seal = _LENGTHS.pack(len(frame), len(payload)), self._session.outgoing
         with uninterrupted, self._changed:
@@ -104,8 +96,7 @@ class Wire:
     def receive(self, *, small: bool = False) -> Frame:
         """Wait for a frame. Raises one of `BROKEN` when there is none any more, or it is none.
 
-        Args:
-            small: Whether what is larger than a page is none, as from somebody unknown.
+        If `small`, what is larger than a page is none, as from somebody unknown.
         """
         seal = self._session.incoming
         lengths, tag = self._read(_LENGTHS.size), self._read(TAG_SIZE)

@@ -18,13 +18,8 @@ from replicax._core.errors import WorkersDiffer
 def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
     """Compare facts with those of all workers; each calls this at the same point of the program.
 
-    Args:
-        what: What the facts are about, for the message.
-        facts: Names and values, all of them to be the same everywhere.
-        fix: What to do if they are not, if there is something better than the usual advice.
-
-    Raises:
-        WorkersDiffer: On every worker, with a table of who differs in what.
+    If some differ, every worker raises `WorkersDiffer`, with a table of who differs in what, and
+    with `fix`, if there is something better to do than the usual advice.
     """
     channel = current()
     if channel.size > 1:
@@ -33,24 +28,14 @@ def agree(what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
 
 @final
 class Agreement:
-    """A comparison of facts that is begun at once, and looked at when it matters.
-
-    Args:
-        what: As for `agree`.
-        facts: As for `agree`.
-        fix: As for `agree`.
-    """
+    """A comparison of facts, as by `agree`, that is begun at once, looked at when it matters."""
 
     def __init__(self, what: str, facts: Mapping[str, str], *, fix: str = "") -> None:
         self._what, self._fix = what, fix
         self._offer = current().offer(f"comparison of {what}", _with_host(facts))
 
     def require(self) -> None:
-        """Wait for the others' facts.
-
-        Raises:
-            WorkersDiffer: On every worker, with a table of who differs in what.
-        """
+        """Wait for the others' facts; every worker raises `WorkersDiffer` if some differ."""
         _compare(self._what, self._offer.answers(), self._fix)
 
     def withdraw(self) -> None:

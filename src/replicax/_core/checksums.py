@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 
 def crc32c_function() -> Callable[[bytes], int]:
-    """The function that computes a CRC-32C.
-
-    Raises:
-        UsageError: If google-crc32c is missing.
-    """
+    """The function that computes a CRC-32C."""
     with needs("This file format is read and written by the package google-crc32c", extra="data"):
         import google_crc32c
     return google_crc32c.value

@@ -1,7 +1,9 @@
 """Compiled programs on disk, so that the second start of a program compiles nothing.
 
 JAX has all of it but the decision: where, how much, what if it cannot be. A user's own
-`jax_compilation_cache_dir` is left alone.
+`jax_compilation_cache_dir` is left alone. What is kept runs as the user's own code, so nobody else
+may write there. The rule is ssh's, for every folder up to the root: it is this user's or root's,
+and others cannot write to it unless it is sticky, as `/tmp` is.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import hashlib
 import logging
 import os
 import platform
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import filelock
 import jax
@@ -24,8 +28,6 @@ from replicax._core.env import (
     usual_compilation_cache,
 )
 from replicax._core.errors import UsageError
-from replicax._core.host_devices import jax_setting
-from replicax._core.private_folder import InsecureFolder, private_folder
 
 # Bytes on disk; what was not used for longest goes first.
 MAX_BYTES = 1 << 30
@@ -40,6 +42,11 @@ _SETTINGS = {
     "jax_persistent_cache_min_entry_size_bytes": (0, -1),
     "jax_compilation_cache_max_size": (-1, MAX_BYTES),
 }
+
+
+def jax_setting(name: str) -> Any:
+    """What a setting of JAX is now; type checkers know none of them."""
+    return getattr(jax.config, name)
 
 
 @functools.cache
@@ -68,11 +75,7 @@ def for_child() -> dict[str, str]:
 
 
 def choose(folder: str | os.PathLike[str] | bool | None) -> Path | None:
-    """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`.
-
-    Raises:
-        UsageError: If this user cannot write there, or others can.
-    """
+    """Keep compiled programs from now on in a folder, or nowhere: see `rx.config`."""
     begin()
     if folder is None or folder is True:
         folder = compilation_cache_folder() or usual_compilation_cache()
@@ -127,3 +130,55 @@ def _name() -> str:
         wanted = ("model name", "flags", "Features", "CPU part")
         found += [line for line in first.splitlines() if line.startswith(wanted)]
     return "cpu-" + hashlib.sha256("\n".join(found).encode()).hexdigest()[:12]
+
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class InsecureFolder(PermissionError):
+    """Raised for a folder where others could put code that runs as this user."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"other users can write to {path}, and so run code as this one. Run `chmod go-w {path}`"
+            " if it is yours."
+        )
+        self.path = path
+
+
+def private_folder(folder: Path, name: str) -> Path:
+    """A folder in another one, which this user alone can enter; both are made if not there."""
+    if not hasattr(os, "getuid"):  # Windows has other rights
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        return folder / name
+    inside = Path(os.path.abspath(folder / name))
+    # `parents=True` would let the umask choose the mode of those above.
+    for above in reversed(inside.parents):
+        if not above.exists():
+            above.mkdir(exist_ok=True, mode=0o700)
+    inside.mkdir(exist_ok=True, mode=0o700)
+    for one in (inside.parent, inside):
+        about = one.stat()
+        if about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE:
+            raise InsecureFolder(one)
+    real = inside.resolve()
+    for above in dict.fromkeys([*inside.parents, *real.parents]):  # also of links on the way
+        about = above.stat()
+        is_open = about.st_mode & _OTHERS_WRITE and not about.st_mode & stat.S_ISVTX
+        if about.st_uid not in (0, os.getuid()) or is_open:
+            raise InsecureFolder(above)
+    if inside.stat().st_mode & _OTHERS:
+        _close(inside)
+    return inside
+
+
+def _close(folder: Path) -> None:
+    """Let nobody else in, and remove the files that others can have written."""
+    for path in folder.iterdir():
+        about = path.lstat()
+        if not stat.S_ISDIR(about.st_mode) and (
+            about.st_uid != os.getuid() or about.st_mode & _OTHERS_WRITE
+        ):
+            path.unlink()
+    folder.chmod(0o700)

@@ -29,15 +29,9 @@ class Compression(Protocol):
         ...
 
     def sum(self, vector: Any, left: Any, replicas: int) -> tuple[Any, Any]:
-        """Inside `shard_map`: add up over the replicas.
+        """Inside `shard_map`: the sum of float32 vectors over the replicas, and what is left over.
 
-        Args:
-            vector: This replica's float32 numbers.
-            left: What was left over by the step before, or zeros.
-            replicas: How many replicas there are.
-
-        Returns:
-            The total, the same on all replicas, and what is left over now.
+        `left` is what the step before left over, or zeros.
         """
         ...
 
@@ -91,11 +85,7 @@ _NAMES: dict[str, Compression] = {"bf16": BFloat16(), "int8": Int8()}
 
 
 def compression_of(chosen: Compression | str | None) -> Compression | None:
-    """The compression that an option names.
-
-    Raises:
-        UsageError: If there is none of this name.
-    """
+    """The compression that an option names."""
     if not isinstance(chosen, str):
         return chosen
     if chosen not in _NAMES:
@@ -121,15 +111,8 @@ def _in_two_stages(
 ) -> tuple[Any, Any, Any]:
     """Each replica adds up one part of all vectors, and gives all replicas its total.
 
-    Args:
-        vector: This replica's numbers.
-        left: What was left over: of what it sent, then of the part that it added up.
-        replicas: How many there are.
-        small: Makes numbers small, row by row.
-        large: Undoes it, as well as it can.
-
-    Returns:
-        The total, and what is left over in the same order.
+    `left` is what was left over of what it sent, then of the part that it added up; so is the
+    second result. `large` undoes `small`, row by row, as well as it can.
     """
     chunk = _chunk(vector.size, replicas)
     left = jnp.broadcast_to(left, chunk * (replicas + 1))

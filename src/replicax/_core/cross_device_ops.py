@@ -198,12 +198,9 @@ class HierarchicalCopyAllReduce(CrossDeviceOps):
 class CollectiveAllReduce(CrossDeviceOps):
     """The all-reduce of several workers: gradients travel in packs of a size.
 
-    A network operation has a price of its own: on CPUs one per buffer, whatever XLA merges.
-
-    Args:
-        bytes_per_pack: From this size on a pack is full; 0 leaves the choice to Replicax: one
-            pack on CPUs, XLA's own merging on GPUs and TPUs.
-        packs_by_default: Whether 0 means one pack.
+    A network operation has a price of its own: on CPUs one per buffer, whatever XLA merges. A pack
+    is full from `bytes_per_pack` on; 0 leaves the choice to Replicax: one pack on CPUs, XLA's own
+    merging on GPUs and TPUs.
     """
 
     def __init__(self, bytes_per_pack: int = 0, *, packs_by_default: bool = False) -> None:

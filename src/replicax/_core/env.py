@@ -108,10 +108,8 @@ def without_idle_libtpu(environ: Mapping[str, str], chips: int) -> dict[str, str
 
     libtpu is installed there to compile for TPUs. JAX tries it in every process all the same, which
     takes a tenth of a second, warns in five lines, and takes a lock that other processes meet. JAX
-    passes over what is no library. The machine has so many `chips` of a TPU.
-
-    Returns:
-        The variables to add; none where there is a TPU, or JAX is told what to use.
+    passes over what is no library. Nothing is added where there are `chips` of a TPU, or JAX is
+    told what to use.
     """
     is_named = environ.get(TPU_LIBRARY_PATH, "") not in ("", _installed_libtpu())
     told = chips or "JAX_PLATFORMS" in environ or is_named
@@ -143,11 +141,7 @@ def set_visible_gpus(gpus: Sequence[str]) -> None:
 
 
 def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """What `RX_WATCHDOG_SECONDS` says; None if it says nothing.
-
-    Raises:
-        UsageError: If it is no positive number.
-    """
+    """What `RX_WATCHDOG_SECONDS` says; None if it says nothing."""
     text = (os.environ if environ is None else environ).get(RX_WATCHDOG_SECONDS, "").strip()
     if not text:
         return None
@@ -164,11 +158,7 @@ def watchdog_seconds(environ: Mapping[str, str] | None = None) -> float | None:
 
 
 def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None:
-    """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing.
-
-    Raises:
-        UsageError: If it is no number of seconds.
-    """
+    """What `RX_WAIT_LIMIT_SECONDS` says, 0 for no limit; None if it says nothing."""
     text = (os.environ if environ is None else environ).get(RX_WAIT_LIMIT_SECONDS, "").strip()
     if not text:
         return None
@@ -185,11 +175,7 @@ def wait_limit_seconds(environ: Mapping[str, str] | None = None) -> float | None
 
 
 def second_port(environ: Mapping[str, str] | None = None) -> int:
-    """What `RX_SECOND_PORT` says; 0 if it says nothing.
-
-    Raises:
-        UsageError: If it is no port.
-    """
+    """What `RX_SECOND_PORT` says; 0 if it says nothing."""
     text = (os.environ if environ is None else environ).get(RX_SECOND_PORT, "").strip()
     if text and not (text.isdecimal() and 0 < int(text) < 1 << 16):
         raise UsageError(
@@ -213,10 +199,7 @@ def environment_for_child(
 ) -> dict[str, str]:
     """The environment for a process that is started by this one.
 
-    Args:
-        changes: What it has beside what it inherits, or instead of it.
-        without: What it does not inherit: what begins with one of these.
-        environ: What there is to inherit; by default the environment of this process.
+    `changes` are added; variables that begin with one of `without` are not inherited.
     """
     own = os.environ if environ is None else environ
     kept = {name: value for name, value in own.items() if not name.startswith(tuple(without))}

@@ -20,8 +20,9 @@ ReplicaxError
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 
 class ReplicaxError(Exception):
@@ -300,3 +301,23 @@ _SIGNAL_HINTS = {
     "SIGSEGV": "native code touched memory it does not have",
     "SIGTERM": "somebody asked it to end",
 }
+
+
+@contextlib.contextmanager
+def needs(rule: str, *, extra: str) -> Generator[None]:
+    """Say which extra to install if the imports of this block fail.
+
+    Args:
+        rule: What the package is for, as the first sentence of the message, without its full stop.
+        extra: Who brings it.
+
+    Raises:
+        UsageError: If a module is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{rule}. Received: {error}. It comes with an extra of Replicax. "
+            f"Run `pip install 'replicax[{extra}]'`."
+        ) from error

@@ -23,17 +23,7 @@ BUCKETS = 30
 
 @final
 class EventFile:
-    """The event file of one run.
-
-    Args:
-        logdir: The folder.
-        queue: How many events may wait to be written.
-        seconds: After how many seconds they are.
-        suffix: The end of the file's name.
-
-    Raises:
-        UsageError: If the `tensorboard` package is missing.
-    """
+    """The event file of one run; up to `queue` events wait to be written, for up to `seconds`."""
 
     def __init__(self, logdir: str | Path, queue: int, seconds: float, suffix: str) -> None:
         self._own = part("summary.writer.event_file_writer").EventFileWriter(
@@ -133,11 +123,7 @@ def png(image: np.ndarray) -> bytes:
 
 
 def part(name: str) -> Any:
-    """A module of the `tensorboard` package.
-
-    Raises:
-        UsageError: If the package is missing.
-    """
+    """A module of the `tensorboard` package."""
     try:
         return importlib.import_module(f"tensorboard.{name}")
     except ImportError as error:

@@ -31,13 +31,7 @@ clock: Clock | None = None
 
 
 def timed(part: str, fn: Callable[..., _Result], *args: Any) -> _Result:
-    """Call `fn(*args)`, and let whoever measures know that this is a part of a step.
-
-    Args:
-        part: `INPUT`, `COPY`, `COMPUTE`, `COMPILE`, or `WORKERS`, who are waited for.
-        fn: What takes the time.
-        args: Its arguments.
-    """
+    """Call `fn(*args)`, and let whoever measures know that this is a part of a step."""
     return fn(*args) if clock is None else clock.timed(part, fn, *args)
 
 
@@ -56,11 +50,8 @@ def measured_by(one: Clock) -> Generator[None, None, None]:
 class Step:
     """A step that has been computed, for those who watch.
 
-    Args:
-        doing: What it was, as `begin_step` was told.
-        given: The nest of what it was computed from.
-        result: The nest of what it gave.
-        state: The variables of a step of `fit`, with their values.
+    What it was, as `begin_step` was told; the nests of what it was computed from and of what it
+    gave; and the variables of a step of `fit`, with their values.
     """
 
     doing: str
@@ -81,12 +72,10 @@ _pending: list[Callable[[], bool]] = []
 
 
 def begin_step(doing: str, *, common: bool = False, identity: int = 0) -> None:
-    """Note that the next step begins.
+    """Note that the next step begins, such as `train step` or `run`.
 
-    Args:
-        doing: What it is, such as `train step` or `run`.
-        common: Whether all workers of a cluster compute it together.
-        identity: Of its program, the same number on all workers.
+    A `common` step is computed by all workers of a cluster together; `identity` is a number of its
+    program, the same on all of them.
     """
     if common:
         begin_common(doing, identity)
@@ -105,8 +94,7 @@ def tell(make: Callable[[], Step]) -> None:
 def watch(watcher: Callable[[Step], None]) -> Callable[[], None]:
     """Call `watcher(step)` in the thread of each step, when it has been given to the devices.
 
-    Returns:
-        A function that ends it.
+    The function that is returned ends it.
     """
     watchers.append(watcher)
     return lambda: watchers.remove(watcher)
@@ -122,8 +110,7 @@ def begin_common(doing: str, identity: int = 0) -> None:
 def dispatched(is_done: Callable[[], bool]) -> None:
     """Note that the devices have something to compute that all workers compute together.
 
-    Args:
-        is_done: Whether they have done it; asked from another thread, and does not wait.
+    `is_done` is asked from another thread, and does not wait.
     """
     _pending[:] = [is_done]
 
@@ -156,8 +143,7 @@ def history() -> list[tuple[int, int]]:
 def listen(listener: Callable[[str], None]) -> Callable[[], None]:
     """Call `listener(doing)` in the main thread at the beginning of each step.
 
-    Returns:
-        A function that ends it.
+    The function that is returned ends it.
     """
     listeners.append(listener)
     return lambda: listeners.remove(listener)

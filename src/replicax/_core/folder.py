@@ -130,8 +130,7 @@ def remove(target: str | os.PathLike[str]) -> None:
 def recover(target: str | os.PathLike[str]) -> None:
     """Finish or undo what killed programs have begun with a folder, whatever its number.
 
-    Args:
-        target: The folder; of `ckpt-7`, the leftovers of `ckpt-6` are removed, too.
+    Of `ckpt-7`, the leftovers of `ckpt-6` are removed, too.
     """
     target = _absolute(target)
     replaced = set_aside(target)

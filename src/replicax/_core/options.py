@@ -1,4 +1,4 @@
-"""Options of `run` and of distributed data sets: small frozen records."""
+"""Options of `run`, of distributed data sets and of variables: small frozen records, and enums."""
 
 from __future__ import annotations
 
@@ -137,3 +137,21 @@ class InputOptions:
                 "experimental_place_dataset_on_device=True with PER_WORKER. One pipeline feeds "
                 "many devices. Set experimental_replication_mode=InputReplicationMode.PER_REPLICA."
             )
+
+
+class VariableAggregation(enum.StrEnum):
+    """How what replicas write to a variable is combined; Keras' strings are equal to these."""
+
+    NONE = "none"
+    SUM = "sum"
+    MEAN = "mean"
+    ONLY_FIRST_REPLICA = "only_first_replica"
+
+
+class VariableSynchronization(enum.StrEnum):
+    """When replicas' values of a variable are combined; Keras' strings are equal to these."""
+
+    AUTO = "auto"
+    NONE = "none"
+    ON_WRITE = "on_write"
+    ON_READ = "on_read"

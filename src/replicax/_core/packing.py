@@ -60,15 +60,8 @@ def combine_packed(
 ) -> list[Any]:
     """Combine arrays in buffers, those of one type together.
 
-    Args:
-        leaves: The arrays.
-        combine: Combines a list of buffers.
-        num_packs: Into how many buffers of about equal size.
-        bytes_per_pack: Instead, the size in bytes from which on a buffer is full; 0 for none.
-        most: The number of arrays in a buffer; 0 for any.
-
-    Returns:
-        The combined arrays.
+    There are `num_packs` buffers of about equal size, or each is full from `bytes_per_pack` bytes
+    on; 0 for no such size. One has `most` arrays; 0 for any number.
     """
     results: list[Any] = [None] * len(leaves)
     for dtype in sorted({str(leaf.dtype) for leaf in leaves}):
@@ -91,12 +84,8 @@ def combine_packed(
 def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -> list[Any]:
     """Inside a map over the replicas: the sums of arrays, which travel in buffers.
 
-    In a traced program this is one call, so that others can see what it adds up.
-
-    Args:
-        leaves: The arrays.
-        bytes_per_pack: The size in bytes from which on a buffer is full; 0 for none.
-        largest: The size in bytes of the largest array in a buffer; 0 for any.
+    In a traced program this is one call, so that others can see what it adds up. A buffer is full
+    from `bytes_per_pack` bytes on, and its largest array has `largest` bytes; 0 for any number.
     """
     return _summing(bytes_per_pack, largest)(leaves)
 

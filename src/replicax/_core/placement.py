@@ -24,15 +24,7 @@ _ALIGNMENT = 64
 
 
 def place(value: Any, layout: Sharding) -> Any:
-    """Put a whole value on the devices of a layout.
-
-    Args:
-        value: An array, on the host or on devices; every process holds all of it.
-        layout: Where it goes.
-
-    Returns:
-        The array.
-    """
+    """Put a whole value, of which every process holds all, on the devices of a layout."""
     if layout.is_fully_addressable or isinstance(value, Tracer):
         return jax.device_put(value, layout)
     if isinstance(value, jax.Array):
@@ -58,11 +50,8 @@ def copied(value: jax.Array) -> Any:
 def gather_rows(rows: np.ndarray, counts: Sequence[int], split: Sharding, out: Sharding) -> Any:
     """Make an array of rows of which the processes hold different numbers; all of them call it.
 
-    Args:
-        rows: Those of this process.
-        counts: How many each process has.
-        split: Divides axis 0 over the devices of all processes.
-        out: How the array of all rows, in process order, is laid out.
+    `split` divides axis 0 over the devices of all processes; `out` is the layout of all rows, in
+    process order.
     """
     here = len(split.addressable_devices)
     block = -(-max(counts) // here) * here
@@ -82,12 +71,9 @@ def _joined(counts: tuple[int, ...], out: Sharding) -> Any:
 
 
 def place_rows(rows: np.ndarray, layout: Sharding, total: int) -> Any:
-    """Make an array of rows of which every process holds its own.
+    """Make an array of `total` rows of which every process holds as many, in order.
 
-    Args:
-        rows: Those of this process, in order, in memory that the devices may keep.
-        layout: Divides axis 0 over the devices.
-        total: How many rows all processes hold together; as many each.
+    The devices may keep the memory of these. The layout divides axis 0.
     """
     shape = (total, *rows.shape[1:])
     begins = _begins(layout, shape)
@@ -144,12 +130,8 @@ def place_batch(
 ) -> list[Any]:
     """`place` for each leaf of a batch; arrays of NumPy are taken over, and must not change.
 
-    `jax.device_put` comes to the same, in two to three times as long.
-
-    Args:
-        leaves: The leaves.
-        layouts: Where they go.
-        owned: Whether their memory may be taken over; else the part of each device is copied.
+    `jax.device_put` comes to the same, in two to three times as long. What is not `owned` is
+    copied, the part of each device.
     """
     if not all(isinstance(leaf, np.ndarray) for leaf in leaves):
         return place_all([leaf if owned else own_copy(leaf) for leaf in leaves], list(layouts))

@@ -1,7 +1,7 @@
 """What a compiled program is, in words that can be compared between processes.
 
 Names, addresses and the order in which Python made things are left out: two processes that traced
-the same code get the same words. (Whether replicas of one process agree is `_mesh/fingerprint.py`.)
+the same code get the same words. (Whether replicas of one process agree is `_mesh/uneven.py`.)
 """
 
 from __future__ import annotations
@@ -44,13 +44,7 @@ def versions() -> dict[str, str]:
 def program_facts(
     closed: Any, arguments: Any, variables: Sequence[tuple[str, Any]] = ()
 ) -> dict[str, str]:
-    """Facts of a traced program, for a comparison.
-
-    Args:
-        closed: Its closed jaxpr.
-        arguments: The nest of its arguments.
-        variables: Paths and values of the variables that it reads or writes, in its order.
-    """
+    """Facts of a traced program, for a comparison; with the variables in the order of its own."""
     words = list(_words(closed))
     return {
         "variables": _digest([uncounted(path) for path, _ in variables]),
@@ -83,11 +77,8 @@ def agree_on_program(
 ) -> int:
     """Compare a traced program with those of all workers, before it runs for the first time.
 
-    Returns:
-        A number of the program, the same on all workers; 0 of one worker.
-
-    Raises:
-        WorkersDiffer: On every worker, with the first operation that is not the same.
+    Returns a number of the program, the same on all workers; 0 of one worker. If they differ, every
+    worker raises `WorkersDiffer`, with the first operation that is not the same.
     """
     channel = current()
     if channel.size == 1:
@@ -107,11 +98,7 @@ def agree_on_program(
 
 
 def agree_on_shared(what: str, leaves: Sequence[Any]) -> None:
-    """Compare arrays that every worker holds for itself and that are taken to be the same.
-
-    Raises:
-        WorkersDiffer: On every worker, if they are not.
-    """
+    """Compare arrays that every worker holds for itself and that are taken to be the same."""
     mine = [leaf for leaf in leaves if not isinstance(leaf, Tracer) and not is_spread(leaf)]
     if mine and current().size > 1:
         agree(what, {"shared arrays": f"{', '.join(map(_aval, mine))}, {checksum(mine)}"})
@@ -135,9 +122,7 @@ def checksum(nest: Any) -> str:
 def glance(nest: Any, rows: int | None = None) -> str:
     """A short number for the shapes of a batch, and its first and last row: quick for any size.
 
-    Args:
-        nest: The batch, or one of its first and last row.
-        rows: How many rows it has, if not all of them are there.
+    `rows` says how many it has, if only the first and the last one are there.
     """
     leaves = jax.tree.leaves(nest)
     shapes = [np.shape(leaf) for leaf in leaves]

@@ -53,9 +53,6 @@ class GatherLog:
 
     Every replica is traced alone and cannot see the others' shapes, so calls are numbered:
     `known[k][r]` is the size that call k meets on replica r, as found by the trace before.
-
-    Args:
-        known: The sizes found so far, per call and replica.
     """
 
     def __init__(self, known: Sequence[tuple[int, ...]] = ()) -> None:

@@ -43,11 +43,7 @@ def call_traced(
 ) -> Any:
     """Call a function that is traced: with its control flow converted, if we speak TensorFlow.
 
-    Args:
-        fn: The function.
-        args: Its arguments.
-        kwargs: The same, by name.
-        autograph: Whether it is converted; None does as the function around it says.
+    `autograph=None` does as the function around it says.
     """
     if call_converted is None or not speaks_tensorflow:
         return fn(*args, **kwargs)

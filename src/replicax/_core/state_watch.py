@@ -51,25 +51,15 @@ class StateWatch:
     def step(self, pairs: Callable[[], Pairs]) -> None:
         """Count a step that is about to begin, and compare if its turn has come.
 
-        Args:
-            pairs: Called if needed: the paths and values of the variables.
-
-        Raises:
-            WorkersDiffer: On every worker, up to `EVERY` steps after the change.
+        `pairs` gives the paths and values of the variables. A change is found up to `EVERY` steps
+        later.
         """
         self._count += 1
         if self._count % EVERY == 0:
             self.compare(pairs())
 
     def compare(self, pairs: Pairs) -> None:
-        """Compare the state now, which waits for the step before.
-
-        Args:
-            pairs: The paths and values of the variables.
-
-        Raises:
-            WorkersDiffer: On every worker, with the variables that differ.
-        """
+        """Compare the state now, which waits for the step before."""
         self._count = 0
         copies = [(uncounted(path), value) for path, value in pairs if _is_copy(value)]
         values = [value for _, value in copies]

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from replicax._core.errors import UnknownDevice, UsageError
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 
 AXIS = "replica"
 # The second axis, where several devices hold one replica.
@@ -37,11 +37,6 @@ class Topology:
     """The replicas of a strategy as a JAX mesh: the axis `replica`, and perhaps `model`.
 
     Without the second axis a replica is one device; with it, each row of the mesh.
-
-    Args:
-        mesh: The replicas along the axis `replica`, the devices of each along `model`.
-        process_index: Which process of the cluster this is.
-        num_processes: How many processes form the cluster.
     """
 
     mesh: Mesh
@@ -60,9 +55,7 @@ class Topology:
     ) -> Topology:
         """One replica per device of this process; by default every accelerator, else every CPU.
 
-        Args:
-            devices: The devices.
-            model_parallel: How many of them, in this order, hold one replica together.
+        `model_parallel` of them, in this order, hold one replica together.
         """
         begin()
         chosen = [parse_device(device) for device in devices or ()] or default_devices()
@@ -87,17 +80,10 @@ class Topology:
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device], model_parallel: int = 1) -> Topology:
-        """The replicas that these devices form, in their order.
+        """The replicas that these devices form, in their order, `model_parallel` of them each.
 
         They may also be devices that are only described, for which programs can be compiled:
         `jax.experimental.topologies`. No backend is asked for anything.
-
-        Args:
-            devices: The devices.
-            model_parallel: How many of them, one after the other, hold one replica together.
-
-        Raises:
-            UsageError: If `model_parallel` is no divisor of their number.
         """
         found = np.array(devices, dtype=object).reshape(-1)
         if model_parallel < 1 or len(found) % model_parallel:

@@ -102,13 +102,9 @@ def is_traced() -> bool:
 
 
 def refuse_inside_a_trace(home: Any = None) -> None:
-    """Refuse to give away an element of an iterator to what JAX traces on its own.
+    """Refuse to give away an element of an iterator to what JAX traces on its own, as a loop.
 
-    Args:
-        home: The trace that the elements belong to; None for outside of all.
-
-    Raises:
-        UsageError: If code is traced within it, as the function of a loop.
+    `home` is the trace that the elements belong to; None for outside of all.
     """
     trace = current_trace()
     home = home or _evaluation()

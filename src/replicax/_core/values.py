@@ -181,9 +181,7 @@ class Mirrored(DistributedValues):
 class WorkerRows:
     """One worker's rows of a global batch, for the global view; to JAX it is a leaf.
 
-    Args:
-        rows: A nest of host arrays: this worker's rows.
-        counts: How many rows each worker has; the batch has them in worker order.
+    `counts` says how many rows each worker has; the batch has them in worker order.
     """
 
     def __init__(self, rows: Any, counts: tuple[int, ...]) -> None:
@@ -196,11 +194,7 @@ is_distributed: Callable[[Any], bool] = DistributedValues.__instancecheck__
 
 
 def refuse_text(leaf: Any) -> None:
-    """Devices compute with numbers: refuse an array of anything else before it goes there.
-
-    Raises:
-        UsageError: If it holds text, bytes or other objects.
-    """
+    """Devices compute with numbers: refuse an array of anything else before it goes there."""
     if getattr(getattr(leaf, "dtype", None), "kind", "") in ("O", "U", "S"):
         raise UsageError(
             "A batch that goes to devices holds numbers. Received: an array of shape "

@@ -39,9 +39,7 @@ def message(field: int, data: bytes) -> bytes:
 def read_varint(data: bytes, place: int) -> tuple[int, int]:
     """A number, and where it ends.
 
-    Raises:
-        IndexError: If the bytes end within it.
-        ValueError: If it is too long for 64 bits.
+    IndexError if the bytes end within it, ValueError if it is too long for 64 bits.
     """
     value = shift = 0
     while True:

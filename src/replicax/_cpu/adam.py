@@ -37,16 +37,10 @@ class Settings(NamedTuple):
 
 
 def adam(held: Sequence[Any], gradients: Sequence[Any], rate: Any, settings: Settings) -> list[Any]:
-    """A step of Adam, as Keras defines it.
+    """A step of Adam, as Keras defines it: new values of what is held.
 
-    Args:
-        held: What is trained, then the momentum of each, then the velocity of each; of `float32`.
-        gradients: Of each of them, of the same shape.
-        rate: The learning rate, corrected for the number of this step.
-        settings: The rest.
-
-    Returns:
-        New values of what is held.
+    That is what is trained, then the momentum of each, then the velocity of each, all of `float32`.
+    The rate is corrected for the number of this step.
     """
     return _adam.bind(*varying_alike(*held, *gradients, rate), settings=settings)
 

@@ -60,13 +60,7 @@ class Form(NamedTuple):
 
 
 def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
-    """The form of a convolution of JAX; None for those that stay with XLA.
-
-    Args:
-        lhs: The first operand, or its shape and type.
-        rhs: The second.
-        params: What JAX's primitive is given with them.
-    """
+    """The form of a convolution of JAX; None for those that stay with XLA."""
     types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or lhs.dtype)}
     if types not in _TYPES or lhs.ndim not in (3, 4):
         return None

@@ -107,13 +107,7 @@ def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Arra
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
-    """The result, of that shape, of a convolution of that form; partitioned if it has to be.
-
-    Args:
-        form: The form.
-        shape: Of the result.
-        operands: Both.
-    """
+    """The result, of that shape, of a convolution of that form; partitioned if it has to be."""
     numbers = np.array([*form.numbers(), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
 
@@ -226,9 +220,8 @@ _divided.def_partition(_partition, sharding_rule=_rule)
 def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
     """Within this, in this thread, a program is compiled under a key without addresses.
 
-    Args:
-        closed: The program; nothing is done if it has no convolutions, or divided operations that
-            are not ours, or if this JAX has no such setting for a thread.
+    Nothing is done if it has no convolutions, or divided operations that are not ours, or if this
+    JAX has no such setting for a thread.
     """
     names: set[str] = set()
     _collect(closed.jaxpr, names)
@@ -249,9 +242,7 @@ def _collect(jaxpr: Any, names: set[str]) -> None:
 def plain(form: Form, rank: int) -> Callable[..., Any] | None:
     """What computes a convolution of this form, called as its primitive is; None for XLA.
 
-    Args:
-        form: The form.
-        rank: How many dimensions its operands have.
+    `rank` is how many dimensions its operands have.
     """
     once = math.prod(form.kernel) == math.prod(form.strides) == 1 and not any(form.before)
     if once and form.groups == 1 and form.size == form.size_out:

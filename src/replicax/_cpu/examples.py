@@ -31,15 +31,10 @@ class Column(NamedTuple):
 
 
 def columns_of(records: Sequence[bytes], kinds: Mapping[str, str]) -> dict[str, Column] | None:
-    """Features of a batch of examples.
+    """Features of a batch of serialized examples, of the kinds "bytes", "float32" or "int64".
 
-    Args:
-        records: The serialized examples.
-        kinds: "bytes", "float32" or "int64" for the name of each feature.
-
-    Returns:
-        A column for each name; None if there is no kernel, or if a record is no example, has
-        values of another kind, or is laid out in an unusual way.
+    None if there is no kernel, or if a record is no example, has values of another kind, or is laid
+    out in an unusual way.
     """
     find = function("rx_find_features", *[_POINTER] * 2, _INT, *[_POINTER] * 2, _INT, _POINTER)
     if find is None or not all(type(record) is bytes for record in records):

@@ -28,10 +28,8 @@ class _Axis(ctypes.Structure):
 def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
     """Images of other colors; None if there is no kernel for them.
 
-    Args:
-        name: Of the kernel: `CONTRAST`, `SATURATION` or `HUE`.
-        images: Floats of the shape (…, height, width, channels).
-        number: The factor; of `HUE` the turn, in sixths of the circle.
+    They are floats of the shape (…, height, width, channels). The number is the factor; of `HUE`
+    the turn, in sixths of the circle.
     """
     *many, height, width, channels = images.shape
     kernel = function(name, _POINTER, _POINTER, _INT, _INT, _INT, _DOUBLE)

@@ -62,16 +62,9 @@ def are_there() -> bool:
 
 
 def load(folder: Path = FOLDER) -> str:
-    """Load the best library for this CPU, and tell XLA of its handlers.
+    """Load the best library for this CPU, and tell XLA of its handlers; its level.
 
-    Args:
-        folder: Where the build put the libraries.
-
-    Returns:
-        The level of the library.
-
-    Raises:
-        NoKernelsError: If there is none that works.
+    `NoKernelsError` if there is none that works.
     """
     best = _best(folder)
     try:
@@ -91,9 +84,7 @@ def _library(level: str, folder: Path) -> ctypes.CDLL:
 def function(name: str, *arguments: Any) -> Any:
     """A function of the library that is no handler of XLA, or None where there is none.
 
-    Args:
-        name: Its name.
-        *arguments: The types of its arguments, as `ctypes` calls them.
+    The types of its arguments are those of `ctypes`.
     """
     try:
         found = _library(_best(FOLDER), FOLDER)[name]

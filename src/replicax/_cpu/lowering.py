@@ -50,9 +50,8 @@ def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
 def is_on_one_device(module: Any, *, replicated: bool = False) -> bool:
     """Whether JAX divides no array of an operation that it compiles.
 
-    Args:
-        module: What JAX knows of the program while it lowers an operation of it.
-        replicated: Whether each device has the whole of each array, if JAX divides others.
+    `module` is what JAX knows of the program while it lowers an operation of it. `replicated`: each
+    device has the whole of each array, if JAX divides others.
     """
     context = module.axis_context
     if isinstance(context, mlir.SPMDAxisContext):

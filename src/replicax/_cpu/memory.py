@@ -31,10 +31,8 @@ _LONG = 0.2
 def keep_memory() -> bool:
     """Let the C library keep what is freed, in this process, from now on, if this part is on.
 
-    For processes that are started, `env.KEEP_MEMORY` says the same, and from the beginning.
-
-    Returns:
-        Whether it is told so; nothing changes if it cannot be, or the user has told it something.
+    For processes that are started, `env.KEEP_MEMORY` says the same, and from the beginning. Nothing
+    changes, and False is returned, if it cannot be, or the user has told it something.
     """
     return is_on("memory") and _told()
 

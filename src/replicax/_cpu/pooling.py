@@ -71,20 +71,10 @@ def combine_slices(
     window_dilation: Sequence[int],
     **others: Any,
 ) -> Any:
-    """Combine the elements of each window.
+    """Combine the elements of each window: an element for each.
 
-    Args:
-        combine: Combines two arrays element by element.
-        start: What changes nothing; what is around `operand`.
-        operand: What the windows look at.
-        window_dimensions: The size of a window along each axis.
-        window_strides: How far apart windows are.
-        padding: How many elements are thought before and behind each axis.
-        window_dilation: How far apart the elements of a window are.
-        others: Of no account for windows that are covered.
-
-    Returns:
-        An element for each window.
+    `start` changes nothing, and is what is around `operand`. The other arguments are those of
+    `lax.reduce_window`; `others` are of no account for windows that are covered.
     """
     del others
     padded = _padded(operand, start, padding)
@@ -105,18 +95,10 @@ def scatter_to_selected(
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> Any:
-    """Give each window's value to the element of the window that is selected.
+    """Give each window's value to the element of the window that is selected, and sum up.
 
-    Args:
-        source: A value for each window.
-        operand: What the windows look at.
-        select_prim: `lax.ge_p` selects the largest element, `lax.le_p` the smallest.
-        window_dimensions: The size of a window along each axis.
-        window_strides: How far apart windows are.
-        padding: How many elements are thought before and behind each axis.
-
-    Returns:
-        For each element of `operand` the sum of what it was given.
+    `select_prim` is `lax.ge_p` for the largest element, `lax.le_p` for the smallest. The other
+    arguments are those of `lax.reduce_window`.
     """
     places = list(itertools.product(*map(range, window_dimensions)))
     padded = _padded(operand, -math.inf if select_prim is lax.ge_p else math.inf, padding)

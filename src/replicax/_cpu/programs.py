@@ -34,8 +34,7 @@ def install() -> None:
 def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose operations are computed by our rules, where it is compiled for CPUs.
 
-    Args:
-        fn: From nests of arrays to a nest of arrays, without a gradient taken through it later.
+    It is from nests of arrays to a nest of arrays, without a gradient taken through it later.
     """
     install()
 

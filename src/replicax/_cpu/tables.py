@@ -116,9 +116,7 @@ def _choose_adding(ctx: Any, **params: Any) -> Callable[..., Any] | None:
 def first_places(indices: Any, size: int) -> Any:
     """For each index the place of the first that is the same; for one of `size` the end.
 
-    Args:
-        indices: From 0 to `size`.
-        size: How many indices there can be.
+    Indices are from 0 to `size`.
     """
     return _FIRSTS.bind(indices, size=size)
 
@@ -153,11 +151,7 @@ _FIRSTS = operation(
 class Firsts:
     """For each row of a table's gradient, which is the first of those with the same index.
 
-    Args:
-        indices: Where each row belongs.
-        size: Rows of the table.
-        places: What is asked for, once it is known; rows that belong nowhere have a number that is
-            too large.
+    The table has `size` rows. Rows that belong nowhere have a number that is too large.
     """
 
     indices: Any
@@ -195,15 +189,10 @@ def sums_where_first(rows: Any, firsts: Firsts) -> Any:
 def add_sums(
     table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
 ) -> Any:
-    """A table with the sums of its rows added.
+    """A table of `float32` with the sums of its rows added, or subtracted.
 
-    Args:
-        table: Of `float32`.
-        indices: Where each row belongs; what is outside of the table is left out.
-        rows: What is added up, maybe beside rows of other tables.
-        factor: What each row is multiplied with, before.
-        column: Of the array of rows, with which those of this table begin.
-        subtracts: Whether sums are subtracted, not added.
+    Indices outside of the table are left out; rows are multiplied with `factor` before. Those of
+    this table begin with `column`, maybe beside rows of other tables.
     """
     operands = varying_alike(table, indices, rows, jnp.asarray(factor, table.dtype))
     return _ADDED.bind(*operands, column=column, subtracts=subtracts)

@@ -46,11 +46,7 @@ def _wanted() -> frozenset[str]:
 
 
 def choose(parts: Collection[str]) -> ExitStack:
-    """Let these parts be on and no others, in all threads.
-
-    Returns:
-        A context manager, at whose end those before are on again.
-    """
+    """Let these parts be on and no others, in all threads, until what is returned is closed."""
     undo = ExitStack()
     undo.callback(_chosen.__setitem__, slice(None), _chosen[:])
     _chosen[:] = [frozenset(parts)]
@@ -58,11 +54,7 @@ def choose(parts: Collection[str]) -> ExitStack:
 
 
 def computes_with_one_thread(devices: int) -> bool:
-    """Whether each device of this process should use one thread: others share its cores.
-
-    Args:
-        devices: How many it has.
-    """
+    """Whether each device of this process should use one thread: others share its cores."""
     # Several processes that each put a kernel on all cores wait for each other. Devices of one do
     # not: they have one pool of threads.
     several = processes_here() > 1 and max(1, devices) * processes_here() >= cores()

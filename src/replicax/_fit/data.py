@@ -17,12 +17,6 @@ import jax
 
 from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
-from replicax._fit.worker_batches import (
-    WorkerDataAdapter,
-    is_creator,
-    is_per_worker,
-    not_of_workers,
-)
 from replicax._keras import _compat
 from replicax._keras.blaming import before_the_build
 from replicax._keras.distribution import StoreDistribution
@@ -35,10 +29,7 @@ _LOOKED_AT = 2
 class HostAdapter(_compat.DataAdapter):
     """What Keras' loops read a data set through.
 
-    Args:
-        dataset: Has `host_batches()`, which yields the batches of the next epoch, and
-            `num_batches`.
-        class_weight: The weight of the rows of each class, or None.
+    A data set has `host_batches()`, which yields the batches of the next epoch, and `num_batches`.
     """
 
     def __init__(self, dataset: Any, class_weight: Mapping[int, float] | None = None) -> None:
@@ -211,11 +202,7 @@ def _weighted(batch: Any, class_weight: Mapping[int, float]) -> Any:
 
 
 def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' choice of a data adapter, for our data sets too.
-
-    Raises:
-        UsageError: If targets, weights or a batch size come beside a data set.
-    """
+    """Keras' choice of a data adapter, for our data sets too."""
 
     @functools.wraps(original)
     def get_data_adapter(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -242,17 +229,49 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_data_adapter
 
 
-def _of_workers(
-    dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]
-) -> WorkerDataAdapter:
+def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]) -> Any:
     if ours is None or ours.make_steps is None:
-        raise not_of_workers(dataset)
+        raise UsageError(
+            "A per-worker data set is read by the workers of a ParameterServerStrategy. Received: "
+            f"a {type(dataset).__name__} for a model that was not made in the scope of one. Nobody "
+            "would read it. Make the model in the scope of the strategy, or pass the data set "
+            "itself."
+        )
     weights = given.get("class_weight")
     if weights is not None:
         dataset = dataset.changed_by(functools.partial(_weighted, class_weight=weights))
-    return WorkerDataAdapter(dataset, given.get("steps_per_epoch"))
+    return dataset.as_adapter(given.get("steps_per_epoch"))
 
 
 def is_data_set(value: Any) -> bool:
     """Whether a value is a data set or an iterator of Replicax."""
     return callable(getattr(value, "host_batches", None))
+
+
+def is_creator(value: Any) -> bool:
+    """Whether a value is a `DatasetCreator`."""
+    return callable(getattr(value, "created_by", None))
+
+
+def is_per_worker(value: Any) -> bool:
+    """Whether a value is a data set that workers read by themselves."""
+    return callable(getattr(value, "as_adapter", None))
+
+
+def refuse_endless_validation(arguments: dict[str, Any]) -> None:
+    """Refuse before training what could not be evaluated after the first epoch.
+
+    That is validation data that each worker makes, without a number of steps.
+    """
+    if is_creator(arguments.get("validation_data")) and not arguments.get("validation_steps"):
+        raise no_length(of_validation=True)
+
+
+def no_length(*, of_validation: bool) -> UsageError:
+    """The error of data of workers for which nobody says how many steps there are."""
+    argument = "`validation_steps` beside it" if of_validation else "`steps_per_epoch` (or `steps`)"
+    return UsageError(
+        "Data that each worker makes and reads by itself has no end that all would agree on. "
+        f"Received: such data without {argument}. An epoch would never be over. Say how many "
+        'batches it has, for all workers together; or share the data with shard="dynamic".'
+    )

@@ -19,7 +19,7 @@ from replicax._core.errors import UsageError
 from replicax._core.events import settled
 from replicax._core.state_watch import StateWatch
 from replicax._core.values import PerReplica, is_distributed
-from replicax._fit.closure_steps import own_step
+from replicax._fit.batch_step import own_step
 from replicax._fit.step_program import step_variables
 from replicax._keras import _compat
 from replicax._keras.pace import paced, rows_of
@@ -34,16 +34,7 @@ if TYPE_CHECKING:
 
 @final
 class ReplicaSteps:
-    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Where the model's variables and batches live.
-
-    Raises:
-        UsageError: If the model is not to be compiled.
-    """
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
 
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         _refuse_python(model)

@@ -17,10 +17,15 @@ from replicax._core import seams
 from replicax._core.context import current_frame
 from replicax._core.errors import MixedStrategies
 from replicax._fit.batches import placed_batch, placed_batches, state_elsewhere
-from replicax._fit.data import adapted, ended_look, noted_look, unannounced_end
+from replicax._fit.data import (
+    adapted,
+    ended_look,
+    noted_look,
+    refuse_endless_validation,
+    unannounced_end,
+)
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
-from replicax._fit.worker_batches import refuse_endless_validation
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution, installed

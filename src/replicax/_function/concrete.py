@@ -68,10 +68,7 @@ class Spec:
 class Traced:
     """A function for arrays of specs, as a pure one.
 
-    Args:
-        captured: From the variables and the arrays of the specs to the outputs.
-        shapes: Those arrays, with symbols for axes of any size.
-        specs: The same, with None there.
+    For axes of any size `shapes` has symbols, and `specs` None.
     """
 
     captured: Captured

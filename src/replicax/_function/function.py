@@ -17,14 +17,14 @@ from replicax._core.inside_pipeline import NeedsValues, is_inside
 from replicax._core.program import agree_on_shared
 from replicax._core.tracing import host_loop
 from replicax._function.concrete import ConcreteFunction
-from replicax._function.function_traces import Traces
+from replicax._function.function_programs import Traces
 from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
 from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
 
 if TYPE_CHECKING:
-    from replicax._function.function_program import FunctionProgram
+    from replicax._function.function_programs import FunctionProgram
 
 logger = logging.getLogger("replicax")
 
@@ -284,12 +284,7 @@ def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:
 
 @final
 class BoundFunction:
-    """A compiled method of an object.
-
-    Args:
-        func: The compiled function.
-        instance: The object.
-    """
+    """A compiled method of an object."""
 
     def __init__(self, func: StatefulFunction, instance: Any) -> None:
         self.func = func

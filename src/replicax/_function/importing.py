@@ -108,11 +108,7 @@ def _variable(about: dict[str, Any], data: np.ndarray) -> Variable:
 
 @final
 class LoadedModel:
-    """What `load` returns, and the modules and layers in it.
-
-    Args:
-        variables: The variables.
-    """
+    """What `load` returns, and the modules and layers in it."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = tuple(variables)
@@ -143,11 +139,7 @@ class LoadedModel:
 
 @final
 class LoadedFunction:
-    """A function that was saved: programs for the kinds of its calls.
-
-    Args:
-        programs: The programs.
-    """
+    """A function that was saved: programs for the kinds of its calls."""
 
     def __init__(self, programs: Sequence[LoadedProgram]) -> None:
         self._programs = programs
@@ -198,13 +190,7 @@ class LoadedFunction:
 
 @final
 class LoadedProgram:
-    """A program that was saved.
-
-    Args:
-        about: What was written of it.
-        program: What it computes.
-        variables: What it uses.
-    """
+    """A program that was saved."""
 
     def __init__(self, about: Any, program: Any, variables: Sequence[Any]) -> None:
         self.name = about["name"]
@@ -220,11 +206,7 @@ class LoadedProgram:
         return self._compiled(arrays)
 
     def bound(self, args: Sequence[Any], kwargs: dict[str, Any], exact: bool) -> list[Any]:
-        """The arrays of a call.
-
-        Raises:
-            SignatureMismatch: If an argument does not fit; if `exact`, also in its type.
-        """
+        """The arrays of a call."""
         signature = inspect.Signature(self._parameters)
         own_args, own_kwargs = self.structured_input_signature
         own = signature.bind(*own_args, **own_kwargs).arguments
@@ -288,11 +270,7 @@ class LoadedProgram:
 
 @final
 class SignatureFunction:
-    """A signature: arrays by name, or in order, to a dict of arrays.
-
-    Args:
-        loaded: The function.
-    """
+    """A signature: arrays by name, or in order, to a dict of arrays."""
 
     def __init__(self, loaded: LoadedFunction) -> None:
         self._loaded = loaded

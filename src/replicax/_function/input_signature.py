@@ -39,12 +39,7 @@ PLAIN = (bool, int, float, complex, str, bytes)
 
 @final
 class InputSignature:
-    """The specs of a function's first arguments.
-
-    Args:
-        parameters: The function's parameters, without `self`.
-        specs: One nest of specs for each argument.
-    """
+    """The specs of a function's first arguments, without `self`: one nest for each."""
 
     def __init__(self, parameters: Sequence[inspect.Parameter], specs: Sequence[Any]) -> None:
         self.parameters = parameters
@@ -52,11 +47,7 @@ class InputSignature:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], specs: Any) -> InputSignature | None:
-        """That of a function; None if nothing was said.
-
-        Raises:
-            SignatureMismatch: If there are more specs than arguments, or they are no list.
-        """
+        """That of a function; None if nothing was said."""
         if specs is None:
             return None
         parameters = list(inspect.signature(fn).parameters.values())
@@ -74,11 +65,7 @@ class InputSignature:
     def bound(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, as arrays of the types that were said.
-
-        Raises:
-            SignatureMismatch: If one does not fit.
-        """
+        """The arguments of a call, as arrays of the types that were said."""
         names = [p.name for p in self.parameters]
         given, rest = list(args), dict(kwargs)
         while len(given) < len(self.specs) and names[len(given)] in rest:
@@ -96,11 +83,7 @@ class InputSignature:
 
 
 def fitted(spec: Any, value: Any, name: str) -> Any:
-    """An argument as its spec wants it.
-
-    Raises:
-        SignatureMismatch: If it does not fit.
-    """
+    """An argument as its spec wants it."""
     leaves, tree = flatten_specs(spec)
     try:
         parts = tree.flatten_up_to(value)

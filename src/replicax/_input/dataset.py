@@ -13,10 +13,9 @@ import jax
 from replicax._core.errors import UsageError
 from replicax._core.tracing import refuse_to_loop
 from replicax._core.values import WorkerRows
-from replicax._input.blank import blank
 from replicax._input.in_step import InStep, Tell
 from replicax._input.iterator import DistributedIterator
-from replicax._input.shares import Share, Sharing, read_by_one, redistributed
+from replicax._input.sharing import Share, Sharing, blank, read_by_one, redistributed
 from replicax._input.source import has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
@@ -26,8 +25,8 @@ from replicax.data._spec import own_copy
 
 if TYPE_CHECKING:
     from replicax._core.options import InputOptions
-    from replicax._input.dealing import Dealing
     from replicax._input.policy import ShardPlan
+    from replicax._input.sharing import Dealing
     from replicax.data import Dataset
 
 

@@ -15,9 +15,8 @@ from replicax._core.options import InputOptions, InputReplicationMode
 from replicax._core.values import PerReplica
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
-from replicax._input.dealing import Dealing
 from replicax._input.policy import plan_shards
-from replicax._input.shares import Sharing
+from replicax._input.sharing import Dealing, Sharing
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds
@@ -119,10 +118,8 @@ def on_host(
 ) -> Any:
     """The pieces of a batch as `PerReplica` values in host memory: those of this worker.
 
-    Args:
-        pieces: One for each of its replicas.
-        sizes: Ignored; the rows of all replicas.
-        alone: Whether there is one replica in all; its piece is no `PerReplica`.
+    `sizes` is ignored. If it is `alone`, there is one replica in all, whose piece is no
+    `PerReplica`.
     """
     del sizes
     if alone:

@@ -18,10 +18,10 @@ import jax
 import numpy as np
 
 from replicax._core.errors import WorkersDiffer, by_worker
-from replicax._input.blank import blank
+from replicax._input.sharing import blank
 
 if TYPE_CHECKING:
-    from replicax._input.shares import Share
+    from replicax._input.sharing import Share
 
 
 class Told(Protocol):
@@ -40,12 +40,7 @@ Tell = Callable[[str, Any], Told]
 
 
 class Step(NamedTuple):
-    """What a worker computes in a step, and what all bring.
-
-    Args:
-        share: Its own rows.
-        sizes: For each worker, the rows of each of its replicas.
-    """
+    """What a worker computes in a step, and for each worker the rows of each of its replicas."""
 
     share: Share
     sizes: tuple[tuple[int, ...], ...]
@@ -58,13 +53,10 @@ class Step(NamedTuple):
 
 @final
 class InStep:
-    """The steps of one pass over a data set.
+    """The steps of one pass over a data set, whose name is the same on all workers.
 
-    Args:
-        tell: Tells all workers a value, and gets theirs later; all call it together.
-        name: Of the pass, the same on all workers.
-        shares: What the shares come from, for a worker that never has any rows.
-        is_same: Whether all workers read the same data.
+    `tell` tells all of them a value, and gets theirs later; all call it together. `shares` is for a
+    worker that never has any rows. `is_same`: all read the same data.
     """
 
     def __init__(self, tell: Tell, name: str, shares: Any, *, is_same: bool) -> None:
@@ -106,12 +98,8 @@ class InStep:
     def next(self, share: Share | None) -> Step:
         """The next step.
 
-        Args:
-            share: This worker's rows, the first of those announced; None after its last.
-
-        Raises:
-            StopIteration: If no worker has any rows left.
-            WorkersDiffer: If their batches do not fit together.
+        `share` is the first of those that this worker announced; None after its last. StopIteration
+        if no worker has any rows left, `WorkersDiffer` if their batches do not fit together.
         """
         while not self._known or not all(self._known):
             self._hear(share)

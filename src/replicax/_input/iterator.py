@@ -9,7 +9,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext
 from replicax._core.events import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
-from replicax._input.shares import Sharing
+from replicax._input.sharing import Sharing
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
@@ -18,7 +18,7 @@ from replicax.data._position import before, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
-    from replicax._input.dealing import Dealing
+    from replicax._input.sharing import Dealing
 
 # To make a small batch takes the time of what is no longer in the processor's caches: so many are
 # made at a time, of so many bytes for all workers. Nobody sees that rows in memory are read.

@@ -175,17 +175,7 @@ def _spec_of_first(batches: Sequence[Any]) -> Any:
 def check_batch(batch: Any, number: int, structure: Any) -> Any:
     """Refuse a batch that cannot be split, or is nested otherwise than those before it.
 
-    Args:
-        batch: A nest of arrays.
-        number: Of the batch, for the message.
-        structure: Of the batches before it; None for the first.
-
-    Returns:
-        Its structure.
-
-    Raises:
-        BatchStructureChanged: If it is nested differently from the first.
-        UnbatchedInput: If a leaf is a scalar, or its leaves differ in rows.
+    Returns its structure, which is that of the batches before; None for the first.
     """
     refuse_composites(batch)
     tree = check_structure(batch, number, structure)

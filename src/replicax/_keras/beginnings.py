@@ -25,11 +25,7 @@ from replicax._keras import _compat
 
 @final
 class Beginning:
-    """The initializer of a variable whose first value is computed after the trace.
-
-    Args:
-        traced: The value, in the trace that makes the variable.
-    """
+    """The initializer of a variable whose first value is computed after the trace."""
 
     def __init__(self, traced: Any) -> None:
         self.traced = traced
@@ -67,16 +63,9 @@ def begin(
 ) -> bool:
     """Compute the first values and the seeds after them: the last outputs of a trace.
 
-    Args:
-        beginnings: What gets the values.
-        seeds: States of random generators.
-        jaxpr: The trace, from the variables' values and the function's arguments.
-        variables: The variables.
-        given: The arguments, if they are at hand: arrays, of which `PerReplica` have a row each.
-        axis_env: Names and sizes of the axes that the trace may ask for; replica 0 counts.
-
-    Returns:
-        Whether all that they are made of is at hand.
+    The trace is from the variables' values and the function's arguments, which are `given` if they
+    are at hand: arrays, of which `PerReplica` have a row each. Of the axes that it may ask for,
+    replica 0 counts. Returns whether all that they are made of is at hand.
     """
     whole = jaxpr.jaxpr
     outputs = whole.outvars[-len(beginnings) - len(seeds) :]

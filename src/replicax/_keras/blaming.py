@@ -82,9 +82,8 @@ def of_the_layer(error: Exception) -> Exception:
 def before_the_build(error: BaseException) -> BaseException:
     """The error of a layer that Keras built before `fit`, which puts another one over it.
 
-    Args:
-        error: What our wrapper of Keras' method caught; its own frame and the method's are its
-            traceback if the method itself raised it.
+    `error` is what our wrapper of Keras' method caught; its own frame and the method's are its
+    traceback if the method itself raised it.
     """
     entry = error.__traceback__ and error.__traceback__.tb_next
     return error.__context__ or error if entry and entry.tb_next is None else error

@@ -58,7 +58,7 @@ class CaptureScope(keras.StatelessScope):
     """Notes which variables are read and written, and gives lent values for reads.
 
     Args:
-        recorder: What a closure is recorded by: see recording.py.
+        recorder: What a closure for parameter servers is recorded by: `_ps/recording/`.
         finds: Whether variables that are read and not lent will be, in a later trace.
         is_branch: Whether it is that of a branch or a loop's body.
     """
@@ -76,7 +76,7 @@ class CaptureScope(keras.StatelessScope):
         # ends them: what a branch computes has no value outside of it.
         self.beginnings: list[Beginning] = []
         self.is_of_capture = False
-        # What replicas have assigned together, with what this one wrote: agreed_value.py.
+        # What replicas have assigned together, with what this one wrote: variable_methods.py.
         self.agreed: dict[int, tuple[Any, Any]] = {}
         self.recorder = recorder
 
@@ -113,6 +113,11 @@ def begin_with(variable: Any, value: Any) -> None:
     _compat.start_from(variable, beginning)
     if beginning is not value and isinstance(scope, CaptureScope) and scope.is_of_capture:
         scope.beginnings.append(beginning)
+
+
+def current_recorder() -> Any:
+    """What the closure that is traced now is recorded by; None outside of one."""
+    return getattr(_compat.outermost(_compat.get_stateless_scope()), "recorder", None)
 
 
 def keep_while(owner: Any, variable: Any) -> None:
@@ -202,7 +207,7 @@ def capture(
         leaves: The arrays, or their `ShapeDtypeStruct`s.
         axis_env: Names and sizes of the mapped axes that `fn` may use collectives over.
         known: Variables to take as inputs in any case.
-        recorder: What a closure is recorded by: see recording.py.
+        recorder: What a closure for parameter servers is recorded by: `_ps/recording/`.
         reader: Answers if data is asked for.
         as_replica: Whether `fn` sees its own row of variables that have one for each replica.
         given: The arrays of a call, of which `PerReplica` have a row each, for the first values of

@@ -29,11 +29,6 @@ class CompressedSum:
 
     What is left over of a step differs per replica. It is kept in a variable beside the
     optimizer, with a row for each: see `LeftOver`.
-
-    Args:
-        compression: How they are compressed.
-        store: Owns the variables of what is left over.
-        topology: The replicas.
     """
 
     def __init__(self, compression: Compression, store: Any, topology: Topology) -> None:
@@ -104,10 +99,8 @@ class LeftOver:
     ) -> Any:
         """The variable of what is left over of a set of variables.
 
-        Args:
-            variables: The set.
-            known: All variables of the optimizer.
-            make: Makes it, from what gives its first value.
+        `known` are all variables of the optimizer. `make` makes it, from what gives its first
+        value.
         """
         key = tuple(map(id, variables))
         if key not in self._kept:

@@ -26,10 +26,8 @@ MAX_UNROLLED = 16
 class HostLoop(TraceAgain):
     """Raised while a function is traced that only Python can go through.
 
-    Args:
-        what: What it does.
-        once: Whether it does so in its first call only.
-        always: Whether it does so for any arguments, not just for these.
+    `what` it does; `once` if it does so in its first call only; `always` if it does so for any
+    arguments, not just for these.
     """
 
     def __init__(self, what: str, *, once: bool = False, always: bool = True) -> None:
@@ -40,11 +38,7 @@ class HostLoop(TraceAgain):
 
 
 class NeedsElement(TraceAgain):
-    """The function asks an iterator for its next element.
-
-    Args:
-        iterator: The iterator.
-    """
+    """The function asks an iterator for its next element."""
 
     def __init__(self, iterator: Any) -> None:
         super().__init__(iterator)
@@ -54,9 +48,7 @@ class NeedsElement(TraceAgain):
 class Feed(NamedTuple):
     """Which iterator an element comes from.
 
-    Args:
-        leaf: Its number among the leaves of the arguments; None if it is none of them.
-        iterator: The iterator, if it is no argument.
+    `leaf` is its number among the leaves of the arguments; else it is the `iterator`.
     """
 
     leaf: int | None
@@ -77,11 +69,7 @@ class Feed(NamedTuple):
 
 @final
 class Feeds:
-    """Which iterators the calls of each signature ask, those used longest ago dropped first.
-
-    Args:
-        limit: For how many signatures that is known.
-    """
+    """Which iterators the calls of each signature ask, those used longest ago dropped first."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
@@ -100,10 +88,8 @@ class Feeds:
     def note(self, key: Hashable, feeds: list[Feed], *, keep: Any) -> None:
         """They are these.
 
-        Args:
-            key: The signature.
-            feeds: The feeds.
-            keep: Objects that `key` names by `id`: kept, so that no later object gets their `id`.
+        `keep` are the objects that `key` names by `id`: kept, so that no later object gets their
+        `id`.
         """
         self._known[key] = (feeds, keep)
         if len(self._known) > self._limit:
@@ -112,11 +98,7 @@ class Feeds:
 
 @final
 class Elements:
-    """Answers a traced function: each iterator has one element for it.
-
-    Args:
-        elements: The iterators with their elements, which are traced.
-    """
+    """Answers a traced function: each iterator has one element for it."""
 
     def __init__(self, elements: Sequence[tuple[Any, Any]]) -> None:
         self._elements = {id(iterator): [element] for iterator, element in elements}
@@ -214,11 +196,7 @@ def next_of(iterator: Any) -> Any:
 
 
 def blank_of(source: Any) -> Any:
-    """Zeros such as the next element of a data set, or of an iterator; nothing is taken.
-
-    Raises:
-        UsageError: If that is not known.
-    """
+    """Zeros such as the next element of a data set, or of an iterator; nothing is taken."""
     if not hasattr(source, "blank"):
         raise UsageError(
             "A function is warmed up for batches of a distributed data set. Received: an iterator "
@@ -237,11 +215,7 @@ def blanks_for(arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def an_end_is_an_error() -> Generator[None]:
-    """What a call of a compiled function raises at the end of the data.
-
-    Raises:
-        OutOfRangeError: For a `StopIteration` in the `with` block.
-    """
+    """What a call of a compiled function raises at the end of the data."""
     try:
         yield
     except StopIteration as end:

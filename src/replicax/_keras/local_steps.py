@@ -29,14 +29,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class LocalSteps:
-    """How many steps replicas take alone, and how they go on from there.
-
-    Args:
-        every: After so many they meet.
-
-    Raises:
-        UsageError: If `every` is not a positive whole number.
-    """
+    """How many steps replicas take alone before they meet, and how they go on from there."""
 
     every: int
 
@@ -50,11 +43,7 @@ class LocalSteps:
 
     @contextlib.contextmanager
     def several_at_once(self, model: Any) -> Generator[None, None, None]:
-        """While a model is fitted, its loop hands over all steps up to a meeting at once.
-
-        Raises:
-            UsageError: If it was compiled to hand over another number.
-        """
+        """While a model is fitted, its loop hands over all steps up to a meeting at once."""
         before = model.steps_per_execution
         if before > 1 and before % self.every:
             raise UsageError(
@@ -83,9 +72,7 @@ class LocalSteps:
     def round_of(self, model: Any, step: Callable[[Any], Any]) -> Callable[..., None]:
         """A function of a replica's batches: its steps, and the meeting.
 
-        Args:
-            model: The Keras model.
-            step: One step, which reads and writes the model's variables.
+        A step reads and writes the model's variables.
         """
 
         def round_(*batches: Any) -> None:
@@ -99,11 +86,7 @@ class LocalSteps:
 
 
 def local_steps(every: int, options: CommunicationOptions) -> LocalSteps | None:
-    """What a strategy's arguments say; None if every gradient is combined.
-
-    Raises:
-        UsageError: See `LocalSteps`; and if gradients are to be compressed, too.
-    """
+    """What a strategy's arguments say; None if every gradient is combined."""
     wanted = LocalSteps(every)
     if every == 1:
         return None

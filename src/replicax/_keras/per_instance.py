@@ -11,11 +11,7 @@ T = TypeVar("T")
 
 @final
 class PerInstance(Generic[T]):
-    """Makes one thing for each object, by identity, and drops it with the object.
-
-    Args:
-        make: Makes it.
-    """
+    """Makes one thing for each object, by identity, and drops it with the object."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -71,12 +71,9 @@ def joined(outputs: Sequence[Any]) -> Any:
 def gathered(state: Any, layouts: Any) -> Any:
     """Inside a compiled program: a model's variables, whole on each replica.
 
-    Where they are divided over the replicas, XLA might divide the layers instead of the batch.
-    What an optimizer keeps stays divided.
-
-    Args:
-        state: Groups of values; the first two are the model's trainable and other variables.
-        layouts: Where each of them lives.
+    Where they are divided over the replicas, XLA might divide the layers instead of the batch. What
+    an optimizer keeps stays divided: the first two groups of the state are the model's trainable
+    and other variables.
     """
     model = [jax.tree.map(_whole, state[i], layouts[i]) for i in (0, 1)]
     return (*model, *state[2:])

@@ -16,8 +16,7 @@ import keras
 from replicax._core.context import current_frame, gradients_reduced
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
-from replicax._keras.recorded import recorded_apply, recorded_stateless_apply
+from replicax._keras.capture import CaptureScope, current_recorder
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9
@@ -33,11 +32,14 @@ def _reduced_apply(original: Callable[..., Any]) -> Callable[..., Any]:
     """Sum the gradients over replicas at the outermost optimizer.
 
     Before clipping, so that a global norm is the global one; before the loss-scale check, so
-    that all replicas take the same branch.
+    that all replicas take the same branch. In a closure for parameter servers the gradients
+    leave: the optimizer runs elsewhere.
     """
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if (recorder := current_recorder()) is not None:
+            return recorder.apply(self, grads, trainable_variables)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         with _summed(self, grads, trainable_variables) as total:
@@ -53,6 +55,9 @@ def _reduced_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]
     def stateless_apply(
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
+        if (recorder := current_recorder()) is not None:
+            recorder.apply(self, grads, None)
+            return trainable_variables, optimizer_variables
         with _summed(self, grads, None) as total:
             return original(self, optimizer_variables, total, trainable_variables)
 
@@ -87,6 +92,8 @@ def _traceable_apply(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if (recorder := current_recorder()) is not None:
+            return recorder.apply(self, grads, trainable_variables)
         if not isinstance(_compat.get_stateless_scope(), CaptureScope):
             return original(self, grads, trainable_variables)
         variables = list(trainable_variables or self.inner_optimizer.trainable_variables)
@@ -161,16 +168,9 @@ def _averaged_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Put the seams into Keras; a second call changes nothing."""
-    for kind, apply in [
-        (_compat.BaseOptimizer, _reduced_apply),
-        (_compat.LossScaleOptimizer, _traceable_apply),
-    ]:
-        _compat.wrap(kind, "apply", lambda original, apply=apply: recorded_apply(apply(original)))
-    _compat.wrap(
-        _compat.LossScaleOptimizer,
-        "stateless_apply",
-        lambda original: recorded_stateless_apply(_reduced_stateless_apply(original)),
-    )
+    _compat.wrap(_compat.BaseOptimizer, "apply", _reduced_apply)
+    _compat.wrap(_compat.LossScaleOptimizer, "apply", _traceable_apply)
+    _compat.wrap(_compat.LossScaleOptimizer, "stateless_apply", _reduced_stateless_apply)
     _compat.wrap(_compat.SeedGenerator, "next", _own_stream)
     _compat.wrap(keras.layers.BatchNormalization, "build", _averaged_statistics)
     _compat.wrap(_compat.losses, "reduce_values", _zero_if_empty)

@@ -13,11 +13,11 @@ from jax.core import Tracer
 
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
+from replicax._core.options import VariableAggregation, VariableSynchronization
 from replicax._core.tracing import current_reader
 from replicax._keras import _compat
 from replicax._keras.beginnings import Beginning
 from replicax._keras.capture import CaptureScope
-from replicax._keras.variable_kinds import VariableAggregation, VariableSynchronization
 from replicax._keras.variable_methods import VariableMethods
 
 

@@ -1,17 +1,26 @@
-"""The methods of TensorFlow's variables that Keras' do not have."""
+"""The methods of TensorFlow's variables that Keras' do not have.
+
+In `run`, assigning gives what all replicas agree on, as in TensorFlow. The write itself is settled
+at the end of the step; the value that is returned costs nothing where the program does not use it.
+A part of a variable, `variable[index]`, can be assigned as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
+from replicax._core.context import current_frame
+from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
-from replicax._keras.agreed_value import agreed_sum, agreed_value, assign_parts, note_agreed
-from replicax._keras.variable_slice import VariableSlice
+from replicax._keras.capture import CaptureScope
+from replicax._program.aggregation import Settlement, change, settle
 
 
 class VariableMethods:
@@ -176,11 +185,7 @@ class VariableMethods:
 
 
 class VariableReference:
-    """A variable as a key.
-
-    Args:
-        variable: The variable.
-    """
+    """A variable as a key."""
 
     def __init__(self, variable: Any) -> None:
         self._variable = variable
@@ -226,3 +231,171 @@ def _add_at(variable: Any, places: Any, updates: Any, sign: int) -> Any:
     value = variable.read_value()
     change = jnp.zeros_like(value).at[places].add(jnp.asarray(updates, value.dtype))
     return variable.assign_add(change if sign > 0 else -change)
+
+
+_HOW = {
+    "mean": Settlement.MEAN,
+    "only_first_replica": Settlement.FIRST,
+    "sum": Settlement.SUM,
+}
+
+
+def agreed_value(variable: Any, value: Any) -> Any:
+    """The value that replicas assign together; None where each has its own."""
+    return _settled(variable, value) if _is_agreed(variable) else None
+
+
+def agreed_sum(variable: Any, delta: Any) -> Any:
+    """The value after what replicas are about to add together; None where each has its own."""
+    if not _is_agreed(variable):
+        return None
+    scope, key = _scope(), id(variable)
+    before = variable.read_value()
+    if key in scope.writes:
+        own, before = scope.agreed.get(key, (None, None))
+        if own is not scope.state_mapping[key]:  # written since by other means
+            return None
+    return before + _settled(variable, delta)
+
+
+def note_agreed(variable: Any, agreed: Any) -> None:
+    """Remember what replicas agreed on, for what they add next; the variable was assigned."""
+    scope = _scope()
+    scope.agreed[id(variable)] = scope.state_mapping[id(variable)], agreed
+
+
+def assign_parts(variable: Any, whole: Any) -> Any:
+    """Assign a value of which a part was replaced."""
+    if variable.aggregation == "sum" and _compat.get_stateless_scope() is not None:
+        return variable.assign_add(change(whole, variable.read_value()))  # what stays counts once
+    return variable.assign(whole)
+
+
+def _is_agreed(variable: Any) -> bool:
+    frame, scope = current_frame(), _compat.get_stateless_scope()
+    replica = frame.replica if frame else None
+    return (
+        replica is not None
+        and replica.num_replicas_in_sync > 1
+        and variable.aggregation in _HOW
+        and variable.synchronization != VariableSynchronization.ON_READ
+        and isinstance(scope, CaptureScope)
+        and not scope.is_branch  # replicas may take different ones, and cannot communicate there
+    )
+
+
+def _settled(variable: Any, own: Any) -> Any:
+    array = jnp.broadcast_to(jnp.asarray(own, variable.dtype), variable.shape)
+    how: Settlement = _HOW[variable.aggregation]
+    frame: Any = current_frame()
+    return settle([how], [array], [array], frame.replica.group)[0]
+
+
+def _scope() -> Any:
+    """The scope that takes the writes of a replica: there is one."""
+    return _compat.get_stateless_scope()
+
+
+@final
+@jax.tree_util.register_pytree_node_class
+class VariableSlice:
+    """A part of a variable: it acts as an array, and assigning it changes the variable.
+
+    Handed to a compiled function, or returned by one, it is an array.
+    """
+
+    __array_priority__ = 100  # NumPy's scalars leave operators to it
+
+    def __init__(self, variable: Any, index: Any, value: Any) -> None:
+        self._variable = variable
+        self._index = index
+        self._part = value
+
+    def assign(self, value: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Replace the part; the variable."""
+        return self._changed("set", value)
+
+    def assign_add(self, value: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Add to the part; the variable."""
+        return self._changed("add", value)
+
+    def assign_sub(self, value: Any, use_locking: bool = False, name: str | None = None) -> Any:
+        """Subtract from the part; the variable."""
+        return self._changed("add", -jnp.asarray(value))
+
+    def numpy(self) -> np.ndarray:
+        """The value in host memory."""
+        return np.asarray(self._part)
+
+    def _changed(self, how: str, value: Any) -> Any:
+        whole = self._variable.read_value()
+        place = whole.at[self._index]
+        new = getattr(place, how)(jnp.asarray(value, whole.dtype))
+        return assign_parts(self._variable, new)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_part":
+            raise AttributeError(name)
+        return getattr(self._part, name)
+
+    def __jax_array__(self) -> Any:
+        return self._part
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._part, dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._part[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._part)
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def __repr__(self) -> str:
+        return repr(self._part)
+
+    def __format__(self, spec: str) -> str:
+        return format(self._part, spec)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        return (self._part,), None
+
+    @classmethod
+    def tree_unflatten(cls, about: None, children: Sequence[Any]) -> Any:
+        return children[0]
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def method(self: VariableSlice, *others: Any) -> Any:
+        return function(self.__jax_array__(), *map(_plain, others))
+
+    return method
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    function = getattr(operator, name)
+
+    def method(self: VariableSlice, other: Any) -> Any:
+        return function(_plain(other), self.__jax_array__())
+
+    return method
+
+
+def _plain(value: Any) -> Any:
+    return value.__jax_array__() if hasattr(value, "__jax_array__") else value
+
+
+_TWO = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
+for _name in [*_TWO, "neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne"]:
+    setattr(VariableSlice, f"__{_name}__", _forward(f"__{_name}__"))
+for _name in _TWO:
+    setattr(VariableSlice, f"__r{_name}__", _reflected(f"__{_name}__"))
+for _name, _kind in (("float", float), ("int", int), ("bool", bool), ("index", operator.index)):
+    setattr(VariableSlice, f"__{_name}__", lambda self, kind=_kind: kind(self.__jax_array__()))

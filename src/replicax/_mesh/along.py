@@ -25,16 +25,7 @@ _Literal = jax.extend.core.Literal
 def with_sums_along(
     captured: Captured, varies: Sequence[bool], replicas: int
 ) -> tuple[Captured, tuple[int, ...]]:
-    """A replica function with more outputs: the sums of numbers that it returns.
-
-    Args:
-        captured: The function.
-        varies: For each of its outputs, whether it differs per replica.
-        replicas: How many there are.
-
-    Returns:
-        The function, and which outputs it has the sums of, behind all outputs.
-    """
+    """A replica function with more outputs, the sums of numbers it returns; and which these are."""
     jaxpr = captured.jaxpr.jaxpr
     sums = (i for i, equation in enumerate(jaxpr.eqns) if pack_size_of(equation) == 0)
     place = next(sums, None)

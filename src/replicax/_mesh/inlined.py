@@ -12,13 +12,12 @@ from typing import Any
 from replicax._core import seams
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.reduce import Combine, SyncGroup
-from replicax._keras import _compat
-from replicax._keras.recorder import recorder_of
+from replicax._keras.capture import current_recorder
 
 
 def is_recorded() -> bool:
     """Whether a closure is traced now."""
-    return recorder_of(_compat.get_stateless_scope()) is not None
+    return current_recorder() is not None
 
 
 def call_inlined(

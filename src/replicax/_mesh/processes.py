@@ -34,7 +34,7 @@ from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
 from replicax._core.program import versions
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 from replicax._cpu.tuning import agree_on_tuning
 from replicax._net import (
     HOW_TO,
@@ -73,17 +73,9 @@ def join_from_environment() -> None:
 
 
 def start(resolver: ClusterResolver | None, options: CommunicationOptions) -> bool:
-    """Join a cluster, and see that all its workers are alike.
+    """Join a cluster, if there is one, and see that all its workers are alike.
 
-    Args:
-        resolver: What describes the cluster; None if there is none.
-        options: How the workers communicate.
-
-    Returns:
-        Whether there are several workers.
-
-    Raises:
-        WorkersDiffer: If versions, devices or options are not the same on all workers.
+    Returns whether there are several.
     """
     begin()
     if options.implementation is CommunicationImplementation.RING:
@@ -118,15 +110,8 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
     """Make this process a part of a cluster, unless it is one already.
 
     The workers meet before they join, because JAX ends a process whose cluster is not complete.
-
-    Args:
-        process: Where the cluster meets, how many processes it has, and which one this is.
-        timeout: Seconds to wait for the others; None for 300.
-        cluster: What all its processes call the cluster, see `cluster_name`.
-
-    Raises:
-        BackendAlreadyInitialized: If JAX was used before.
-        ClusterError: If not all come in time, or JAX belongs to another cluster.
+    They wait for `timeout` seconds, or for 300. `cluster` is what all its processes call it, see
+    `cluster_name`.
     """
     if process.num_processes == 1:
         return
@@ -177,12 +162,6 @@ def secret_of(process: JaxProcess) -> Secret | None:
     """What the workers of a cluster know; None if it has no secret, which the chief says once.
 
     A cluster that does not leave this machine has that of its user.
-
-    Args:
-        process: This process and where the cluster meets.
-
-    Raises:
-        ClusterSpecError: If others could have read the file with the secret.
     """
     if given := given_secret():
         return given

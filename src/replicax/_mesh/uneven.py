@@ -1,18 +1,29 @@
 """The program of a batch that the replicas do not divide: each is traced alone, all run in step.
 
-See lockstep.py for how they run and fingerprint.py for what they have in common.
+The last batch of an epoch may be 5 rows on one replica and 4 on the other. A program that all
+devices share cannot hold both shapes, so each replica is traced alone, and the traces are
+interleaved: every replica runs to its next collective, the collective is computed over all of
+them, and they go on. The numbers are those of true replicas; every device computes all of them.
+
+A value may differ without depending on any data: `x.shape[0]`, or a mean's divisor. Two replicas'
+outputs are the same if they were made by the same operations from the same inputs and from the
+same results of collectives.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from replicax._core.errors import UnevenBatch
 from replicax._core.reduce import Combine, GatherLog, SyncGroup
@@ -21,10 +32,10 @@ from replicax._core.values import PerReplica
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, Static, abstract, capture
 from replicax._keras.feeding import Refusal
-from replicax._mesh.fingerprint import same_outputs
-from replicax._mesh.lockstep import run_in_lockstep
 from replicax._mesh.writes import analyse, settled
 from replicax._program.aggregation import Settlement
+from replicax._program.jaxpr import Values, bind, called
+from replicax._program.replication import has_collective, is_collective, mentions_replica
 
 MAX_GATHER_ROUNDS = 8
 
@@ -37,19 +48,9 @@ def build_uneven(
 ) -> tuple[Captured, tuple[bool, ...], Any]:
     """Trace a replica function for replicas of different shapes.
 
-    Args:
-        fn: Called with the sync group and one replica's arrays.
-        arrays: The call's arrays: `PerReplica`, or arrays that every replica shares.
-        topology: The replicas.
-        combine: How an all-reduce is carried out.
-
-    Returns:
-        The captured function of the first replica, with outputs that hold for all; for each
-        output array, whether it varies; and the body, from variables and arrays to output
-        arrays and new values.
-
-    Raises:
-        UnevenBatch: If the replicas return different structures or write different variables.
+    Returns the captured function of the first replica, with outputs that hold for all; for each
+    output array, whether it varies; and the body, from variables and arrays to output arrays and
+    new values.
     """
     replicas = topology.num_replicas
     inputs = [[_component(array, r) for array in arrays] for r in range(replicas)]
@@ -196,3 +197,128 @@ def _join(components: Sequence[Any], varies: bool, topology: Topology) -> Any:
 def _stacked(components: Sequence[Any], topology: Topology) -> Any:
     """A row for each replica, on its device."""
     return lax.with_sharding_constraint(jnp.stack(components), topology.split)
+
+
+Replica = Generator[tuple[Any, list[Any]], list[Any], list[Any]]
+
+
+def run_in_lockstep(jaxprs: Sequence[Any], inputs: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Evaluate one closed jaxpr per replica, together."""
+    replicas = [
+        _replica(closed.jaxpr, closed.consts, list(values), index)
+        for index, (closed, values) in enumerate(zip(jaxprs, inputs, strict=True))
+    ]
+    answers: list[Any] = [None] * len(replicas)
+    while True:
+        requests, results = [], []
+        for replica, answer in zip(replicas, answers, strict=True):
+            try:
+                requests.append(replica.send(answer))
+            except StopIteration as stop:
+                results.append(stop.value)
+        if not requests:
+            return results
+        answers = _collective(requests, len(replicas), len(results))
+
+
+def _replica(jaxpr: Any, consts: Sequence[Any], values: list[Any], index: int) -> Replica:
+    known = Values(jaxpr, consts, values)
+    for equation in jaxpr.eqns:
+        results = yield from _equation(equation, known.read(equation.invars), index)
+        known.write(equation, results)
+    return known.read(jaxpr.outvars)
+
+
+def _equation(equation: Any, operands: list[Any], index: int) -> Replica:
+    if equation.primitive.name == "axis_index":
+        return [jnp.int32(index)]
+    if is_collective(equation):
+        return (yield equation, operands)
+    inner_jaxprs = list(jax.extend.core.jaxprs_in_params(equation.params))
+    communicates = any(has_collective(inner) for inner in inner_jaxprs)
+    if not communicates and not any(mentions_replica(inner) for inner in inner_jaxprs):
+        return bind(equation, operands)
+    inner = called(equation, remat=True)
+    if inner is not None:
+        return (yield from _replica(inner.jaxpr, inner.consts, operands, index))
+    if communicates:
+        raise UnevenBatch(
+            "Replicas with different numbers of rows can combine values outside loops only. "
+            f"Received: a collective inside `{equation.primitive.name}`. The replicas' loops "
+            "are compiled apart and cannot meet. Use a batch size that the replicas divide, or "
+            "move the all-reduce out of the loop."
+        )
+    return _bind_on_replica(equation, operands, index)
+
+
+def _bind_on_replica(equation: Any, operands: list[Any], index: int) -> list[Any]:
+    # A loop that asks for the replica's number: run it for all numbers and keep this one's.
+    everyone = jax.vmap(
+        lambda _: bind(equation, operands), in_axes=0, axis_name=AXIS, axis_size=index + 1
+    )(jnp.arange(index + 1))
+    return [rows[index] for rows in everyone]
+
+
+def _collective(
+    requests: list[tuple[Any, list[Any]]], replicas: int, ended: int
+) -> list[list[Any]]:
+    names = {equation.primitive.name for equation, _ in requests}
+    shapes = {tuple(jnp.shape(operand) for operand in operands) for _, operands in requests}
+    if ended or len(names) > 1 or len(shapes) > 1:
+        raise UnevenBatch(
+            "All replicas must combine values of one shape, in the same order. "
+            f"Received: {' and '.join(sorted(names))} of shapes {sorted(shapes)}. The batch is "
+            "uneven, so a value as long as the batch differs. Reduce it over the batch first, "
+            "or use `all_gather`, which may differ along its axis."
+        )
+    equation = requests[0][0]
+    columns = [
+        jnp.stack(column) for column in zip(*(operands for _, operands in requests), strict=True)
+    ]
+    results = jax.vmap(lambda *one: bind(equation, list(one)), axis_name=AXIS, axis_size=replicas)(
+        *columns
+    )
+    return [[rows[replica] for rows in results] for replica in range(replicas)]
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def same_outputs(closed_jaxprs: Sequence[Any]) -> list[bool]:
+    """For each output, whether all replicas made it in the same way."""
+    prints = [fingerprints(closed) for closed in closed_jaxprs]
+    return [len(set(column)) == 1 for column in zip(*prints, strict=True)]
+
+
+def fingerprints(closed: Any) -> list[int]:
+    """A number per output of a closed jaxpr, equal for outputs made in the same way."""
+    jaxpr = closed.jaxpr
+    known: dict[Any, int] = {var: hash(("input", i)) for i, var in enumerate(jaxpr.invars)}
+    for var, value in zip(jaxpr.constvars, closed.consts, strict=True):
+        known[var] = hash(("constant", _constant_key(value)))
+    collectives = 0
+
+    def of(atom: Any) -> int:
+        if isinstance(atom, jax.extend.core.Literal):
+            return hash(("literal", str(atom.aval), str(atom.val)))
+        return known[atom]
+
+    for equation in jaxpr.eqns:
+        made: Hashable
+        if is_collective(equation):
+            collectives += 1
+            made = ("collective", collectives)
+        else:
+            params = _ADDRESS.sub("", str(equation.params))
+            made = (equation.primitive.name, params, *(of(atom) for atom in equation.invars))
+        for position, var in enumerate(equation.outvars):
+            known[var] = hash((made, position))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _constant_key(value: Any) -> Hashable:
+    if isinstance(value, Tracer):
+        return id(value)
+    # By content: each trace makes its own copy of a NumPy constant.
+    array = np.asarray(value)
+    return (array.shape, str(array.dtype), hash(array.tobytes()))

@@ -35,9 +35,6 @@ def interface_of(host: str) -> str:
     it is too if it has several addresses, of which others may take any; and if it leads to the
     loopback interface, as Debian's `/etc/hosts` has the machine's own name: it leads others
     elsewhere.
-
-    Raises:
-        ClusterSpecError: If it can be no name of a host.
     """
     check_host(host)
     if is_loopback(host):
@@ -55,11 +52,7 @@ def interface_of(host: str) -> str:
 
 
 def check_host(host: str) -> None:
-    """Refuse what no name service can be asked for: Python then raises no `OSError`.
-
-    Raises:
-        ClusterSpecError: If it can be no name of a host.
-    """
+    """Refuse what no name service can be asked for: Python then raises no `OSError`."""
     try:
         host.encode("idna")
     except UnicodeError as error:

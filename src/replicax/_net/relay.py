@@ -19,11 +19,7 @@ _SECONDS_TO_CONNECT = 10.0
 
 @final
 class Relay:
-    """Forwards TCP connections, for as long as this process lives.
-
-    Args:
-        target: Host and port of the remote end.
-    """
+    """Forwards TCP connections, for as long as this process lives."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target

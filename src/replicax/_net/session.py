@@ -25,11 +25,7 @@ class Forged(ConnectionError):
 
 @final
 class Seal:
-    """Seals what goes in one direction; one thread at a time.
-
-    Args:
-        key: What both ends know; each direction has its own.
-    """
+    """Seals what goes in one direction, with a key of its own; one thread at a time."""
 
     def __init__(self, key: bytes) -> None:
         self._keyed = hmac.new(key, digestmod="sha256")
@@ -49,11 +45,7 @@ class Seal:
         return mac.digest()
 
     def check(self, tag: Buffer, *pieces: Buffer) -> None:
-        """Check the seal of what was received next.
-
-        Raises:
-            Forged: If it is another's.
-        """
+        """Check the seal of what was received next; `Forged` if it is another's."""
         mac = self.begin()
         for piece in pieces:
             mac.update(piece)
@@ -61,11 +53,7 @@ class Seal:
 
     @staticmethod
     def conclude(mac: hmac.HMAC, tag: Buffer) -> None:
-        """Check the seal of what `mac` was given.
-
-        Raises:
-            Forged: If it is another's.
-        """
+        """Check the seal of what `mac` was given; `Forged` if it is another's."""
         if not hmac.compare_digest(mac.digest(), bytes(tag)):
             raise Forged("a message whose seal does not fit: it was changed on its way")
 

@@ -40,17 +40,8 @@ class Settlement(enum.Enum):
 def decide(aggregation: str, *, varies: bool, from_old: bool, path: str) -> Settlement:
     """Choose how a write is settled.
 
-    Args:
-        aggregation: The variable's aggregation, as Keras spells it.
-        varies: Whether the new value can differ between replicas.
-        from_old: Whether it was computed from the old value.
-        path: The variable's path, for the message.
-
-    Returns:
-        The settlement.
-
-    Raises:
-        VariableNotReduced: If the value differs and the variable has no aggregation.
+    `varies`: the new value can differ between replicas. `from_old`: it was computed from the old
+    one. A value that differs, of a variable without an aggregation, is an error.
     """
     if aggregation == "sum":
         return Settlement.SUM_OF_CHANGES if from_old else Settlement.SUM

@@ -18,11 +18,7 @@ _known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDiction
 
 
 def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
-    """The arrays that the functions of an operation close over, and those in these functions.
-
-    Args:
-        params: The operation's parameters.
-    """
+    """The arrays that the functions of an operation close over, and those in these functions."""
     found: tuple[Any, ...] = ()
     for value in params.values():
         for item in value if type(value) is tuple else (value,):
@@ -35,12 +31,9 @@ def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
 def with_arguments(
     closed: Any, places: tuple[int, ...], layouts: tuple[Any, ...]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """A compiled function that takes some arrays that it closed over, and its operands.
+    """A compiled function of some constants, at these places, and of its operands.
 
-    Args:
-        closed: Its closed jaxpr.
-        places: Which of its constants are arguments.
-        layouts: Where the results go; what is no `Sharding` stands for anywhere.
+    A layout that is no `Sharding` stands for anywhere.
     """
 
     def call(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

@@ -20,11 +20,7 @@ from replicax._program.jaxpr import bind, named
 class Columns:
     """One result of an operation that parts the columns of an array.
 
-    Args:
-        equation: The operation.
-        whole: The array.
-        number: Which result this is.
-        results: All of them, once one was asked for; the same list for all.
+    `results` are all of them, once one was asked for; the same list for all.
     """
 
     equation: Any

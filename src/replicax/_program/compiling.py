@@ -53,12 +53,7 @@ def compiled(
 
 
 def devices_of(closed: ClosedJaxpr, inputs: Iterable[Any]) -> Collection[Any]:
-    """The devices that JAX runs a program on.
-
-    Args:
-        closed: The program.
-        inputs: Arrays that it is called with.
-    """
+    """The devices that JAX runs a program on."""
     for value in inputs:
         if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.committed:
             return value.sharding.device_set
@@ -97,12 +92,9 @@ def compile_for(program: Any, *args: Any) -> None:
 class _Tuned:
     """A program with options and rules; inside another it is one without.
 
-    There JAX refuses options, and a gradient may be taken, which our rules do not have.
-
-    Args:
-        program: The program. Once it has been called, it may be called past this.
-        inner: The same without options and rules.
-        by_jax: Whether JAX divides it over devices, and convolutions in it.
+    There JAX refuses options, and a gradient may be taken, which our rules do not have. Once the
+    program has been called, it may be called past this. `by_jax`: JAX divides it over devices, and
+    convolutions in it.
     """
 
     def __init__(self, program: Any, inner: Any, *, by_jax: bool = False) -> None:

@@ -26,9 +26,7 @@ def is_jit(primitive: Any) -> bool:
 def called(equation: Any, *, remat: bool = False) -> Any:
     """The closed jaxpr that an equation only calls; None for other equations.
 
-    Args:
-        equation: The equation.
-        remat: Whether what is rematerialized counts as called.
+    With `remat`, what is rematerialized counts as called.
     """
     if equation.primitive.name not in (_CALLS + _REMAT if remat else _CALLS):
         return None
@@ -65,13 +63,7 @@ def named(equation: Any) -> contextlib.AbstractContextManager[Any]:
 
 @final
 class Values(dict[Any, Any]):
-    """The values of a jaxpr's variables, while its equations are gone through.
-
-    Args:
-        jaxpr: The open jaxpr.
-        consts: The values of its constants.
-        inputs: Those of its inputs.
-    """
+    """The values of a jaxpr's variables, while its equations are gone through."""
 
     def __init__(self, jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any]) -> None:
         super().__init__(zip(jaxpr.constvars, consts, strict=True))

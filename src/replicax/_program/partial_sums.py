@@ -37,13 +37,8 @@ def with_sums_together(
 ) -> Callable[[Any, Any], Any]:
     """A step of the global view, with its sums over rows in as few all-reduces as can be.
 
-    Args:
-        step: From a state and a batch to results; called inside a compiled program.
-        mesh: The replicas.
-        add_up: Inside `shard_map`: the sums of a list of arrays over the replicas.
-
-    Returns:
-        The step: it computes the same, whatever the shapes.
+    It computes the same, whatever the shapes. `add_up`, inside `shard_map`, gives the sums of a
+    list of arrays over the replicas.
     """
 
     def together(state: Any, batch: Any) -> Any:

@@ -35,10 +35,7 @@ _LAYOUTS = {"sharding", "out_sharding"}
 class _Map:
     """A part of a program that each replica computes by itself.
 
-    Args:
-        mesh: The replicas.
-        entering: For each value that a replica gets a part of: how it is divided.
-        leaving: For each value that replicas make together: the same.
+    `entering` and `leaving` say of each value how it is divided.
     """
 
     mesh: Any
@@ -60,9 +57,7 @@ class Operation(NamedTuple):
 class Operations:
     """All operations of a program, those inside of calls and maps, too.
 
-    Args:
-        closed: The program.
-        rows: The axis of the rows in each input; None for what has none.
+    `rows` is the axis of the rows in each input; None for what has none.
     """
 
     def __init__(self, closed: Any, rows: Sequence[Axis]) -> None:
@@ -166,11 +161,9 @@ class Operations:
 def parted(
     operations: Operations, needed: Collection[Any]
 ) -> tuple[list[Operation], list[Operation]]:
-    """The operations of the first part, and of the second; without those that nobody needs.
+    """The operations of the first part, which gives `needed`, and of the second.
 
-    Args:
-        operations: Those of the program.
-        needed: The keys of what the first part has to give.
+    Those that nobody needs are left out.
     """
     live, first = set(operations.outputs), set(needed)
     parts: tuple[list[Operation], list[Operation]] = [], []
@@ -192,14 +185,7 @@ def computed(
     given: Mapping[Any, Any],
     wanted: Sequence[Any],
 ) -> list[Any]:
-    """Inside a compiled program: the values of these keys.
-
-    Args:
-        operations: What to compute, in order.
-        constants: The values of the program's constants, by key.
-        given: Those of its inputs.
-        wanted: The keys.
-    """
+    """Inside a compiled program: the values of these keys, by operations in their order."""
     known = {**constants, **given}
     for within, each in itertools.groupby(operations, lambda operation: operation.within):
         group = list(each)

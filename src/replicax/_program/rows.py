@@ -54,9 +54,7 @@ def summed_axes(equation: Any, rows: Sequence[Axis]) -> list[Axis] | None:
 def pays_to_gather(scatter: Any, replicas: int) -> bool:
     """Whether to add rows to a table costs less than to make, and to exchange, as large a table.
 
-    Args:
-        scatter: The operation that adds them.
-        replicas: How many have as many rows each.
+    Each of the replicas has as many rows.
     """
     table, _, updates = (atom.aval for atom in scatter.invars)
     # Every replica adds the rows of all, which takes longer than to add up whole tables.

@@ -43,14 +43,7 @@ def has_tables(jaxpr: Any) -> bool:
 def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
-    Args:
-        closed: The program of one replica.
-        args: Its inputs.
-        platform: The kind of the devices that it is for.
-        replicas: Over how many its sums are taken, if all have programs of the same shapes.
-
-    Returns:
-        Its outputs.
+    `replicas` says over how many its sums are taken, if all have programs of the same shapes.
     """
     if not has_tables(closed.jaxpr):
         return jax.extend.core.jaxpr_as_fun(closed)(*args)
@@ -83,11 +76,8 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
 class _Evaluation:
     """Runs a program, operation by operation.
 
-    Args:
-        replicas: How many divide the rows.
-        platform: The kind of the devices.
-        mesh: Theirs, in the global view, where a sum over rows needs no operation of its own;
-            None in the view of one replica.
+    `mesh` is that of the global view, where a sum over rows needs no operation of its own; None in
+    the view of one replica.
     """
 
     def __init__(self, replicas: int, platform: str, mesh: Mesh | None = None) -> None:

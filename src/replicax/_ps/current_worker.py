@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras import _compat
-from replicax._keras.recorder import recorder_of
+from replicax._keras.capture import current_recorder
 from replicax._ps.data.per_worker_dataset import PerWorkerDataset
 from replicax._ps.on_worker import on_worker as on_worker
 from replicax._ps.on_worker import worker_here
@@ -55,7 +54,7 @@ def experimental_get_current_worker_index() -> Any:
         >>> set(map(int, coordinator.fetch(parities))) <= {0, 1}
         True
     """
-    recorder = recorder_of(_compat.get_stateless_scope())
+    recorder = current_recorder()
     if recorder is not None:
         return recorder.next_batch(_NUMBERS)
     index = worker_here()

@@ -19,12 +19,12 @@ from replicax._core.errors import UsageError
 from replicax._cpu.attention import on_this_machine
 from replicax._cpu.programs import with_rules
 from replicax._keras.capture import evaluate
-from replicax._keras.shard_optimizer import check_by_rows
 from replicax._ps.tables.id_sources import source_of
+from replicax._ps.variables.shard_optimizer import check_by_rows
 
 if TYPE_CHECKING:
-    from replicax._keras.recorder import Table
-    from replicax._keras.recording import Recorded
+    from replicax._ps.recording.record import Recorded
+    from replicax._ps.recording.recorder import Table
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,8 @@ def build(
 ) -> Program:
     """Make the program of a recorded closure.
 
-    Args:
-        recorded: The closure.
-        where: Describes the home of a variable.
-        number: Names an optimizer on the servers, for these variables.
-        platforms: What workers compute on.
-        near: Whether that is this machine.
+    `where` describes the home of a variable; `number` names an optimizer on the servers, for these
+    variables. Workers compute on `platforms`; `near`: on this machine.
     """
     captured = recorded.captured
     variables = captured.variables

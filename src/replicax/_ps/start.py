@@ -24,6 +24,7 @@ from replicax._ps.hosts.task_server import serve_this_task_if_member
 from replicax._ps.hosts.thread_cluster import ThreadCluster
 from replicax._ps.queue.coordination import Coordination, Engine
 from replicax._ps.queue.recovery import Recoveries
+from replicax._ps.recording import seams
 from replicax._ps.server.keeping import keeping, name_folder, own_folder
 from replicax._ps.store.client import Client
 from replicax._ps.store.early import Early
@@ -111,16 +112,9 @@ def start(
 ) -> EngineRoom:
     """Start a cluster, or find the one that is there.
 
-    Args:
-        resolver: Who is in the cluster.
-        partitioner: Divides variables.
-        num_workers: How many workers.
-        num_ps: How many servers.
-        engine: What runs them.
-        address: That of a Ray cluster.
-        settings: What servers are told.
-        **kept: See `keeping`.
+    `settings` are what servers are told; for what is `kept` see `keeping`.
     """
+    seams.install()
     scaling(settings["staleness_scaling"])
     if engine not in (None, "processes", "ray", "threads"):
         raise UsageError(

@@ -92,13 +92,7 @@ class Lane:
 
 @final
 class Worker:
-    """The state of one worker, and a handler of messages.
-
-    Args:
-        index: Which worker it is.
-        secret: What the cluster's members know.
-        settings: Nothing that a worker needs so far.
-    """
+    """The state of one worker, and a handler of messages."""
 
     def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
         self.index = index

@@ -60,10 +60,8 @@ def _kept(
 class Derivative:
     """An operation and its derivative, as jaxprs.
 
-    Args:
-        call: From a list of operands to a list of results.
-        kinds: The shapes and types of the operands.
-        places: The operands to differentiate by.
+    `call` is from a list of operands to a list of results; `places` are the operands to
+    differentiate by.
     """
 
     def __init__(
@@ -111,11 +109,7 @@ def differentiable(
 ) -> Callable[..., tuple[list[Any], list[Any]]]:
     """An operation as a function of some operands, to its differentiable results and the others.
 
-    Args:
-        call: From a list of operands to a list of results.
-        operands: All operands.
-        places: The operands that are arguments.
-        chosen: Is told of each result whether it is differentiable.
+    `places` are these operands. `chosen` is told of each result whether it is differentiable.
     """
 
     def function(*values: Any) -> tuple[list[Any], list[Any]]:

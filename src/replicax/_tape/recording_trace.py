@@ -38,10 +38,6 @@ class RecordingTrace(jax.core.Trace):
 
     Values are not wrapped: what comes out is what the trace around makes, an array or its tracer.
     So values may be used after the recording, and recordings may be nested.
-
-    Args:
-        parent: The trace around.
-        log: The list.
     """
 
     def __init__(self, parent: Any, log: WengertList) -> None:

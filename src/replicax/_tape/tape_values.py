@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import math
 from collections.abc import Sequence
@@ -15,7 +16,13 @@ from jax import lax
 from replicax._core.errors import PerReplicaMisuse, UsageError
 from replicax._core.values import is_distributed
 from replicax._keras import _compat
-from replicax._tape.unconnected import UnconnectedGradients
+
+
+class UnconnectedGradients(enum.Enum):
+    """What the gradient by a source is that no target depends on: `NONE` or `ZERO`."""
+
+    NONE = "none"
+    ZERO = "zero"
 
 
 def leaves_of(nest: Any) -> list[Any]:
@@ -24,12 +31,7 @@ def leaves_of(nest: Any) -> list[Any]:
 
 
 def checked(value: Any, what: str) -> Any:
-    """An array, or an error: a tape knows arrays by identity, and must have made them.
-
-    Args:
-        value: What was given.
-        what: What the tape was asked to do with it.
-    """
+    """An array, or an error: a tape knows arrays by identity, and must have made them."""
     if is_distributed(value):
         raise PerReplicaMisuse(
             f"A tape can {what} an array. Received: a {type(value).__name__} value, which has a "
@@ -47,12 +49,7 @@ def checked(value: Any, what: str) -> Any:
 
 
 def seeds_for(targets: Sequence[Any], output_gradients: Any) -> list[tuple[Any, Any]]:
-    """The targets, each with the gradient that the way back begins with.
-
-    Args:
-        targets: Arrays.
-        output_gradients: A nest of their gradients, or None; None in it is a gradient of ones.
-    """
+    """The targets, each with the gradient that the way back begins with; None is one of ones."""
     given = [None] * len(targets) if output_gradients is None else leaves_of(output_gradients)
     if len(given) != len(targets):
         raise UsageError(
@@ -116,14 +113,9 @@ def jacobian_of(
     shape: Sequence[int],
     unconnected: UnconnectedGradients,
 ) -> Any:
-    """A Jacobian from its rows, one for each element of a target of this shape.
+    """A Jacobian from its rows, if any, one for each element of a target of this shape.
 
-    Args:
-        rows: The gradients; None if there are none.
-        by: The shape of what is differentiated by.
-        dtype: The type of what is differentiated by.
-        shape: The shape of the target.
-        unconnected: What there is instead of None.
+    `by` and `dtype` are the shape and type of what is differentiated by.
     """
     if rows is not None:
         return rows.reshape(*shape, *by)

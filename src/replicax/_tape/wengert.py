@@ -77,15 +77,9 @@ class WengertList:
     ) -> dict[int, Any]:
         """The gradients of the sources, by `id`; what does not reach the targets is left out.
 
-        Args:
-            seeds: Targets, each with its gradient.
-            sources: The values to differentiate by.
-            again: Compute each operation once more, under the current trace: what was computed
-                for the way back while it was recorded is unknown to this list itself, and second
-                derivatives are to be taken with it.
-
-        Returns:
-            The sums over all ways from a source to the targets.
+        Each target comes with its gradient. `again` computes each operation once more, under the
+        current trace: what was computed for the way back while it was recorded is unknown to this
+        list itself, and second derivatives are to be taken with it.
         """
         wanted = set(map(id, sources))
         reached = self._reached(wanted)

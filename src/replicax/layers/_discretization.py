@@ -7,7 +7,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
-from replicax.layers._texts import batches_of
+from replicax.layers._vocabulary import batches_of
 
 
 @final

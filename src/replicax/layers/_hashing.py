@@ -8,9 +8,9 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras import texts
 from replicax._ps.tables.hashing import hash_ids
-from replicax.layers._texts import as_texts, check_mode, counted, is_text, on_host, one_hot
+from replicax.layers import _text_models
+from replicax.layers._vocabulary import as_texts, check_mode, counted, is_text, on_host, one_hot
 
 
 @final
@@ -51,7 +51,7 @@ class Hashing(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        texts.install()
+        _text_models.install()
         super().__init__(name=name, trainable=kwargs.get("trainable", True))
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True

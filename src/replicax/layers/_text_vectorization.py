@@ -11,9 +11,9 @@ import keras
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras import texts
+from replicax.layers import _text_models
 from replicax.layers._lookups import StringLookup
-from replicax.layers._texts import as_texts, batches_of, counted, on_host, padded
+from replicax.layers._vocabulary import as_texts, batches_of, counted, on_host, padded
 
 _PUNCTUATION = re.compile(r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']""")
 
@@ -78,7 +78,7 @@ class TextVectorization(keras.layers.Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        texts.install()
+        _text_models.install()
         super().__init__(name=name, trainable=kwargs.get("trainable", True))
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True

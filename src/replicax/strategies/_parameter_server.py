@@ -10,10 +10,9 @@ from typing import Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
-from replicax._keras import recorded
 from replicax._mesh.runtime import Runtime
+from replicax._ps.fit.steps import steps_maker
 from replicax._ps.queue.coordination import check_in_flight
-from replicax._ps.queue.fitting import steps_maker
 from replicax._ps.queue.gate import check_bound
 from replicax._ps.start import start
 from replicax.strategies._base import Strategy
@@ -91,7 +90,6 @@ class ParameterServerStrategy(Strategy):
     ) -> None:
         check_in_flight(closures_in_flight)
         check_bound(max_staleness)
-        recorded.install()
         topology = Topology.single()
         engine_room = start(
             cluster_resolver,

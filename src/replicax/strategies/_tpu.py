@@ -10,14 +10,14 @@ import jax
 
 from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.topology import Topology
-from replicax._mesh.logical_devices import (
+from replicax._mesh.runtime import Runtime
+from replicax._mesh.store import DeviceStore, replicated
+from replicax._mesh.tpu import (
     assigned_over_model,
+    devices_of,
     split_over_model,
     whole_over_model,
 )
-from replicax._mesh.runtime import Runtime
-from replicax._mesh.store import DeviceStore, replicated
-from replicax._mesh.tpu_devices import devices_of
 from replicax.cluster_resolver import TPUClusterResolver
 from replicax.strategies._base import Strategy
 from replicax.tpu._device_assignment import DeviceAssignment, assigned_devices

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from replicax._core import host_devices
+from replicax._core import startup
 from replicax._core.errors import UsageError
 from replicax._core.topology import parse_device
 
@@ -60,7 +60,7 @@ def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice
     found = []
     for kind in _kinds(device_type):
         hidden = len(_visible.get(kind, ()))
-        known = host_devices.count_accelerators(kind) if kind in ("GPU", "TPU") else 0
+        known = startup.count_accelerators(kind) if kind in ("GPU", "TPU") else 0
         count = 1 if kind == "CPU" else max(known, hidden)
         found += [PhysicalDevice(f"/physical_device:{kind}:{n}", kind) for n in range(count)]
     return found
@@ -75,7 +75,7 @@ def list_logical_devices(device_type: str | None = None) -> list[LogicalDevice]:
     found = []
     for kind in _kinds(device_type):
         is_cpu = kind == "CPU"
-        count = host_devices.count_cpu_devices() if is_cpu else len(get_visible_devices(kind))
+        count = startup.count_cpu_devices() if is_cpu else len(get_visible_devices(kind))
         found += [LogicalDevice(f"/device:{kind}:{n}", kind) for n in range(count)]
     return found
 
@@ -132,7 +132,7 @@ def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
         mine = [device for device in chosen if device.device_type == kind]
         if kind == "GPU":
             numbers = [int(device.name.rpartition(":")[2]) for device in mine]
-            host_devices.use_gpus(numbers, of=len(list_physical_devices(kind)))
+            startup.use_gpus(numbers, of=len(list_physical_devices(kind)))
         _visible[kind] = mine
 
 
@@ -167,7 +167,7 @@ def set_logical_device_configuration(
             "environment variable XLA_PYTHON_CLIENT_MEM_FRACTION to limit the memory of GPUs."
         )
     if device.device_type == "CPU":
-        host_devices.set_cpu_devices(len(given))
+        startup.set_cpu_devices(len(given))
         _cpus[:] = given
 
 
@@ -193,7 +193,7 @@ def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
             "as it is needed anyway. Leave the call out for them."
         )
     if get_memory_growth(device) != enable:
-        host_devices.grow_gpu_memory(enable)
+        startup.grow_gpu_memory(enable)
         _growth[device] = enable
 
 

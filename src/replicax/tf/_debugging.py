@@ -12,9 +12,8 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import Check, array_of, call_on_host, is_compiling
-from replicax._keras import _compat
 from replicax._keras.blaming import current_line
-from replicax._keras.recorder import recorder_of
+from replicax._keras.capture import current_recorder
 from replicax.tf._calls import published
 
 _log_placement = [False]
@@ -34,7 +33,7 @@ def _check(holds: Callable[..., Any], what: str, message: Any, *values: Any) -> 
         check(right, *arrays)
         return
     found = jnp.all(right), *(_first_wrong(right, array) for array in arrays)
-    recorder = recorder_of(_compat.get_stateless_scope())
+    recorder = current_recorder()
     if recorder is None or not recorder.check(check, *found):
         call_on_host(check, *found)
 

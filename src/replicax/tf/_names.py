@@ -68,7 +68,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "custom_gradient", "function", "print",
         ),
         {
-            "UnconnectedGradients": "replicax._tape.unconnected",
+            "UnconnectedGradients": "replicax._tape.tape_values",
             "recompute_grad": "replicax._tape.custom_gradient",
             "constant_initializer": "keras.initializers:Constant",
             "ones_initializer": "keras.initializers:Ones",
@@ -225,7 +225,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         ),
         {
             "VirtualDeviceConfiguration": "._config:LogicalDeviceConfiguration",
-            "enable_op_determinism": "replicax._core.host_devices:compute_deterministically",
+            "enable_op_determinism": "replicax._core.startup:compute_deterministically",
             "get_virtual_device_configuration": "._config:get_logical_device_configuration",
             "set_virtual_device_configuration": "._config:set_logical_device_configuration",
         },

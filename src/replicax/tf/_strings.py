@@ -273,7 +273,7 @@ def format(
     template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: Any = None
 ) -> Any:
     """A text with values in it, as `tf.print` prints them."""
-    from replicax._core.text import array_text, ends
+    from replicax._core.printing import array_text, ends
 
     values = inputs if isinstance(inputs, list | tuple) else [inputs]
     parts = _plain(template).split(placeholder)

@@ -10,7 +10,7 @@ import jax
 import keras
 import numpy as np
 
-from replicax._core.host_devices import count_accelerators, has_plugin
+from replicax._core.startup import count_accelerators, has_plugin
 
 
 class TestCase(unittest.TestCase):

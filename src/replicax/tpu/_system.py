@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-from replicax._mesh.tpu_devices import devices_of
+from replicax._mesh.tpu import devices_of
 from replicax.cluster_resolver import ClusterResolver, TPUClusterResolver
 from replicax.tpu._topology import Topology
 

@@ -124,9 +124,9 @@ STARTS_JAX = """
     import jax  # which names libtpu itself, where it is installed
 
     import replicax as rx
-    from replicax._core import env, starting
+    from replicax._core import env, startup
 
-    starting.chips_on_bus = lambda: 0
+    startup.chips_on_bus = lambda: 0
     rx.MirroredStrategy(["CPU:0"])
     assert jax.devices()[0].platform == "cpu"
     print("left out:", os.environ.get("TPU_LIBRARY_PATH") == env.__file__)

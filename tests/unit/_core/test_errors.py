@@ -1,4 +1,4 @@
-"""The tree of errors: what a program can catch."""
+"""The tree of errors: what a program can catch; and which extra is named where one is missing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicax._core import errors
+from replicax._core.errors import UsageError, needs
 
 ALL = [
     kind
@@ -56,3 +57,15 @@ def test_the_tree_in_the_docstring_is_complete():
 def test_the_page_about_errors_is_complete():
     page = Path(__file__).parents[3].joinpath("docs", "errors.md").read_text()
     assert {kind.__name__ for kind in ALL} <= set(re.findall(r"\b[A-Z][A-Za-z]+\b", page))
+
+
+def test_the_extra_that_brings_it_is_named():
+    with (
+        pytest.raises(
+            UsageError,
+            match=r"Stones are read by the package rock\. Received: No module named 'rock_'\. "
+            r"It comes with an extra of Replicax\. Run `pip install 'replicax\[quarry\]'`\.",
+        ),
+        needs("Stones are read by the package rock", extra="quarry"),
+    ):
+        import rock_  # noqa: F401

@@ -46,14 +46,14 @@ TOLD = """
 
     import jax
     import replicax.tf as tf
-    from replicax._core import starting
+    from replicax._core import startup
 
     def threads_of_xla():
         names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
         return sum(name.startswith("tf_XLA") for name in names)
 
-    told, keep_memory = [], starting.keep_memory
-    starting.keep_memory = lambda: told.append((keep_memory(), threads_of_xla()))
+    told, keep_memory = [], startup.keep_memory
+    startup.keep_memory = lambda: told.append((keep_memory(), threads_of_xla()))
     tf.distribute.OneDeviceStrategy('CPU:0')
     jax.block_until_ready(jax.numpy.ones(3) + 1)
     print(told, threads_of_xla() > 0)

@@ -12,7 +12,7 @@ import pytest
 from replicax._control import current
 from replicax._core.errors import WorkersDiffer
 from replicax._input.in_step import InStep
-from replicax._input.shares import cut
+from replicax._input.sharing import cut
 
 from channels import as_workers
 

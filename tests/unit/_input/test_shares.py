@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._input.dealing import Dealing
-from replicax._input.shares import Share, Sharing, cut, redistributed
+from replicax._input.sharing import Dealing, Share, Sharing, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch

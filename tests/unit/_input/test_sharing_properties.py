@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax._input.policy import plan_shards
-from replicax._input.shares import Sharing, redistributed
+from replicax._input.sharing import Sharing, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.files import FileRecords

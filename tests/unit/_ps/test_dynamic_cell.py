@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._keras.shard_optimizer import Recipe
 from replicax._ps.server import server_state
 from replicax._ps.server.hosted import Hosted
 from replicax._ps.server.server import ParameterServer
@@ -18,6 +17,7 @@ from replicax._ps.tables.dynamic_cell import DynamicCell
 from replicax._ps.tables.dynamic_table import DynamicTableSpec
 from replicax._ps.tables.table_requests import packed
 from replicax._ps.tables.table_state import join_states, split_state
+from replicax._ps.variables.shard_optimizer import Recipe
 
 from server_messages import Asked
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from faults.planted import Planted, plant_in_journal, plant_in_manifest
 
-from replicax._keras.shard_optimizer import Recipe
 from replicax._ps.buffers import raw
 from replicax._ps.server import snapshots as module
 from replicax._ps.server.code import MissingCode
 from replicax._ps.server.server import ParameterServer
 from replicax._ps.server.snapshot_files import Damaged, OtherFormat, SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
+from replicax._ps.variables.shard_optimizer import Recipe
 
 from helpers import wait_until
 from server_messages import Asked, held, ones

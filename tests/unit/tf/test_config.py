@@ -7,7 +7,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
-from replicax._core import env, host_devices
+from replicax._core import env, startup
 from replicax._core.env import count_visible
 from replicax.tf import _config
 
@@ -21,8 +21,8 @@ GPUS = [tf.config.PhysicalDevice(f"/physical_device:GPU:{n}", "GPU") for n in ra
 def two_gpus(monkeypatch):
     """A machine with two GPUs, and JAX before its start."""
     settings = {}
-    monkeypatch.setattr(host_devices, "count_accelerators", lambda kind: 2 if kind == "GPU" else 0)
-    monkeypatch.setattr(host_devices, "is_started", lambda: False)
+    monkeypatch.setattr(startup, "count_accelerators", lambda kind: 2 if kind == "GPU" else 0)
+    monkeypatch.setattr(startup, "is_started", lambda: False)
     monkeypatch.setattr(jax.config, "update", settings.__setitem__)
     monkeypatch.setattr(_config, "_visible", {})
     monkeypatch.setattr(_config, "_growth", {})
@@ -138,18 +138,18 @@ def test_gpus_are_counted_by_the_driver(tmp_path, monkeypatch):
         (nvidia / str(number)).mkdir(parents=True)
         (amd / str(number)).mkdir(parents=True)
         (amd / str(number) / "properties").write_text(f"simd_count {number}\nother 1\n")
-    monkeypatch.setattr(host_devices, "is_started", lambda: False)
+    monkeypatch.setattr(startup, "is_started", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(host_devices, "jax_setting", lambda name: None)
-    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "cuda")
-    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 3
-    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: kind == "rocm")
-    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 2
-    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: False)
-    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
-    monkeypatch.setattr(host_devices, "jax_setting", lambda name: "cpu")
-    monkeypatch.setattr(host_devices, "has_plugin", lambda kind: True)
-    assert host_devices.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+    monkeypatch.setattr(startup, "jax_setting", lambda name: None)
+    monkeypatch.setattr(startup, "has_plugin", lambda kind: kind == "cuda")
+    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 3
+    monkeypatch.setattr(startup, "has_plugin", lambda kind: kind == "rocm")
+    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 2
+    monkeypatch.setattr(startup, "has_plugin", lambda kind: False)
+    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
+    monkeypatch.setattr(startup, "jax_setting", lambda name: "cpu")
+    monkeypatch.setattr(startup, "has_plugin", lambda kind: True)
+    assert startup.count_accelerators("GPU", nvidia=nvidia, amd=amd) == 0
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,6 @@ class Slot:
     """Stands for a per-worker iterator while a function of it is traced: for that of any epoch.
 
     And for that of any data set with such batches. Programs hold it, and it does not hold the data.
-
-    Args:
-        number: Which of the iterators that the function is given it stands for.
-        shapes: What a batch looks like.
     """
 
     def __init__(self, number: int, shapes: Any) -> None:

@@ -45,14 +45,10 @@ _ENDLESS = 16  # batches in a split of data without end
 @final
 @dataclass(frozen=True)
 class Division:
-    """How a data set is divided; the same for all workers.
+    """How a data set is divided, by "runs", "files" or "turn"; the same for all workers.
 
-    Args:
-        by: "runs", "files" or "turn".
-        parts: How many parts there are whose batches are counted by themselves.
-        count: How many batches an epoch has, if that is known.
-        seeds: The seeds that nobody gave, as the coordinator has drawn them.
-        pipeline: The transformations by name.
+    `parts` have batches that are counted by themselves; an epoch has `count` in all, if that is
+    known. The seeds are those that nobody gave, as the coordinator has drawn them.
     """
 
     by: str
@@ -63,13 +59,7 @@ class Division:
 
     @classmethod
     def of(cls, dataset: Dataset, *, num_splits: int | None, workers: int) -> Division:
-        """The division of a data set.
-
-        Args:
-            dataset: What `divisible` gave.
-            num_splits: Into how many splits it is cut; None for a number that suits.
-            workers: How many workers there are.
-        """
+        """The division of what `divisible` gave, into so many splits; None for what suits."""
         node = _in_order(dataset)
         asked = dataset.options().experimental_distribute.auto_shard_policy
         files, count = files_of(node), node.cardinality
@@ -96,11 +86,7 @@ class Division:
         return {"by": self.by, "parts": self.parts, "seeds": list(self.seeds), "of": self.pipeline}
 
     def resumed(self, state: Mapping[str, Any]) -> Division:
-        """The division of a position, whose random orders it goes on with.
-
-        Raises:
-            UsageError: If the position is one of another data set.
-        """
+        """The division of a position, whose random orders it goes on with."""
         theirs = state.get("of"), state.get("by"), state.get("parts")
         if theirs != (self.pipeline, self.by, self.parts):
             raise UsageError(
@@ -112,11 +98,7 @@ class Division:
         return dataclasses.replace(self, seeds=tuple(state["seeds"]))
 
     def agreed(self, dataset: Dataset, worker: int) -> Node:
-        """The pipeline as a worker reads it, in the order that all have.
-
-        Raises:
-            ClosureInputError: If it is another one than on the coordinator.
-        """
+        """The pipeline as a worker reads it, in the order that all have."""
         node = _in_order(dataset)
         mine = drawn_seeds(node)
         count = node.cardinality
@@ -134,17 +116,9 @@ class Division:
     def batches(
         self, node: Node, epoch: int, *, part: int, start: int, stop: int | None
     ) -> tuple[int, int | None, Iterator[Any]]:
-        """Batches of a part, read ahead by a thread.
+        """Batches of a part, from `start` to before `stop`, read ahead by a thread.
 
-        Args:
-            node: What `agreed` gave.
-            epoch: Which pass.
-            part: Which part.
-            start: The first batch that is wanted.
-            stop: The one behind the last.
-
-        Returns:
-            The number of the first batch that comes, of that behind the last, and the batches.
+        Returns the number of the first batch that comes, of that behind the last, and the batches.
         """
         if self.by == "files":
             node = with_file_shard(node, self.parts, part)
@@ -171,11 +145,7 @@ def whole(made: Any) -> Dataset:
 
 
 def divisible(made: Any) -> Dataset:
-    """What a user wants to share out, as a data set that all workers read in one order.
-
-    Raises:
-        UsageError: If each worker might read something else.
-    """
+    """What a user wants to share out, as a data set that all workers read in one order."""
     if isinstance(made, list | tuple | Mapping | np.ndarray | jax.Array):
         return as_dataset(made)
     if isinstance(made, Dataset | DistributedDataset):

@@ -17,11 +17,11 @@ import numpy as np
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
-from replicax._keras import _compat
-from replicax._keras.no_variables import variables_refused
-from replicax._keras.recorder import recorder_of
+from replicax._keras.capture import current_recorder
 from replicax._ps.data.division import Division, divisible, whole
+from replicax._ps.data.making import made
 from replicax._ps.data.splits import Splits
+from replicax._ps.fit.worker_batches import WorkerDataAdapter
 from replicax._ps.on_worker import on_worker
 from replicax.data._derive import Epochs
 from replicax.data._node import Feed
@@ -120,6 +120,10 @@ class PerWorkerDataset:
             change=change,
         )
 
+    def as_adapter(self, steps: int | None) -> WorkerDataAdapter:
+        """What Keras' loops read it through, for so many steps; None for all."""
+        return WorkerDataAdapter(self, steps)
+
     def begin_epoch(self, after: int | None = None) -> int:
         """The number of a new pass; with `after`, that one, and those that follow go on from it."""
         return self._epochs.next(after)
@@ -139,8 +143,8 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def _made(self) -> Any:
-        with on_worker(0), variables_refused():
-            return self.make() if callable(self.make) else self.make
+        with on_worker(0):
+            return made(self.make)
 
     @functools.cached_property
     def example(self) -> Any:
@@ -161,12 +165,7 @@ class PerWorkerDataset:
 
 @final
 class PerWorkerIterator:
-    """An iterator on every worker; `next` of it is for closures.
-
-    Args:
-        dataset: What is read.
-        epoch: Which pass this is.
-    """
+    """An iterator on every worker; `next` of it is for closures."""
 
     def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
         self.dataset, self.epoch = dataset, epoch
@@ -190,11 +189,7 @@ class PerWorkerIterator:
         return next(self)
 
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:
-        """Where a closure finds the batch; None if its worker reads what comes next.
-
-        Raises:
-            OutOfRangeError: If there is none any more.
-        """
+        """Where a closure finds the batch; None if its worker reads what comes next."""
         if self.splits is None:
             return None
         place = self.splits.give(closure, number, worker)
@@ -240,7 +235,7 @@ class PerWorkerIterator:
 
 def next_batch(source: Any) -> Any:
     """The next batch of a per-worker iterator, in the closure that is traced now."""
-    recorder = recorder_of(_compat.get_stateless_scope())
+    recorder = current_recorder()
     if recorder is None:
         raise UsageError(
             "The data of workers is read by closures. Received: `next` of a per-worker "

@@ -13,11 +13,7 @@ _OPEN = 3  # runs: as many as a worker has lanes, and one that was just begun
 
 
 class PartEnded(Exception):
-    """A part has fewer batches than was thought.
-
-    Args:
-        length: How many it has at most.
-    """
+    """A part has fewer batches than was thought."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -37,9 +33,8 @@ class _Run:
 class SplitReader:
     """Reads forward; what it passes on its way and was promised to another closure is kept.
 
-    Args:
-        begin: Called with a place; gives the number of a batch, there or before, that of the end if
-            it is not the end of the part, and the batches between.
+    `begin` is called with a place; it gives the number of a batch, there or before, that of the end
+    if it is not the end of the part, and the batches between.
     """
 
     def __init__(self, begin: Callable[[Place], tuple[int, int | None, Iterator[Any]]]) -> None:
@@ -48,11 +43,7 @@ class SplitReader:
         self._kept: dict[tuple[int, int], Any] = {}
 
     def batch(self, place: Place) -> Any:
-        """The batch at a place.
-
-        Raises:
-            PartEnded: If there is none.
-        """
+        """The batch at a place."""
         wanted = place.part, place.number
         if wanted in self._kept:
             return self._kept.pop(wanted)

@@ -86,16 +86,8 @@ class Splits:
     def give(self, closure: Closure, number: int, worker: int) -> Place | None:
         """Where a closure finds a batch: again there, if it was given one before.
 
-        Args:
-            closure: What takes the batch.
-            number: Which of the batches that it takes.
-            worker: Who runs it.
-
-        Returns:
-            None if all batches of the epoch have been computed with.
-
-        Raises:
-            ComesLater: If all have been given, and some might have to be given again.
+        None if all batches of the epoch have been computed with; `ComesLater` if all have been
+        given, and some might have to be given again. `number` is which of its batches.
         """
         with self._changed:
             mine = self._given.setdefault(closure.id, _Given(closure, worker))
@@ -113,12 +105,9 @@ class Splits:
             return mine.places[number]._replace(keep=self._others(mine))
 
     def ended(self, closure: Closure, number: int, length: int) -> None:
-        """Note that there is no batch where a closure was to find one.
+        """Note that a closure was to find a batch where there is none.
 
-        Args:
-            closure: What was to take the batch.
-            number: Which of its batches.
-            length: How many batches its part has at most.
+        Its part has `length` batches at most.
         """
         with self._changed:
             part = self._given[closure.id].places.pop(number).part

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from replicax._core.errors import ClosureInputError, OutOfRangeError
-from replicax._keras.no_variables import variables_refused
 from replicax._ps.data.division import Division, divisible, read, whole
+from replicax._ps.data.making import made
 from replicax._ps.data.split_reader import PartEnded, SplitReader
 from replicax._ps.data.splits import Place
 from replicax._ps.on_worker import on_worker
@@ -27,12 +27,7 @@ _REMEMBERED = 64  # closures that have not ended here, and might be run again
 
 
 class NeedsProgram(Exception):
-    """A batch has other shapes than the program that is to read it.
-
-    Args:
-        source: The number of the batch among those of the closure.
-        shapes: The batch's shapes and types.
-    """
+    """A batch, of this number in its closure, has other shapes than the program that reads it."""
 
     def __init__(self, source: int, shapes: list[Any]) -> None:
         super().__init__(source, shapes)
@@ -40,12 +35,7 @@ class NeedsProgram(Exception):
 
 
 class Ended(Exception):
-    """A closure was to find a batch where there is none.
-
-    Args:
-        source: The number of the batch among those of the closure.
-        length: How many batches there are at most.
-    """
+    """A closure was to find a batch where there is none: there are `length` at most."""
 
     def __init__(self, source: int, length: int) -> None:
         super().__init__(source, length)
@@ -62,11 +52,7 @@ class Reader(Protocol):
 
 @final
 class Readers:
-    """The iterators of one worker, and the batches that its closures have taken.
-
-    Args:
-        worker: Which worker it is.
-    """
+    """The iterators of one worker, and the batches that its closures have taken."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
@@ -102,17 +88,9 @@ class Readers:
     ) -> list[np.ndarray]:
         """The leaves of a closure's batches; again the same ones if it is run again.
 
-        Args:
-            closure: Its number.
-            wanted: The shapes and types of the leaves of each batch.
-            sources: For each batch the number of the iterator and of its data set, the epoch, and
-                the place, if workers share the data.
-
-        Raises:
-            NeedsProgram: If a batch has other shapes than the program.
-            Ended: If there is no batch at its place.
-            OutOfRangeError: If there is no batch any more.
-            ClosureInputError: If the data set cannot be made.
+        `wanted` are the shapes and types of the leaves of each batch, which raise `NeedsProgram` if
+        they are others; `sources` for each the number of the iterator and of its data set, the
+        epoch, and the place, if workers share the data. `Ended` if there is no batch at its place.
         """
         leaves: list[np.ndarray] = []
         if not wanted:
@@ -176,21 +154,16 @@ def _fits(leaves: Sequence[np.ndarray], shapes: Sequence[Any]) -> bool:
 
 @final
 class Copy:
-    """A data set of which this worker reads all.
-
-    Args:
-        make: The data set, or a function that makes it.
-        change: Applied to each batch, or None.
-    """
+    """A data set of which this worker reads all; each batch is changed, if there is a `change`."""
 
     def __init__(self, make: Any, change: Any, division: None, worker: int) -> None:
         self._make, self._change = make, change
-        self._made, self._worker = _made(make), worker
+        self._made, self._worker = made(make), worker
 
     def begin(self, epoch: int) -> Reader:
         """Begin a pass."""
         if epoch and isinstance(self._made, Iterator):
-            self._made = _made(self._make)  # there is one pass over what the function has made
+            self._made = made(self._make)  # there is one pass over what the function has made
         node = in_own_order(whole(self._made).prepared(), self._worker)
         return _InOrder(read(node, epoch), self._change)
 
@@ -207,18 +180,11 @@ class _InOrder:
 
 @final
 class Shared:
-    """A data set that this worker shares with the others.
-
-    Args:
-        make: The data set, or a function that makes it.
-        change: Applied to each batch, or None.
-        division: How it is divided.
-        worker: Which worker this is.
-    """
+    """A data set that this worker shares; each batch is changed, if there is a `change`."""
 
     def __init__(self, make: Any, change: Any, division: Division, worker: int) -> None:
         self._division, self._change = division, change
-        self._node = division.agreed(divisible(_made(make)), worker)
+        self._node = division.agreed(divisible(made(make)), worker)
 
     def begin(self, epoch: int) -> Reader:
         """Begin a pass."""
@@ -238,11 +204,6 @@ def _place(told: Any) -> Any:
         return None
     part, number, stop, others = told
     return Place(part, number, stop, tuple(map(tuple, others)))
-
-
-def _made(make: Any) -> Any:
-    with variables_refused():
-        return make() if callable(make) else make
 
 
 def in_own_order(node: Node, worker: int) -> Node:

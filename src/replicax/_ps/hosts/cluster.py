@@ -62,8 +62,7 @@ class Cluster(Protocol):
     ) -> Member:
         """Wait for an incarnation of a member that is newer than `after`.
 
-        Raises:
-            UnavailableError: If none comes in time, or none will ever come.
+        `UnavailableError` if none comes in time, or none will ever come.
         """
         ...
 
@@ -146,11 +145,8 @@ def task_name(role: str, index: int) -> str:
 def place_of(role: str, index: int, at: str = "") -> str:
     """A member's place in its cluster, which it proves to whoever connects.
 
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number.
-        at: What `at_of` gives, where the cluster has a description: several clusters of one user
-            may have one secret.
+    `at` is what `at_of` gives, where the cluster has a description: several clusters of one user
+    may have one secret.
     """
     return f"{task_name(role, index)}@{at}" if at else task_name(role, index)
 

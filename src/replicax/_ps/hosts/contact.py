@@ -41,12 +41,7 @@ class About(NamedTuple):
 
 @final
 class Presence:
-    """The member's end: that it is there, and for how long.
-
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number.
-    """
+    """The member's end: that it is there, and for how long."""
 
     def __init__(self, role: str, index: int) -> None:
         self.addresses: tuple[str, ...] = ()  # known as soon as it listens
@@ -80,9 +75,7 @@ class Presence:
 def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
     """Ask who listens at an address, which has its place.
 
-    Raises:
-        LinkLost: If nobody answers.
-        Refused: If it has another secret, or another place.
+    `LinkLost` if nobody answers, `Refused` if it has another secret, or another place.
     """
     about = _ask(address, secret, ABOUT, timeout)
     return About(**{**about, "addresses": tuple(about["addresses"])})
@@ -91,9 +84,7 @@ def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
 def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
     """Let who listens at an address go.
 
-    Raises:
-        LinkLost: If nobody answers.
-        Refused: If it has another secret.
+    `LinkLost` if nobody answers, `Refused` if it has another secret.
     """
     _ask(address, secret, GOODBYE, timeout)
 
@@ -101,10 +92,8 @@ def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
 def kill(about: About) -> bool:
     """End the process that a member was, if it is on this machine and still the same.
 
-    Its number alone could be another's by now, or that of another container.
-
-    Returns:
-        Whether there was such a process.
+    Its number alone could be another's by now, or that of another container. Returns whether there
+    was such a process.
     """
     if not about.began or not hasattr(os, "pidfd_open"):
         return False

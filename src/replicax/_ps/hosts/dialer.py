@@ -20,12 +20,7 @@ PATIENCE = 10.0  # seconds until a connection stands
 class Dialer:
     """Connects to members.
 
-    Args:
-        secret: What the cluster's members know.
-        run: The name of the run; each coordinator has its own.
-        hello: Who this is.
-        settings: Gives what a member is told that may not have begun this run; None to tell
-            nothing.
+    `settings` gives what a member is told that may not have begun this run; None to tell nothing.
     """
 
     secret: bytes = field(repr=False)

@@ -89,13 +89,7 @@ class _Child:
 
 @final
 class _Host:
-    """What has been started, and what becomes of it.
-
-    Args:
-        plan: What `started_cluster.py` has written.
-        output: Where it reads.
-        parent: The process that it is in.
-    """
+    """What has been started, and what becomes of it."""
 
     def __init__(self, plan: dict[str, Any], output: Any, parent: int) -> None:
         self._plan, self._output, self._parent = plan, output, parent

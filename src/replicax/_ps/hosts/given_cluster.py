@@ -33,16 +33,7 @@ _SECONDS_OF_SILENCE = 10.0
 
 @final
 class GivenCluster:
-    """Members at addresses that do not change.
-
-    Args:
-        spec: The cluster; the jobs `ps` and `worker` are its members.
-        secret: What lets the members trust each other.
-
-    Raises:
-        ClusterSpecError: If the cluster has other jobs than TensorFlow's, no ps or no worker, or
-            does not know where each of them is.
-    """
+    """Members at addresses that do not change."""
 
     def __init__(self, spec: ClusterSpec, secret: bytes) -> None:
         check_spec(spec)
@@ -57,11 +48,7 @@ class GivenCluster:
 
     @classmethod
     def described(cls, resolver: ClusterResolver) -> GivenCluster:
-        """The cluster that a resolver describes, with the secret that is found here.
-
-        Raises:
-            ClusterSpecError: If there is none, or the description is not that of such a cluster.
-        """
+        """The cluster that a resolver describes, with the secret that is found here."""
         spec = resolver.cluster_spec()
         check_spec(spec)
         return cls(spec, cluster_secret(spec))
@@ -71,10 +58,8 @@ class GivenCluster:
     ) -> Member:
         """See `Cluster.member`. Without a timeout it waits for an hour, as TensorFlow does.
 
-        Raises:
-            UnavailableError: If none comes in time.
-            Refused: If somebody else listens there, of another cluster perhaps, or it has another
-                secret.
+        `Refused` if somebody else listens there, of another cluster perhaps, or it has another
+        secret.
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
@@ -107,11 +92,7 @@ class GivenCluster:
                 self._given_up.add((role, index))
 
     def add_worker(self) -> int:
-        """Refused: somebody else starts the processes.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refused: somebody else starts the processes."""
         raise UsageError(
             "The description of a cluster says how many workers there are. "
             f"Received: a worker in addition to {self._spec}. Nobody here can start its process. "
@@ -169,9 +150,8 @@ class GivenCluster:
 def check_spec(spec: ClusterSpec) -> None:
     """Refuse a cluster that is none of parameter servers.
 
-    Raises:
-        ClusterSpecError: If it has other jobs than TensorFlow's, no ps or no worker, two chiefs,
-            or does not know where each task is.
+    So is one with other jobs than TensorFlow's, no ps or no worker, two chiefs, or a task of which
+    it is not known where it is.
     """
     strange = [job for job in spec.jobs if job not in _ALLOWED]
     if strange:

@@ -47,11 +47,8 @@ _RAY_OF_OUR_OWN = {
 class HostProcess:
     """A process that starts members, in a session of its own, and what came of it.
 
-    Args:
-        process: The process; we write to it and read from it.
-        folder: Where it has its files, and those of its members.
-        joins: Whether it joins a Ray that somebody else has started.
-        platform: What all of its members compute on, as JAX calls it; None if they are to say it.
+    `joins`: it joins a Ray that somebody else has started. `platform` is what all of its members
+    compute on, as JAX calls it; None if they are to say it.
     """
 
     def __init__(
@@ -69,11 +66,8 @@ class HostProcess:
     ) -> HostProcess:
         """Start it. Ctrl-C is not for it: a terminal sends that to its own session only.
 
-        Args:
-            host: What it runs, `FORK` or `RAY`.
-            environment: Variables of all members, if they are its forks.
-            joins: Whether it will join a Ray that somebody else has started.
-            show_output: Whether what it prints is shown.
+        It runs the host `FORK` or `RAY`. The environment has variables of all members, if they are
+        its forks.
         """
         # In the shortest of all folders: it holds sockets, whose paths have 100 characters at most.
         folder = tempfile.mkdtemp(prefix="rx-ps-", dir="/tmp")

@@ -17,7 +17,7 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import ClusterError
-from replicax._core.starting import begin
+from replicax._core.startup import begin
 from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.contact import Presence
 from replicax._ps.hosts.encryption import server_context
@@ -176,13 +176,7 @@ class _Visit:
 
 @final
 class Endpoint:
-    """A running member.
-
-    Args:
-        presence: That it is there, and for how long.
-        post: The place of the server or the worker.
-        listener: Where it is asked.
-    """
+    """A running member."""
 
     def __init__(self, presence: Presence, post: Post, listener: Listener) -> None:
         self._presence, self._post, self._listener = presence, post, listener
@@ -216,14 +210,8 @@ def start_member(
 ) -> Endpoint:
     """Start a server or a worker in this process.
 
-    Args:
-        role: "server" or "worker".
-        index: Its number among those of its role.
-        secret: What whoever asks it has to know.
-        settings: Nothing so far: those of the strategy come with the run.
-        host: Where to listen.
-        port: The port; the system chooses if it is 0.
-        at: What `at_of` gives, if the cluster has a description.
+    The system chooses a port if it is 0. `at` is what `at_of` gives, if the cluster has a
+    description. The settings of the strategy come with the run.
     """
     del settings
     presence = Presence(role, index)

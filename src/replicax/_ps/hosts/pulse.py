@@ -32,11 +32,8 @@ OnSilence = Callable[[str, int], None]
 class Pulse:
     """Asks every member for a sign of life, again and again.
 
-    Args:
-        cluster: The members.
-        dial: Connects to one of them, without telling it anything: it may be busy with that.
-        limits: How often, and for how long one may be silent.
-        on_silence: Called with the role and the number of one that was silent for so long.
+    `dial` connects to one of them, without telling it anything: it may be busy with that.
+    `on_silence` is called with the role and the number of one that was silent for too long.
     """
 
     def __init__(self, cluster: Cluster, dial: Dial, limits: Limits, on_silence: OnSilence) -> None:

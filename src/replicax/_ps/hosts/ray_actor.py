@@ -16,15 +16,7 @@ from replicax._ps.hosts.cluster import load_starter
 
 @final
 class MemberActor:
-    """Starts a member in a process of Ray, and says where it listens.
-
-    Args:
-        starter: What starts it, as `module:function`.
-        role: `"server"` or `"worker"`.
-        index: Its number.
-        secret: That of the cluster.
-        settings: What the member is told.
-    """
+    """Starts a member in a process of Ray, by a `module:function`, and says where it listens."""
 
     def __init__(
         self, starter: str, role: str, index: int, secret: bytes, settings: Mapping[str, Any]
@@ -37,13 +29,10 @@ class MemberActor:
         self._endpoint = load_starter(starter)(role, index, secret, settings, host=host, port=0)
 
     def look(self, known: str | None) -> dict[str, Any]:
-        """Say where it listens; wait for ever if that is known.
+        """Say where it listens; wait for ever if that is known, by the `life` of the last answer.
 
-        So a call that is under way ends when the process does, and is made again by Ray in the
-        next process, where it has an answer.
-
-        Args:
-            known: What the last answer had as `life`.
+        So a call that is under way ends when the process does, and is made again by Ray in the next
+        process, where it has an answer.
         """
         while known == self._life:
             threading.Event().wait()

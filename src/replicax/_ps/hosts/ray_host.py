@@ -57,12 +57,7 @@ def main() -> None:
 
 @final
 class _Host:
-    """What has been started, and what becomes of it.
-
-    Args:
-        plan: What `ray_cluster.py` has written.
-        output: Where it reads.
-    """
+    """What has been started, and what becomes of it."""
 
     def __init__(self, plan: dict[str, Any], output: Any) -> None:
         self._plan = plan

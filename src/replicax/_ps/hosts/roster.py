@@ -38,11 +38,7 @@ class Roster:
             self._changed.notify_all()
 
     def wait(self, role: str, index: int, *, after: int, timeout: float) -> Member:
-        """Wait for an incarnation of a member that is newer than `after`.
-
-        Raises:
-            UnavailableError: If none comes in time, or none will ever come.
-        """
+        """Wait for an incarnation of a member that is newer than `after`."""
 
         def settled() -> bool:
             return bool(self._newer(role, index, after) or self._reason(role, index))

@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 def cluster_secret(spec: ClusterSpec) -> bytes:
-    """The secret of a cluster, from the environment; or, if all of it is here, from a file.
-
-    Args:
-        spec: The cluster.
-
-    Raises:
-        ClusterSpecError: If there is none, or others could have read it.
-    """
+    """The secret of a cluster, from the environment; or, if all of it is here, from a file."""
     if given := given_secret():
         return given.value
     far = [str(task) for task in spec.tasks if not is_loopback(host_of(spec, task.job, task.index))]

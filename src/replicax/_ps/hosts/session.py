@@ -21,16 +21,10 @@ _BETWEEN_ROUNDS = 0.02
 
 
 def end_session(session: int, *, seconds: float = 10.0) -> list[int]:
-    """Kill all processes of a session but this one.
+    """Kill all processes of a session but this one; returns whom the kernel cannot end now.
 
-    In rounds, because one may have started another just before it was killed.
-
-    Args:
-        session: Its number, the process id of its first process.
-        seconds: How long to try.
-
-    Returns:
-        Who is left: those that the kernel cannot end now.
+    In rounds, because one may have started another just before it was killed. A session has the
+    process id of its first process.
     """
     give_up = time.monotonic() + seconds
     while left := processes_of(session):

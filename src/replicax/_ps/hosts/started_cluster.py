@@ -58,14 +58,8 @@ class StartedCluster:
     """Members in processes that are started for this cluster.
 
     One whose process dies is started again; by Ray on another machine, if its own is gone. All of
-    it ends when the cluster is closed, and when this process ends, however that happens.
-
-    Args:
-        process: What starts them.
-        secret: What lets the members trust each other.
-        servers: How many there are.
-        workers: How many there are.
-        patience: How many seconds a member has to start.
+    it ends when the cluster is closed, and when this process ends, however that happens. A member
+    has `patience` seconds to start.
     """
 
     def __init__(

@@ -165,13 +165,9 @@ class Server:
 def serve_this_task_if_member(resolver: ClusterResolver | None = None) -> None:
     """Serve, and end this process, if it is a worker or parameter server of a cluster.
 
-    So that one program can be all tasks of a cluster: what follows is for the coordinator.
-
-    Args:
-        resolver: What describes the cluster; by default what the environment has.
-
-    Raises:
-        SystemExit: With 0, when the coordinator has closed the cluster.
+    So that one program can be all tasks of a cluster: what follows is for the coordinator. By
+    default the cluster is what the environment has. The process ends with 0, when the coordinator
+    has closed the cluster.
     """
     resolver = resolver or detect()
     if resolver is None or resolver.task_type not in ROLES:

@@ -11,12 +11,7 @@ from replicax._ps.hosts.member import Endpoint, start_member
 
 @final
 class ThreadCluster:
-    """Servers and workers in this process. They talk as they would between machines.
-
-    Args:
-        num_servers: How many servers.
-        num_workers: How many workers.
-    """
+    """Servers and workers in this process. They talk as they would between machines."""
 
     def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)

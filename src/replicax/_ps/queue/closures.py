@@ -60,9 +60,8 @@ class Closure:
 class ClosureQueue:
     """Closures on their way from the user's program to the lanes and back; for many threads.
 
-    Args:
-        capacity: How many may wait for any worker; then `put` waits.
-        max_deaths: How many workers may die of one closure; with the next one, it has failed.
+    `capacity` may wait for any worker; then `put` waits. `max_deaths` workers may die of one
+    closure; with the next one, it has failed.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, max_deaths: int = 3) -> None:
@@ -94,9 +93,8 @@ class ClosureQueue:
     def put(self, closure: Closure) -> None:
         """Let a closure wait for a worker; wait for room first.
 
-        Raises:
-            Exception: What an earlier closure raised; then `closure` is not scheduled.
-            UnavailableError: If no worker can ever run it.
+        Raises what an earlier closure raised; then this one is not scheduled. `UnavailableError` if
+        no worker can ever run it.
         """
         with self._lock:
             # Those for one worker need no room: they are few, and others may wait for them.
@@ -128,8 +126,7 @@ class ClosureQueue:
     def get(self, worker: int, timeout: float | None = None) -> Closure | None:
         """Take the next closure for a worker, which then runs; wait for one.
 
-        Returns:
-            None after `timeout` seconds, or if there will be none for this worker.
+        None after `timeout` seconds, or if there will be none for this worker.
         """
         with self._lock:
             self._ready.wait_for(
@@ -152,10 +149,8 @@ class ClosureQueue:
     def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
 
-        Args:
-            closure: It waits again, unless an error has cancelled it.
-            died: The worker that died of it, as far as one can tell.
-            first: Whether it waits before all others, or behind them.
+        It waits again, before all others or behind them, unless an error has cancelled it. `died`
+        is the worker that died of it, as far as one can tell.
         """
         with self._lock:
             self._running.pop(closure.id, None)
@@ -216,13 +211,9 @@ class ClosureQueue:
             self._ready.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all closures have ended.
+        """Wait until all closures have ended; False after `timeout` seconds.
 
-        Returns:
-            Whether they have; False after `timeout` seconds.
-
-        Raises:
-            Exception: The first one that a closure raised, once.
+        Raises the first error that a closure raised, once.
         """
         with self._lock:
             self._calm.wait_for(lambda: self._error is not None or self._is_idle(), timeout)

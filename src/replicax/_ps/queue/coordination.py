@@ -76,11 +76,7 @@ class Engine:
         self._barrier += 1
 
     def ready(self) -> None:
-        """Wait until there are servers that have all variables.
-
-        Raises:
-            UnavailableError: If they did not start.
-        """
+        """Wait until there are servers that have all variables."""
         self._steady.ready()
 
     def wait_no_more(self) -> None:
@@ -92,13 +88,9 @@ class Engine:
 class Coordination:
     """The engine of one strategy, as its coordinator sees it.
 
-    Args:
-        engine: What lanes share.
-        adopt: Takes variables that were made outside the scope.
-        scope: Enters the strategy's scope.
-        max_staleness: How many updates a gradient may be late; None for any number.
-        closures_in_flight: How many closures a worker has under way: a lane for each. With more
-            than one, values are also pulled ahead.
+    `adopt` takes variables that were made outside the scope. A gradient may be `max_staleness`
+    updates late; None for any number. A worker has a lane for each of the `closures_in_flight`;
+    with more than one, values are also pulled ahead.
     """
 
     def __init__(
@@ -223,11 +215,7 @@ class Coordination:
 
 
 def check_in_flight(closures: int) -> int:
-    """How many closures a worker may have under way.
-
-    Raises:
-        UsageError: For what is no such number.
-    """
+    """How many closures a worker may have under way."""
     if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
         raise UsageError(
             "A worker has at least one closure under way. Received: "

@@ -41,9 +41,8 @@ class Coordination(Protocol):
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Trace `fn`, and give what a lane can run.
 
-        Raises:
-            TypeError: If `fn` was not made by `rx.function`.
-            ValueError: If there is a `RemoteValue` among the arguments.
+        TypeError if `fn` was not made by `rx.function`, ValueError if there is a `RemoteValue`
+        among the arguments.
         """
         ...
 
@@ -76,9 +75,7 @@ class Coordination(Protocol):
 class Dispatcher:
     """Hands tasks to workers; nothing is started before the first.
 
-    Args:
-        coordination: What the strategy can do.
-        gate: Says which closures run at the same time; None bounds their staleness only.
+    `gate` says which closures run at the same time; None bounds their staleness only.
     """
 
     def __init__(self, coordination: Coordination, gate: StalenessGate | None = None) -> None:
@@ -118,18 +115,10 @@ class Dispatcher:
             return face
 
     def submit(self, task: Any, *, tag: int | None = None, movable: bool = False) -> RemoteValue:
-        """Let a worker run a task.
+        """Let a worker run a task, that of the tag if there is one; what it will have returned.
 
-        Args:
-            task: What a lane of the strategy can run.
-            tag: The worker that is to run it; None for any.
-            movable: Whether another worker may run it if that one will not come back.
-
-        Returns:
-            What the task will have returned.
-
-        Raises:
-            Exception: What an earlier task raised; then this one is not submitted.
+        If it is `movable`, another worker may run it if that one will not come back. Raises what an
+        earlier task raised; then this one is not submitted.
         """
         self._start()
         closure = Closure(next(self._ids), task, tag=tag, movable=movable)
@@ -159,8 +148,7 @@ class Dispatcher:
     def with_servers(self, call: Callable[[], Any]) -> Any:
         """`call()`, again after each server that it finds gone has been restored.
 
-        Raises:
-            UnavailableError: If a server will not come back.
+        `UnavailableError` if one will not come back.
         """
         return self._lanes.with_servers(call)
 

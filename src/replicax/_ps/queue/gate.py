@@ -14,12 +14,9 @@ class StalenessGate:
     """Lets closures run at the same time as long as each update stays fresh enough.
 
     An update is as old as the number of other closures that ended between the moment its own
-    closure was admitted, when it may have read the variables, and the moment that closure ended.
-
-    Args:
-        bound: How old an update may be; 0 lets one closure run at a time, None sets no bound.
-        ahead: Whether values may be pulled before the closure is admitted for which they are, if
-            there is no bound.
+    closure was admitted, when it may have read the variables, and the moment that closure ended. A
+    `bound` of 0 lets one closure run at a time; with None there is none, and values may be pulled
+    `ahead`, before the closure is admitted for which they are.
     """
 
     def __init__(self, bound: int | None, *, ahead: bool = True) -> None:
@@ -36,8 +33,7 @@ class StalenessGate:
     def admit(self, closure: int) -> bool:
         """Wait until a closure may run; those that wait are let in as they came.
 
-        Returns:
-            False if the gate was closed instead.
+        False if the gate was closed instead.
         """
         if self._bound is None:
             return not self._closed
@@ -78,11 +74,7 @@ class StalenessGate:
 
 
 def check_bound(bound: int | None) -> None:
-    """Refuse what bounds no staleness.
-
-    Raises:
-        UsageError: If it is neither None nor a number of updates.
-    """
+    """Refuse what bounds no staleness."""
     if bound is not None and (isinstance(bound, bool) or bound < 0):
         raise UsageError(
             "The bound of staleness must be None or a number of updates, at least 0. Received: "

@@ -36,24 +36,17 @@ class Lane(Protocol):
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure, and give what it returned; a worker or server that dies is an error.
 
-        Args:
-            closure: What to run.
-            more: Whether another closure waits already, so that it pays to pull variables ahead.
-
-        Raises:
-            WorkerGone: If the worker died before the closure had ended.
-            ServerGone: If a server died before the closure had ended.
-            ComesLater: If it cannot run yet: it waits again, behind all others.
-            Exception: What the closure raised.
+        `WorkerGone` or `ServerGone` if one died before the closure had ended; `ComesLater` if it
+        cannot run yet: it waits again, behind all others. If there are `more` closures, it pays to
+        pull variables ahead.
         """
         ...
 
     def recover(self) -> None:
         """Wait until the worker is back, and give it again what it had; all its lanes work then.
 
-        Raises:
-            WorkerGone: If it died again; this is called again then.
-            UnavailableError: If it will not come back.
+        `WorkerGone` if it died again; this is called again then. `UnavailableError` if it will not
+        come back.
         """
         ...
 
@@ -69,10 +62,7 @@ class ComesLater(Exception):
 class WorkerGone(ClusterError):
     """Raised when a worker dies, or is silent for too long, while a closure runs on it.
 
-    Args:
-        worker: Its number.
-        why: What was seen of it.
-        started: Whether the closure may have been the cause: False if it never got there.
+    If that had not `started`, it cannot have been the cause: it never got there.
     """
 
     def __init__(self, worker: int, why: str = "", started: bool = True) -> None:
@@ -86,12 +76,7 @@ class WorkerGone(ClusterError):
 
 
 class ServerGone(ClusterError):
-    """Raised when a parameter server dies, or is silent for too long, while a closure needs it.
-
-    Args:
-        server: Its number.
-        why: What was seen of it.
-    """
+    """Raised when a parameter server dies, or is silent for too long, while a closure needs it."""
 
     def __init__(self, server: int, why: str = "") -> None:
         super().__init__(server, why)  # so that it can be pickled
@@ -106,11 +91,8 @@ class ServerGone(ClusterError):
 class Lanes:
     """One thread for each lane, from `add` to `close`.
 
-    Args:
-        queue: Where closures come from.
-        on_server_gone: Restores the server of that number, or raises UnavailableError; called by
-            one thread at a time for each server.
-        gate: How many closures may run at the same time.
+    `on_server_gone` restores the server of that number, or raises UnavailableError; it is called by
+    one thread at a time for each server.
     """
 
     def __init__(

@@ -48,12 +48,8 @@ class Recovery(NamedTuple):
 class Recoveries:
     """Brings servers back, and keeps account of it.
 
-    Args:
-        cluster: Where servers are.
-        client: The way to them.
-        changes: How many of the coordinator's changes each has confirmed.
-        replicas: Whether each has a replica on the next one.
-        patience: Seconds to wait for one that is gone; None for as long as the cluster does.
+    `changes` says how many of the coordinator's changes each has confirmed. `patience` is in
+    seconds; None for as long as the cluster waits.
     """
 
     def __init__(
@@ -74,11 +70,7 @@ class Recoveries:
         self._ended: dict[int, dict[int, None]] = {}
 
     def meet(self) -> None:
-        """Wait for all servers, which are new, and let workers in.
-
-        Raises:
-            UnavailableError: If one does not come.
-        """
+        """Wait for all servers, which are new, and let workers in."""
         for server in range(self._client.num_servers):
             self._meet(server)
         if self._replicas:
@@ -109,11 +101,7 @@ class Recoveries:
             self._clocks[server] = max(self._clocks.get(server, 0), clocks[str(server)])
 
     def restore(self, server: int) -> None:
-        """Wait until a server is back.
-
-        Raises:
-            UnavailableError: If it does not come back, or has lost what it had.
-        """
+        """Wait until a server is back."""
         self._client.check(server)
         began = time.monotonic()
         while True:

@@ -45,11 +45,9 @@ class Repairs:
     ) -> None:
         """Mend the thing by `work`, or wait for the one who does.
 
-        Args:
-            thing: What was found broken.
-            since: The time before it was used.
-            work: If it raises, this thread gets the error, and the others go on: they will see.
-            first: Called in any case, once it is known that the thing is broken.
+        It was used after the time `since`. If `work` raises, this thread gets the error, and the
+        others go on: they will see. `first` is called in any case, once it is known that the thing
+        is broken.
         """
         with self._changed:
             is_mine = thing not in self._underway and self._mended_at.get(thing, -1) <= since

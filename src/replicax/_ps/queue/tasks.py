@@ -14,14 +14,14 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
-from replicax._keras.recording import Position, record
-from replicax._keras.server_variable import home_of
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._ps.data.batch_slots import Slots
 from replicax._ps.data.per_worker import PerWorkerValues
 from replicax._ps.data.per_worker_dataset import PerWorkerIterator
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
+from replicax._ps.recording.record import Position, record
+from replicax._ps.variables.server_variable import home_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 class Family:
     """The programs of one function for one signature: one for each shape of its batches.
 
-    Args:
-        trace: Makes a program for the shapes of some batches, by their numbers.
+    `trace` makes a program for the shapes of some batches, by their numbers.
     """
 
     def __init__(self, trace: Callable[[dict[int, Any]], Program]) -> None:
@@ -53,13 +52,7 @@ class Family:
 @final
 @dataclass(frozen=True)
 class Task:
-    """A call of a function, to be run by a worker.
-
-    Args:
-        family: The function's programs.
-        arrays: The arguments that are arrays.
-        given: The arguments that are per-worker iterators.
-    """
+    """A call of a function, with arrays and per-worker iterators, to be run by a worker."""
 
     family: Family
     arrays: tuple[np.ndarray, ...]
@@ -82,11 +75,7 @@ class Task:
 @final
 @dataclass(frozen=True)
 class PerWorkerTask:
-    """A call with arguments that differ from worker to worker.
-
-    Args:
-        make: Gives the task of one of them.
-    """
+    """A call with arguments that differ from worker to worker."""
 
     make: Callable[[int], Task]
 
@@ -99,12 +88,8 @@ class PerWorkerTask:
 class Tracer:
     """Makes tasks of calls.
 
-    Args:
-        store: Where variables live.
-        adopt: Takes variables that were made outside the scope.
-        scope: Enters the strategy's scope.
-        platforms: What workers compute on.
-        near: Whether they are on this machine.
+    `adopt` takes variables that were made outside the scope. Workers compute on `platforms`;
+    `near`: on this machine.
     """
 
     def __init__(
@@ -122,12 +107,7 @@ class Tracer:
         self._lock = threading.RLock()
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Task | PerWorkerTask:
-        """The task of `fn(*args, **kwargs)`.
-
-        Raises:
-            TypeError: If `fn` was not made by `rx.function`.
-            UsageError: If an argument is a `RemoteValue`.
-        """
+        """The task of `fn(*args, **kwargs)`."""
         plain = fn.func if isinstance(fn, functools.partial | BoundFunction) else fn
         if not isinstance(plain, StatefulFunction | ConcreteFunction):
             raise TypeError(

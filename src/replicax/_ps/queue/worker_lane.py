@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @final
 class WorkerLane:
-    """One connection to one worker: it runs one closure at a time.
-
-    Args:
-        engine: The way to it, and to the servers.
-        worker: Which worker.
-    """
+    """One connection to one worker: it runs one closure at a time."""
 
     def __init__(self, engine: Engine, worker: int) -> None:
         self.worker = worker

@@ -16,8 +16,7 @@ REMEMBERED = 1 << 17
 class Applied:
     """The ids of the closures, or of the coordinator's requests, that were applied last.
 
-    Args:
-        ids: Those of a snapshot, the oldest first.
+    Those of a snapshot come the oldest first.
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
 from replicax._ps.buffers import array_of, numbers_of, raw
 from replicax._ps.server.cells import Cell
 from replicax._ps.server.hosted import Hosted
 from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.variables.shard_optimizer import Part
 
 if TYPE_CHECKING:
     from replicax._ps.server.server import ParameterServer
@@ -21,11 +21,7 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 @final
 class CellRequests:
-    """Handlers of messages about cells.
-
-    Args:
-        server: Whose cells they are.
-    """
+    """Handlers of messages about cells."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server
@@ -102,11 +98,7 @@ class CellRequests:
         return {}, ()
 
     def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """What an `optimizer` message has come to, as an `attach` message without its code.
-
-        Args:
-            head: Of the message, which the server has just followed.
-        """
+        """What an `optimizer` message has come to, as an `attach` message without its code."""
         server, buffers, cells = self._server, [], []
         constraint = None
         for number, _, decays in head["cells"]:

@@ -16,8 +16,8 @@ from replicax._ps.tables.row_store import grown, put_rows, take_rows
 from replicax._ps.tables.table import BLOCK_ELEMENTS
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part
     from replicax._ps.tables.table import Apply
+    from replicax._ps.variables.shard_optimizer import Part
 
 _CHANGES = {
     "add": np.add,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
 from replicax._core.errors import ClusterError
-from replicax._keras.shard_optimizer import Recipe
+from replicax._ps.variables.shard_optimizer import Recipe
 
 
 class MissingCode(ClusterError):
@@ -28,11 +28,7 @@ class MissingCode(ClusterError):
 
 @final
 class Code:
-    """What a server was sent.
-
-    Args:
-        pickled: What it was sent before.
-    """
+    """What a server was sent."""
 
     def __init__(self, pickled: Iterable[bytes] = ()) -> None:
         self._held: dict[str, tuple[bytes, Any]] = {}

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ClusterError
-from replicax._keras.shard_optimizer import ShardOptimizer
 from replicax._ps.buffers import array_of
 from replicax._ps.tables.row_updates import row_update
+from replicax._ps.variables.shard_optimizer import ShardOptimizer
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part, Recipe
     from replicax._ps.server.cells import Cell
     from replicax._ps.tables.table import Apply
+    from replicax._ps.variables.shard_optimizer import Part, Recipe
 
 
 class OtherOptimizer(ClusterError):
@@ -32,12 +32,7 @@ class OtherOptimizer(ClusterError):
 class Hosted:
     """An optimizer on a server: its steps are counted for all values at once.
 
-    Args:
-        recipe: How it is made.
-        updates: What it does.
-        iterations: How many steps it has made.
-        learning_rate: The current one; None for a schedule.
-        kind: The name of its class.
+    The learning rate is the current one; None for a schedule.
     """
 
     recipe: Recipe

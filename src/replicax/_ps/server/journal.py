@@ -35,9 +35,6 @@ class Journal:
 
     Each message is with the system before it is answered, so it outlives this process. It is not
     forced to the disk, as snapshots are: a machine that loses its power may lose the last seconds.
-
-    Args:
-        path: The file, which is made.
     """
 
     def __init__(self, path: Path) -> None:

@@ -19,16 +19,10 @@ def keeping(
     replicas: int,
     num_servers: int,
 ) -> dict[str, Any]:
-    """The settings.
+    """The settings of snapshots, and of how many replicas each server has on others.
 
-    Args:
-        snapshot_dir: Where snapshots are written; None for a folder that `own_folder` makes.
-        snapshot_seconds: How often; None or 0 for never.
-        replicas: How many each server has on others.
-        num_servers: How many servers there are.
-
-    Raises:
-        UsageError: If they contradict each other.
+    `snapshot_dir` is None for a folder that `own_folder` makes; `snapshot_seconds` None or 0 for no
+    snapshots.
     """
     if snapshot_seconds is not None and snapshot_seconds < 0:
         raise UsageError(
@@ -59,9 +53,7 @@ def keeping(
 def own_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
     """Make a folder for snapshots if none was given, for this user alone; it is to be removed.
 
-    Args:
-        settings: They get to know it.
-        within: Where it is made; by default where temporary files are.
+    The settings get to know it.
     """
     if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
         return None
@@ -72,10 +64,7 @@ def own_folder(settings: dict[str, Any], within: str | None = None) -> str | Non
 def name_folder(settings: dict[str, Any]) -> None:
     """Name one that each server makes on its machine, and removes when the run is over.
 
-    This program may end before its servers, which others have started.
-
-    Args:
-        settings: They get to know it.
+    This program may end before its servers, which others have started. The settings get to know it.
     """
     if settings["snapshot_dir"] is None and settings["snapshot_seconds"]:
         name = f"{_PREFIX}{settings['run']}"

@@ -35,11 +35,7 @@ class NoReplica(ClusterError):
 class Mirror:
     """Sends what a server applies to its partner, in the same order.
 
-    Args:
-        server: The server.
-        secret: What the cluster's members know.
-        run: Names the run.
-        life: Names the process of the server.
+    `life` names the process of the server.
     """
 
     def __init__(self, server: ParameterServer, secret: bytes, run: str, life: str) -> None:
@@ -57,8 +53,7 @@ class Mirror:
     def settle(self) -> None:
         """Wait until the partner has applied all that the server has; before it answers.
 
-        Raises:
-            Deposed: If the server has been replaced: it must not answer.
+        `Deposed` if the server has been replaced: it must not answer.
         """
         if not self._is_on:
             return
@@ -68,11 +63,7 @@ class Mirror:
                 self._send()
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """Have a partner from now on, which gets all of the server's state first.
-
-        Raises:
-            OSError: If it cannot be reached.
-        """
+        """Have a partner from now on, which gets all of the server's state first."""
         self._addresses = tuple(addresses)
         self.close()  # who waits for the old one waits no longer
         with self._sending:
@@ -82,9 +73,7 @@ class Mirror:
     def fetch(self, addresses: Sequence[str]) -> None:
         """Take over the state that the partner has of this server, and follow it.
 
-        Raises:
-            OSError: If it cannot be reached.
-            RemoteError: If it has none.
+        OSError if it cannot be reached, `RemoteError` if it has none.
         """
         with self._sending:
             link = self._open(addresses)
@@ -166,11 +155,7 @@ class Mirror:
 
 @final
 class Shadows:
-    """The replicas of other servers that one has.
-
-    Args:
-        settings: Of the strategy.
-    """
+    """The replicas of other servers that one has."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -190,8 +175,7 @@ class Shadows:
     def apply(self, message: Any) -> Reply:
         """Apply what a server has applied.
 
-        Raises:
-            Deposed: If it is not the process that stands for this server.
+        `Deposed` if it is not the process that stands for this server.
         """
         owner = message.head["owner"]
         given = iter(message.buffers)
@@ -208,8 +192,7 @@ class Shadows:
     def state(self, message: Any) -> Reply:
         """Give the state of a server to its next process; from now on, only that one is heard.
 
-        Raises:
-            NoReplica: If there is none.
+        `NoReplica` if there is none.
         """
         owner = message.head["owner"]
         with self._lock:

@@ -45,9 +45,7 @@ class UnknownPlan(ClusterError):
 class ParameterServer:
     """The state of one server, and a handler of messages that change it.
 
-    Args:
-        index: Which server it is.
-        settings: `staleness_scaling`, of the strategy; `code`, of a run that goes on.
+    Of the settings it takes the `staleness_scaling`, and the `code` of a run that goes on.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:

@@ -31,13 +31,7 @@ class NotOpen(ClusterError):
 
 @final
 class ServerNode:
-    """A server that can be restored.
-
-    Args:
-        index: Which server it is.
-        secret: What the cluster's members know.
-        settings: Of the strategy.
-    """
+    """A server that can be restored."""
 
     def __init__(self, index: int, secret: bytes, settings: dict[str, Any]) -> None:
         self.server = ParameterServer(index, settings)
@@ -78,8 +72,7 @@ class ServerNode:
     def handle(self, session: Any, message: Any) -> Reply:
         """Answer one message.
 
-        Raises:
-            NotOpen: If a worker asks before the coordinator knows what the server has.
+        `NotOpen` if a worker asks before the coordinator knows what the server has.
         """
         own = self._handlers.get(message.op)
         if own is not None:

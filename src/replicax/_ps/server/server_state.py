@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.server.applied import Applied, as_ranges, from_ranges
 from replicax._ps.server.cells import Cell
 from replicax._ps.server.hosted import Hosted
 from replicax._ps.tables.dynamic_cell import DynamicCell
+from replicax._ps.variables.shard_optimizer import Part
 
 if TYPE_CHECKING:
     from replicax._ps.server.code import Code
@@ -85,9 +85,7 @@ def capture(
 ) -> ServerState:
     """Take the state of a server, in microseconds. The server is locked.
 
-    Args:
-        server: The server.
-        cells: How each cell is taken; by default all of it.
+    `cells` says how each cell is taken; by default all of it.
     """
     take = cells or whole_cell
     return ServerState(
@@ -182,13 +180,7 @@ def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
 def install(
     server: ParameterServer, about: Mapping[str, Any], cells: Iterable[tuple[int, Any]]
 ) -> None:
-    """Let a server be as it was described; what it held is dropped.
-
-    Args:
-        server: The server.
-        about: The description.
-        cells: The cells, with their numbers.
-    """
+    """Let a server be as it was described, with these cells by number; what it held is dropped."""
     hosted = {
         number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
         for number, digest, kind, iterations, rate in about["optimizers"]

@@ -99,8 +99,7 @@ def written(
 def read(folder: SnapshotFolder, entry: Entry, code: Code) -> Any:
     """The cell of an entry, with the code that a server has been sent.
 
-    Raises:
-        Damaged: If it is not what was written.
+    `Damaged` if it is not what was written.
     """
     arrays = _arrays(folder, entry)
     if entry["table"] is not None:

@@ -56,11 +56,9 @@ class OtherFormat(CheckpointError):
 
 @final
 class SnapshotFolder:
-    """The folder of one server.
+    """The folder of one server, made for this user alone.
 
-    Args:
-        path: Where it is; it is made, for this user alone.
-        writer: Names this process: two that write here do not meet.
+    `writer` names this process: two that write here do not meet.
     """
 
     def __init__(self, path: Path, writer: str) -> None:
@@ -105,9 +103,8 @@ class SnapshotFolder:
     def body(self, path: Path) -> dict[str, Any]:
         """What a manifest says.
 
-        Raises:
-            Damaged: If it is not what was written.
-            OtherFormat: If another version of Replicax wrote it.
+        `Damaged` if it is not what was written, `OtherFormat` if another version of Replicax wrote
+        it.
         """
         try:
             found, checksum, body = json.loads(path.read_bytes())
@@ -121,11 +118,7 @@ class SnapshotFolder:
         return body
 
     def read(self, piece: Piece) -> memoryview:
-        """What is at a place.
-
-        Raises:
-            Damaged: If it is not what was written.
-        """
+        """What is at a place; `Damaged` if it is not what was written."""
         name, offset, size, checksum = piece
         if not _NAMES.fullmatch(name):  # no path to somewhere else
             raise Damaged(self.path / "manifest")
@@ -166,11 +159,7 @@ class SnapshotFolder:
 
 @final
 class DataFile:
-    """A data file that is being written.
-
-    Args:
-        path: The file, which is made.
-    """
+    """A data file that is being written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

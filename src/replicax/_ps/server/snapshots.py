@@ -53,13 +53,9 @@ class Restored(NamedTuple):
 
 @final
 class Snapshots:
-    """The snapshots of one server.
+    """The snapshots of one server, taken every so many seconds, if something has changed.
 
-    Args:
-        server: The server.
-        folder: Where they are.
-        run: Names the run of the program; only its own snapshots are restored.
-        seconds: How often one is taken, if something has changed.
+    `run` names the run of the program; only its own snapshots are restored.
     """
 
     def __init__(
@@ -94,8 +90,7 @@ class Snapshots:
     def take(self) -> bool:
         """Take a snapshot now; False if nothing has changed since the last.
 
-        Raises:
-            OSError: If it cannot be written. The last one is still there.
+        If it cannot be written (OSError), the last one is still there.
         """
         with self._taking:
             if self._mark() == self._last or self._ended.is_set():
@@ -216,15 +211,9 @@ class Snapshots:
 
 
 def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Restored | None:
-    """Let a server be as the last whole snapshot says, with what the coordinator changed since.
+    """Let a server be as the last whole snapshot of a run says, with the later changes.
 
-    Args:
-        server: The server.
-        folder: Where the snapshots are.
-        run: Of which run they must be.
-
-    Returns:
-        From what; None if there was nothing.
+    These are the coordinator's. Returns from what it was restored; None if there was nothing.
     """
     manifests, journals = folder.found("manifest"), folder.found("journal")
     for _, path in reversed(manifests):

@@ -18,12 +18,7 @@ _REPLACED = ("WrongRun", "NotOpen", "Deposed")
 
 @final
 class Client:
-    """Links to all servers.
-
-    Args:
-        dial: Connects to a member.
-        addresses: Where each server listens.
-    """
+    """Links to all servers."""
 
     def __init__(
         self, dial: Callable[[Sequence[str]], Link], addresses: Sequence[Sequence[str]]
@@ -59,9 +54,8 @@ class Client:
     ) -> Message:
         """Ask a server something.
 
-        Raises:
-            ServerGone: If it cannot be reached, or the connection breaks.
-            UnavailableError: If it has lost what it had.
+        `ServerGone` if it cannot be reached, or the connection breaks; `UnavailableError` if it has
+        lost what it had.
         """
         self._check_open(server)
         with self._watched(server):

@@ -24,8 +24,7 @@ MOST_BYTES = 256 << 20  # more are not kept a second time: then servers are wait
 class Early:
     """Keeps values of variables, and what servers are to be told, until there are servers.
 
-    Args:
-        meet: Waits for all servers; called by a thread of its own.
+    `meet` waits for all of these, in a thread of its own.
     """
 
     def __init__(self, meet: Callable[[], None]) -> None:
@@ -65,11 +64,7 @@ class Early:
             return True
 
     def settle(self) -> None:
-        """Wait for the servers, and let them have all that is kept here.
-
-        Raises:
-            UnavailableError: If they did not start.
-        """
+        """Wait for the servers, and let them have all that is kept here."""
         if self.is_over:
             return
         error = self._found.result()

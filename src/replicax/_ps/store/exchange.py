@@ -23,13 +23,7 @@ _UNKNOWN = "UnknownPlan"  # raised by a server that began anew
 
 @final
 class Traffic:
-    """The traffic of one program.
-
-    Args:
-        digest: The program's name.
-        meta: Its description: see programs.py.
-        client: The way to the servers.
-    """
+    """The traffic of one program, by its name and description: see programs.py."""
 
     def __init__(self, digest: str, meta: dict[str, Any], client: Client) -> None:
         self._digest, self._client = digest, client
@@ -68,15 +62,9 @@ class Traffic:
     ) -> tuple[list[np.ndarray], list[np.ndarray], dict[int, int]]:
         """One round trip to every server that has to do with the program.
 
-        Args:
-            closure: The closure's id.
-            outputs: What the closure has computed; None to push nothing.
-            rows: For each table, the rows that it had.
-            wanted: For each table, the rows to get.
-            pull: Whether to get values.
-
-        Returns:
-            Values, in the order of `reads`; rows, in the order of tables; the servers' clocks.
+        `outputs` are what the closure has computed, None to push nothing; `rows` those that it had
+        of each table; `wanted` those to get; with `pull` it gets values. Returns these, in the
+        order of `reads`; rows, in the order of tables; the servers' clocks.
         """
         head = {
             "plan": self._digest,

@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Placed:
-    """A run of a variable's rows.
-
-    Args:
-        server: Which server has it.
-        cell: Its number there.
-        start: The first row.
-        stop: The row behind the last.
-    """
+    """A run of a variable's rows, up to the one behind the last, in a cell of a server."""
 
     server: int
     cell: int

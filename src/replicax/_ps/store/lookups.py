@@ -30,18 +30,10 @@ class Wanted(NamedTuple):
 
 
 def look_up(table: dict[str, Any], ids: np.ndarray) -> tuple[Wanted, np.ndarray]:
-    """Find out which rows some ids ask for.
+    """Find out which rows some ids ask for: row numbers, or ids of a dynamic table, with repeats.
 
-    Args:
-        table: The table; see programs.py.
-        ids: Row numbers, or the ids of a dynamic table, with repeats.
-
-    Returns:
-        The rows, and for each id where among them it is. What stands for no id is behind all rows
-        that a program gets: nothing is read there, nor trained.
-
-    Raises:
-        UsageError: If there is no such row.
+    Returns the rows, and for each id where among them it is. What stands for no id is behind all
+    rows that a program gets: nothing is read there, nor trained.
     """
     rows, positions = distinct(ids)
     padding = table.get("padding", NO_ID)

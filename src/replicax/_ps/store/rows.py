@@ -117,13 +117,8 @@ def sort_by_owner(
 ) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """Group positions by who owns what stands there, keeping their order.
 
-    Args:
-        owners: The owner of each position.
-        count: How many owners there are.
-        select: Called with an owner and its positions; makes the second part of the answer.
-
-    Returns:
-        (owner, what `select` made, positions) for each owner that has any.
+    Gives (owner, what `select` made of it and its positions, positions) for each of `count` owners
+    that has any.
     """
     # Sorting 16-bit numbers is a radix sort, ten times as fast as that of 64-bit ones.
     owners = owners.astype(np.uint16 if count <= 1 << 16 else np.int64)

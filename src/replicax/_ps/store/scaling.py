@@ -11,11 +11,7 @@ from replicax._core.errors import UsageError
 def scaling(wanted: Any) -> Callable[[int], float]:
     """The factor for a gradient that is some updates late.
 
-    Args:
-        wanted: None for no scaling; "inverse" for 1 / (1 + lateness); or a function.
-
-    Raises:
-        UsageError: For anything else.
+    Without scaling it is 1; with "inverse" 1 / (1 + lateness); or a function says it.
     """
     if wanted is None:
         return lambda late: 1.0

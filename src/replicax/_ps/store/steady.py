@@ -28,11 +28,7 @@ Outlive = Callable[[Callable[[], Any]], Any]
 
 @final
 class SteadyClient:
-    """Links to all servers, each of which is restored when it is gone.
-
-    Args:
-        client: The links.
-    """
+    """Links to all servers, each of which is restored when it is gone."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -58,9 +54,8 @@ class SteadyClient:
     ) -> Message:
         """Ask a server something; a change is made once.
 
-        Raises:
-            UnavailableError: If the server did not start, or is gone and will not come back with
-                what it had.
+        `UnavailableError` if the server did not start, or is gone and will not come back with what
+        it had.
         """
         self.ready()
         head = dict(head or {})
@@ -91,11 +86,7 @@ class SteadyClient:
         return None if self.early is None else self.early.value(home)
 
     def ready(self) -> None:
-        """Wait until there are servers that have all that was kept for them.
-
-        Raises:
-            UnavailableError: If they did not start.
-        """
+        """Wait until there are servers that have all that was kept for them."""
         if self.early is not None:
             self.early.settle()
 

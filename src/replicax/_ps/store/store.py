@@ -12,13 +12,13 @@ import numpy as np
 from jax.sharding import Sharding
 
 from replicax._keras import _compat
-from replicax._keras.server_variable import home_of, move_out
-from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 from replicax._ps.buffers import raw
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.store.partition import num_shards, shard_rows
 from replicax._ps.store.store_errors import cannot_shard, cannot_take_apart, two_optimizers
 from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
+from replicax._ps.variables.server_variable import home_of, move_out
+from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
 
 if TYPE_CHECKING:
     from replicax._core.store import VariableSpec
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 class ServerStore:
     """Variables on parameter servers.
 
-    Args:
-        client: The way to the servers.
-        partitioner: Says into how many shards a variable is divided; None for one.
-        code: Gets what is pickled for servers, for those that begin anew.
+    `partitioner` says into how many shards a variable is divided; None for one. `code` gets what is
+    pickled for servers, for those that begin anew.
     """
 
     is_resident = False

@@ -8,9 +8,9 @@ from typing import Any, final
 
 import numpy as np
 
-from replicax._keras.shard_optimizer import Part
 from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
 from replicax._ps.tables.row_store import Column
+from replicax._ps.variables.shard_optimizer import Part
 
 State = Mapping[str, np.ndarray]
 _INITIALS = "slot_initials"
@@ -22,10 +22,6 @@ class DynamicCell:
 
     For snapshots: `described` and `of_description` for what it is, `export_since` and `load` for
     what is in it.
-
-    Args:
-        path: The path of the variable that stands for it.
-        spec: What it is on this server.
     """
 
     def __init__(self, path: str, spec: DynamicTableSpec) -> None:
@@ -93,13 +89,9 @@ class DynamicCell:
         return self._table.statistics()
 
     def export_since(self, version: int | None = None) -> dict[str, np.ndarray]:
-        """Copy what there is, or what has changed since an earlier export.
+        """Copy what there is, or what has changed since the export that has this `version`.
 
-        Args:
-            version: What that one has under `version`; None for all.
-
-        Returns:
-            Arrays by name, as `DynamicTable.export` has them, and what slots begin with.
+        Arrays by name, as `DynamicTable.export` has them, and what slots begin with.
         """
         initials = np.array([column.initial for column in self._slots], np.float64)
         return {**self._table.export(version), _INITIALS: initials}

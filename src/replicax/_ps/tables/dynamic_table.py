@@ -109,15 +109,10 @@ class DynamicTable:
         return len(self._vocabulary)
 
     def gather(self, ids: np.ndarray, *, create: bool = True) -> np.ndarray:
-        """Copy the values of ids.
+        """Copy the values of ids, integers in any order and with repeats: a row for each.
 
-        Args:
-            ids: Integers, in any order and with repeats.
-            create: Whether an id without a row gets one, and others count as used: yes in
-                training. Without, it is answered what it would begin with.
-
-        Returns:
-            A row for each id.
+        With `create`, as in training, an id without a row gets one, and others count as used.
+        Without, it is answered what it would begin with.
         """
         ids = np.ascontiguousarray(ids, np.int64)
         if create:
@@ -139,14 +134,9 @@ class DynamicTable:
         step: int | None = None,
         rowwise: bool = False,
     ) -> None:
-        """Run an optimizer on the rows of ids; one that has lost its row begins anew.
+        """Run an optimizer on the rows of ids, each once; one that has lost its row begins anew.
 
-        Args:
-            ids: Integers, each once.
-            gradients: A gradient for each.
-            apply: As in `Table.update`.
-            step: As in `Table.update`.
-            rowwise: As in `Table.update`.
+        The other arguments are those of `Table.update`.
         """
         # It was counted when it was read for this gradient.
         rows = self._rows(np.ascontiguousarray(ids, np.int64), count=False)
@@ -188,11 +178,7 @@ class DynamicTable:
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over an export: alone, or on top of the one that it continues.
-
-        Raises:
-            UsageError: If it has more ids than there may be rows.
-        """
+        """Take over an export: alone, or on top of the one that it continues."""
         if state["whole"]:
             self._vocabulary = Vocabulary()
         else:

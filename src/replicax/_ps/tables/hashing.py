@@ -56,14 +56,9 @@ def server_of(ids: np.ndarray, servers: int) -> np.ndarray:
 
 
 def ids_by_server(ids: np.ndarray, servers: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Sort ids by the server that has them, as `rows_by_shard` sorts rows.
+    """Sort 64-bit ids by the server that has them, as `rows_by_shard` sorts rows.
 
-    Args:
-        ids: 64-bit integers, in any order and with repeats.
-        servers: How many servers there are.
-
-    Returns:
-        For each server that has any: its number, its ids in their order, and where they stand.
+    Gives for each server that has any: its number, its ids in their order, and where they stand.
     """
     ids = np.asarray(ids, np.int64).reshape(-1)
     return sort_by_owner(server_of(ids, servers), servers, lambda _, at: ids[at])

@@ -21,15 +21,10 @@ _INT32 = np.iinfo(np.int32)
 
 
 def source_of(jaxpr: Any, output: int, *, kept: range) -> Source | None:
-    """Where an output comes from.
+    """Where an output of a closed jaxpr comes from, by its number.
 
-    Args:
-        jaxpr: A closed jaxpr.
-        output: The number of one of its outputs.
-        kept: Which of its inputs are data.
-
-    Returns:
-        The source; None if there is more to it than cutting out and reshaping.
+    `kept` says which of the inputs are data. None if there is more to it than cutting out and
+    reshaping.
     """
     found = _follow(jaxpr.jaxpr, jaxpr.jaxpr.outvars[output])
     if found is None or found[0] not in kept:
@@ -91,12 +86,7 @@ def _holds_ids(variable: Any) -> bool:
 
 
 def taken(source: Source, leaves: Sequence[Any]) -> np.ndarray:
-    """The ids of a source.
-
-    Args:
-        source: Where they are.
-        leaves: The data.
-    """
+    """The ids of a source."""
     leaf, steps = source
     ids = np.asarray(leaves[leaf])
     for kind, how in steps:
@@ -110,11 +100,7 @@ def taken(source: Source, leaves: Sequence[Any]) -> np.ndarray:
 
 
 def check_narrow(leaf: Any) -> None:
-    """Refuse ids that code of 32 bits would turn into others.
-
-    Raises:
-        UsageError: If there is one.
-    """
+    """Refuse ids that code of 32 bits would turn into others."""
     leaf = np.asarray(leaf)
     if leaf.dtype.kind in "iu" and leaf.dtype.itemsize > 4 and leaf.size:
         low, high = leaf.min(), leaf.max()
@@ -130,16 +116,9 @@ def check_narrow(leaf: Any) -> None:
 def without(
     padding: int, unique: np.ndarray, inverse: np.ndarray, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take what is no id out of the distinct ids.
+    """Take `padding`, which is no id, out of the distinct ids, and of where these stand.
 
-    Args:
-        padding: What stands where there is none.
-        unique: Distinct ids, in order.
-        inverse: Which of them stand in the data.
-        behind: The place that there is for none.
-
-    Returns:
-        Both, without it.
+    `behind` is the place that there is for none.
     """
     at = int(np.searchsorted(unique, padding))
     if at == len(unique) or unique[at] != padding:

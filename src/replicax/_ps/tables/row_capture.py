@@ -25,9 +25,7 @@ Chunk = tuple[np.ndarray, list[np.ndarray]]
 class RowCapture:
     """Some rows of the arrays of a table, as they are when this is made.
 
-    Args:
-        arrays: The values and the slots, with a row for each row of the table.
-        wanted: Which rows, as a mask. It is taken over.
+    The arrays are the values and the slots. `wanted` is a mask, which is taken over.
     """
 
     def __init__(self, arrays: Sequence[Any], wanted: np.ndarray) -> None:
@@ -44,8 +42,7 @@ class RowCapture:
     def chunks(self, lock: AbstractContextManager[Any]) -> Iterator[Chunk]:
         """The rows, and of each array what stands in them, in no order; each row once.
 
-        Args:
-            lock: Locks the table.
+        `lock` is that of the table.
         """
         row_bytes = sum(array.nbytes // max(1, len(array)) for array in self.arrays)
         block = max(1, BLOCK_BYTES // max(1, row_bytes))

@@ -35,9 +35,8 @@ class Column:
 class Rows:
     """Columns of as many rows each; number 0 holds the values. Rows are not checked here.
 
-    Args:
-        values: The first column. It is taken over, not copied.
-        zeros: Makes the other columns, and longer ones: `np.zeros`, or `zeros_on_disk`.
+    The values are taken over, not copied. `zeros` makes the other columns, and longer ones:
+    `np.zeros`, or `zeros_on_disk`.
     """
 
     def __init__(self, values: np.ndarray, zeros: Callable[..., np.ndarray] = np.zeros) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
 
 if TYPE_CHECKING:
-    from replicax._keras.shard_optimizer import Part, Recipe, ShardOptimizer
     from replicax._ps.tables.table import Apply
+    from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer
 
 
 def row_update(
@@ -19,15 +19,8 @@ def row_update(
 ) -> tuple[Apply, bool]:
     """Choose how rows of a value are updated.
 
-    Args:
-        recipe: The optimizer.
-        updates: Its compiled form.
-        part: The value, of which the rows are some.
-        rate: The current learning rate; None for a schedule.
-        scale: What gradients are multiplied by.
-
-    Returns:
-        What updates rows, and whether it takes any number of them (see `Table.update`).
+    The rate is None for a schedule; gradients are multiplied by `scale`. Gives what updates rows,
+    and whether it takes any number of them (see `Table.update`).
     """
     rowwise = _rowwise(recipe, part)
     if rowwise is not None and rate is not None:

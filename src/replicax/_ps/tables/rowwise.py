@@ -52,17 +52,9 @@ class RowwiseOptimizer:
         step: int,
         learning_rate: float,
     ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-        """Update rows in place.
+        """Update rows in place: values, and slots.
 
-        Args:
-            values: Their values.
-            gradients: Their gradients.
-            slots: Their slots.
-            step: How many updates of the variable there were before: Keras' `iterations`.
-            learning_rate: The learning rate of this step.
-
-        Returns:
-            The values and the slots.
+        `step` is how many updates of the variable there were before: Keras' `iterations`.
         """
         # The steps are Keras' own, in single precision as there, so that results agree to 1e-6.
         gradients = np.asarray(gradients, values.dtype)

@@ -36,9 +36,7 @@ _SCATTER: dict[str, Ufunc] = {
 class Table:
     """Rows with values, the slots of their optimizer, and the version that each was written in.
 
-    Args:
-        store: Holds the rows; its first column is their values. `Rows(array)` is one.
-        values: What that column is.
+    The first column of `store` is the values. `Rows(array)` is one.
     """
 
     def __init__(self, store: Rows, values: Column) -> None:
@@ -61,11 +59,7 @@ class Table:
         return self._store.rows
 
     def use_slots(self, slots: Sequence[Column]) -> None:
-        """Have these slots from now on; those that there were are dropped if they are others.
-
-        Args:
-            slots: One for each that the optimizer has for one variable.
-        """
+        """Have these slots of one variable from now on; others that there were are dropped."""
         if list(slots) == self._columns[1:]:
             return
         self._store.drop_columns(1)
@@ -132,10 +126,7 @@ class Table:
     def scatter(self, operation: str, rows: np.ndarray, values: np.ndarray) -> None:
         """Combine values into rows, one after another where a row is named several times.
 
-        Args:
-            operation: `add`, `sub`, `mul`, `div`, `max`, `min`; or `update`, which writes.
-            rows: Which rows.
-            values: What to combine into each.
+        The operation is `add`, `sub`, `mul`, `div`, `max`, `min`; or `update`, which writes.
         """
         rows, place = np.unique(self._checked(rows), return_inverse=True)
         held = self._store.read(0, rows)
@@ -157,8 +148,7 @@ class Table:
     def export(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Copy rows, for a snapshot: all of them, or those that `changed_since` a last one.
 
-        Returns:
-            Arrays by name: `rows`, `values`, `slot_0` and so on, `step`, `version`.
+        Arrays by name: `rows`, `values`, `slot_0` and so on, `step`, `version`.
         """
         rows = np.arange(self.rows) if rows is None else self._checked(rows)
         columns = {f"slot_{n - 1}": self._slot(n, rows) for n in range(1, len(self._columns))}
@@ -166,11 +156,7 @@ class Table:
         return {**state, "step": np.asarray(self.step), "version": np.asarray(self.version)}
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Write rows that were exported; the others stay. A snapshot without slots resets them.
-
-        Raises:
-            UsageError: If the slots are those of another optimizer.
-        """
+        """Write rows that were exported; the others stay. A snapshot without slots resets them."""
         rows = self._checked(state["rows"])
         given = sum(name.startswith("slot_") for name in state)
         if given not in (0, len(self._columns) - 1):

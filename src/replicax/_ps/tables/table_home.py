@@ -15,14 +15,14 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._keras.distribution import installed
-from replicax._keras.server_variable import home_of
-from replicax._keras.table_variable import become_table
 from replicax._ps.buffers import array_of, raw
 from replicax._ps.store.home import Placed
 from replicax._ps.tables.dynamic_cell import DynamicCell
 from replicax._ps.tables.hashing import ids_by_server
 from replicax._ps.tables.table_requests import packed, unpacked
 from replicax._ps.tables.table_state import join_states, split_state
+from replicax._ps.variables.server_variable import home_of
+from replicax._ps.variables.table_variable import become_table
 
 if TYPE_CHECKING:
     from replicax._ps.store.client import Client
@@ -54,13 +54,7 @@ class SlotHome(_Empty):
 
 @final
 class LocalTable(_Empty):
-    """A table in this process.
-
-    Args:
-        path: The path of its variable.
-        spec: What it is.
-        padding: What stands among ids where there is none.
-    """
+    """A table in this process; `padding` stands among ids where there is none."""
 
     places: tuple[Placed, ...] = ()
 
@@ -94,14 +88,9 @@ class LocalTable(_Empty):
 
 @final
 class ServedTable(_Empty):
-    """A table whose rows are on all servers.
+    """A table whose rows are in cells on all servers.
 
-    Args:
-        client: The way to the servers.
-        places: Its cells, one on each server.
-        local: What it is.
-        changed: Called after each write.
-        before: Called before each read and write.
+    `changed` is called after each write, `before` before each read and write.
     """
 
     def __init__(
@@ -165,11 +154,7 @@ class ServedTable(_Empty):
 
 
 def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
-    """What a table is on one of several servers: its bounds are divided.
-
-    Raises:
-        UsageError: If there are more servers than rows.
-    """
+    """What a table is on one of several servers: its bounds are divided."""
     if spec.max_rows is not None and spec.max_rows < servers:
         raise UsageError(
             "A dynamic table has a row on each server at least. Received: "
@@ -191,14 +176,10 @@ def serve_table(
     changed: Callable[[], None],
     before: Callable[[], None],
 ) -> None:
-    """Move a table from this process to the servers, with what is in it.
+    """Move a table from this process, a `LocalTable`, to the servers, with what is in it.
 
-    Args:
-        variable: Its variable, at a `LocalTable`.
-        client: The way to the servers.
-        cells: Numbers of cells that are free.
-        changed: Called after each write.
-        before: Called before each read and write.
+    `cells` are numbers that are free. `changed` is called after each write, `before` before each
+    read and write.
     """
     local: LocalTable = home_of(variable)
     servers = client.num_servers
@@ -217,10 +198,7 @@ def serve_table(
 def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | None) -> Any:
     """Make the variable of a table, on the servers if the strategy in scope has any.
 
-    Args:
-        make: Makes a Keras variable of shape (0, …).
-        spec: What the table is.
-        padding: What stands among ids where there is none.
+    `make` makes a Keras variable of shape (0, …); `padding` stands among ids where there is none.
     """
     store = getattr(_compat.distribution(), "store", None)
     with installed(None):  # no server has to hold an array without rows

@@ -18,11 +18,7 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 @final
 class TableRequests:
-    """Handlers of messages.
-
-    Args:
-        server: Whose tables they are about.
-    """
+    """Handlers of messages."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server

@@ -15,15 +15,7 @@ _ONCE = ("step", "version", "whole", "slot_initials")
 
 
 def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
-    """Cut an export into one for each server, by where its ids live.
-
-    Args:
-        state: An export of all servers, from `join_states` or from a single table.
-        servers: How many servers there will be.
-
-    Returns:
-        What each of them loads, some of them perhaps without ids.
-    """
+    """Cut an export of all servers, or of one table, into one for each, by where its ids live."""
     nowhere = np.empty(0, np.int64)
     places = {owner: at for owner, _, at in ids_by_server(state["ids"], servers)}
     removed = {owner: ids for owner, ids, _ in ids_by_server(state["removed"], servers)}
@@ -41,11 +33,7 @@ def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
 def join_states(states: Sequence[State]) -> dict[str, np.ndarray]:
     """Join the exports of all servers, which are all whole or all increments.
 
-    Args:
-        states: One for each server, with the slots of one optimizer.
-
-    Returns:
-        An export that holds all their ids.
+    They have the slots of one optimizer.
     """
     once = {
         name: np.max([state[name] for state in states], axis=0)

@@ -48,14 +48,7 @@ class Vocabulary:
         return self._next
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Find the rows of ids.
-
-        Args:
-            ids: Integers of 64 bits, in any order and with repeats.
-
-        Returns:
-            Their rows, -1 for an id without one.
-        """
+        """The rows of ids, in any order and with repeats; -1 for an id without one."""
         place = home(ids, self._bits)
         rows = self._index.take(place)
         mask = len(self._index) - 1
@@ -73,14 +66,7 @@ class Vocabulary:
         return rows.astype(np.int64)
 
     def add(self, ids: np.ndarray) -> np.ndarray:
-        """Give rows to new ids.
-
-        Args:
-            ids: Ids that have no row, each once.
-
-        Returns:
-            Their rows.
-        """
+        """Give rows to ids that have none, each once."""
         again = min(len(ids), len(self._free))
         kept, used_again = np.split(self._free, [len(self._free) - again])
         fresh = np.arange(self._next, self._next + len(ids) - again)
@@ -98,14 +84,7 @@ class Vocabulary:
         return rows
 
     def remove(self, rows: np.ndarray) -> np.ndarray:
-        """Give up rows.
-
-        Args:
-            rows: Rows in use, each once.
-
-        Returns:
-            The ids that had them.
-        """
+        """Give up rows in use, each once; the ids that had them."""
         ids = self._ids[rows]
         place, mask = home(ids, self._bits), len(self._index) - 1
         pending, step = np.arange(len(rows)), 0

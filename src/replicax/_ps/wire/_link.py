@@ -26,10 +26,6 @@ class Link:
     """A connection to a listener: `call` asks and waits for the answer. Made by `connect`.
 
     Any thread may call; one request is under way at a time, and others wait for it.
-
-    Args:
-        channel: The connection.
-        address: What it is connected to.
     """
 
     def __init__(self, channel: Channel, address: str) -> None:
@@ -52,14 +48,8 @@ class Link:
     ) -> Link:
         """Connect to a listener by the fastest of its addresses that works.
 
-        Args:
-            addresses: What `Listener.start` returned.
-            secret: What both sides know.
-            hello: JSON that says who is there; `Session.hello` on the other side.
-            place: The place of this process in the cluster.
-            timeout: Seconds until the connection stands, for each address.
-            tls: How TCP is encrypted, if the listener does that.
-            largest: The most bytes that the buffers of one message may have.
+        `hello` is JSON that says who is there; `place` that of this process in the cluster. An
+        address has `timeout` seconds; the buffers of one message have `largest` bytes at most.
         """
         check_secret(secret)
         failures: dict[str, Exception] = {}
@@ -84,15 +74,9 @@ class Link:
     ) -> Message:
         """Ask the other side, and wait for what it says.
 
-        Args:
-            op: What to do.
-            head: JSON.
-            buffers: Arrays or bytes, C-contiguous. They are sent as they lie in memory, and must
-                not change meanwhile.
-
-        Raises:
-            RemoteError: The handler raised; the connection goes on.
-            LinkLost: The connection broke, or was closed.
+        Buffers are C-contiguous. They are sent as they lie in memory, and must not change
+        meanwhile. `RemoteError` if the handler raised; the connection goes on. `LinkLost` if it
+        broke, or was closed.
         """
         with self._busy:
             self._send(op, head, buffers)
@@ -103,10 +87,8 @@ class Link:
     ) -> Callable[[], Message]:
         """Ask the other side, and do not wait: who asks several sides has them work together.
 
-        The arguments and the errors are those of `call`.
-
-        Returns:
-            Waits for the answer. It must be called, once; nobody else can ask before.
+        The arguments and the errors are those of `call`. What is returned waits for the answer. It
+        must be called, once; nobody else can ask before.
         """
         self._busy.acquire()
         try:

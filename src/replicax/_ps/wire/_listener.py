@@ -25,12 +25,7 @@ _LONGEST_TEXT = 1 << 16  # characters of an error's message
 
 @final
 class Session:
-    """One connection, as the handler sees it.
-
-    Args:
-        hello: What the other side said of itself.
-        peer: Where it comes from.
-    """
+    """One connection, as the handler sees it: what the other side said, and where it comes from."""
 
     def __init__(self, hello: dict[str, Any], peer: str) -> None:
         self.hello = hello

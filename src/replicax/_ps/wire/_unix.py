@@ -25,11 +25,7 @@ _ABANDONED = 60.0  # seconds that a folder is old before it is looked at whether
 
 @final
 class UnixSocket:
-    """A listening Unix socket in a folder of its own.
-
-    Raises:
-        OSError: If there is no place for it.
-    """
+    """A listening Unix socket in a folder of its own; OSError if there is no place for it."""
 
     def __init__(self) -> None:
         for parent in (tempfile.gettempdir(), "/tmp"):  # the first may have too long a name
@@ -49,11 +45,7 @@ class UnixSocket:
 
 
 def require_own(path: str) -> None:
-    """See that nobody but this user can have made a socket, or listen there.
-
-    Raises:
-        PermissionError: If somebody else could.
-    """
+    """See that nobody but this user can have made a socket, or listen there: PermissionError."""
     state = os.lstat(Path(path).parent)
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
         raise PermissionError("a socket in a folder that others may enter")

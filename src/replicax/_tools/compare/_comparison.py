@@ -221,16 +221,10 @@ def _difference(measurement: Measurement) -> float:
 def weight_difference(
     weights: Sequence[np.ndarray], reference: Sequence[np.ndarray], names: Sequence[str]
 ) -> tuple[float, str]:
-    """How far `weights` are from `reference`, and where most.
+    """How far `weights` are from `reference`, and the name of the weight where most.
 
-    Args:
-        weights: The weights of a model.
-        reference: The weights of the same model trained otherwise.
-        names: The names of the weights.
-
-    Returns:
-        The largest of max |w - r| / max |r| over the pairs of arrays w and r, and the name of that
-        pair. Not a number if a weight is not one; infinite if only w differs from zero.
+    The largest of max |w - r| / max |r| over the pairs of arrays w and r. Not a number if a weight
+    is not one; infinite if only w differs from zero.
     """
     with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which is the answer
         differences = [_relative(w, r) for w, r in zip(weights, reference, strict=True)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 import replicax as rx
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 if TYPE_CHECKING:
     from replicax._tools.compare._settings import Settings
@@ -34,11 +34,6 @@ def load(settings: Settings) -> Dataset:
     """Load what `settings` asks for, shuffled once by its seed.
 
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
-
-    Raises:
-        replicax.errors.UsageError: If there is no such data set, or the package that it comes with
-            is missing.
-        replicax.errors.ReplicaxError: If it cannot be downloaded.
     """
     if settings.dataset not in _LOADERS:
         raise rx.errors.UsageError(

@@ -79,11 +79,7 @@ def inspect_machine() -> Machine:
 
 
 def choose_devices(replicas: int | None) -> list[jax.Device]:
-    """The first `replicas` devices of this machine, or all of them.
-
-    Raises:
-        replicax.errors.UsageError: If there are fewer.
-    """
+    """The first `replicas` devices of this machine, or all of them."""
     devices = jax.local_devices()
     if replicas is not None and replicas > len(devices):
         raise rx.errors.UsageError(

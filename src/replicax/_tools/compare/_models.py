@@ -28,15 +28,7 @@ _BATCHNORM_MOMENTUM = 0.9
 
 
 def build(name: str, shape: tuple[int, ...]) -> keras.Model:
-    """Build the model of that name, which gives one logit for each of ten classes.
-
-    Args:
-        name: One of `NAMES`.
-        shape: Of an image.
-
-    Raises:
-        replicax.errors.UsageError: If there is none.
-    """
+    """Build the model of that name, which gives one logit for each of ten classes."""
     if name not in _RECIPES:
         raise rx.errors.UsageError(
             f"`model` must be one of {', '.join(_RECIPES)}. Received: {name!r}. "

@@ -18,12 +18,9 @@ _EVERY_SERVER = "every server"
 
 
 def places(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
-    """The devices of a strategy here, with the variables they hold and their rows of a batch.
+    """The devices of a strategy here, with the variables they hold and their rows of a full batch.
 
-    Args:
-        strategy: The strategy.
-        model: A model that was trained under it, so that its optimizer has its variables.
-        rows: How many rows a full batch has.
+    The model was trained under it, so that its optimizer has its variables.
     """
     held = held_by(model)
     computing = dict(zip(strategy.extended.worker_devices, pieces_of(strategy, rows), strict=True))

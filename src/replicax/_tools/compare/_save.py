@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import replicax as rx
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 from replicax._tools.compare import _render
 
 if TYPE_CHECKING:
@@ -21,15 +21,7 @@ PAGE = "report.html"
 def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
     """Write report.html, compare.md, compare.json, accuracy.png and throughput.png.
 
-    Args:
-        comparison: What to write.
-        folder: Where; it is made if it is not there. Files of these names are replaced.
-
-    Returns:
-        The files.
-
-    Raises:
-        replicax.errors.UsageError: If the folder cannot be made, or matplotlib is missing.
+    The folder is made if it is not there; files of these names are replaced.
     """
     _page, _plots = drawing()
     place = make_folder(folder)
@@ -44,11 +36,7 @@ def save(comparison: Comparison, folder: str | Path) -> tuple[Path, ...]:
 
 
 def drawing() -> tuple[ModuleType, ModuleType]:
-    """The modules that make the page and the pictures.
-
-    Raises:
-        replicax.errors.UsageError: If matplotlib is missing.
-    """
+    """The modules that make the page and the pictures."""
     with needs("A comparison is drawn by the package matplotlib", extra="report"):
         from replicax._tools.compare import _page, _plots
     return _page, _plots

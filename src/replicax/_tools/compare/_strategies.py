@@ -59,11 +59,7 @@ def way(name: str, devices: Sequence[jax.Device], workers: int | None) -> Way:
 
 
 def check(name: str, devices: Sequence[jax.Device]) -> None:
-    """Find what is wrong with a strategy before any trains.
-
-    Raises:
-        replicax.errors.UsageError: If there is none of that name, or it needs what is not there.
-    """
+    """Find what is wrong with a strategy before any trains."""
     if name not in OF_WORKERS:
         make(name, devices)
     elif name == PARAMETER_SERVER and importlib.util.find_spec("cloudpickle") is None:
@@ -75,11 +71,7 @@ def check(name: str, devices: Sequence[jax.Device]) -> None:
 
 
 def make(name: str, devices: Sequence[jax.Device]) -> rx.Strategy:
-    """Make the strategy of that name for these devices.
-
-    Raises:
-        replicax.errors.UsageError: If there is none.
-    """
+    """Make the strategy of that name for these devices."""
     match name:
         case "default":
             return rx.get_strategy()

@@ -11,16 +11,10 @@ if TYPE_CHECKING:
 
 
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """A table for a terminal.
+    """A table for a terminal, with a rule below the headers.
 
-    Args:
-        headers: One per column; a line break divides it over several lines.
-        rows: The cells.
-        left: How many columns, from the first, are words and stand to the left; the others are
-            numbers and stand to the right.
-
-    Returns:
-        The lines, with a rule below the headers.
+    A line break divides a header over several lines. The first `left` columns are words and stand
+    to the left; the others are numbers and stand to the right.
     """
     divided = [header.split("\n") for header in headers]
     height = max(map(len, divided))

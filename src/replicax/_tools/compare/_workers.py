@@ -35,8 +35,7 @@ def in_workers(
 ) -> tuple[Training, tuple[float, ...]]:
     """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
 
-    Returns:
-        What the first worker measured, with the places of all; the seconds of each timed round.
+    Returns what the first worker measured, with the places of all; the seconds of each timed round.
     """
     results = rx.launch.run(
         f"{__name__}:work",

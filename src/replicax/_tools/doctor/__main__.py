@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from replicax._core.command import answer
 from replicax._core.env import cores
+from replicax._tools._command import answer
 from replicax._tools.doctor import _render
 from replicax._tools.doctor._checks import WRONG, checked
 from replicax._tools.doctor._facts import Facts, gather

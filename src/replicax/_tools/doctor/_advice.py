@@ -40,12 +40,7 @@ class Finding:
 
 
 def findings(profile: Profile, workers: Sequence[Profile] = ()) -> list[Finding]:
-    """All that takes a part of a step that is worth a change, the largest first.
-
-    Args:
-        profile: Of the script as it is, on the most replicas.
-        workers: Of each worker of a cluster, if there was one.
-    """
+    """All that takes a part of a step that is worth a change, the largest first."""
     late = slow_worker(workers)
     found = [*(rule(profile) for rule in RULES), late]
     if late is not None:  # the others wait for it in what they do together
@@ -55,12 +50,7 @@ def findings(profile: Profile, workers: Sequence[Profile] = ()) -> list[Finding]
 
 
 def advice(found: Sequence[Finding], last: Profile) -> Finding:
-    """The one thing to do first.
-
-    Args:
-        found: What takes time, the largest first.
-        last: The profile on the most replicas.
-    """
+    """The one thing to do first."""
     if found:
         return found[0]
     share = last.share(COMPUTE)

@@ -50,14 +50,7 @@ class Examination:
 @final
 @dataclass(frozen=True)
 class Script:
-    """What is run, and for how long.
-
-    Args:
-        path: The script.
-        args: Its arguments.
-        warm_up: How many steps come before those that are measured.
-        steps: How many are measured.
-    """
+    """What is run, and for how long: `steps` are measured, behind `warm_up` others."""
 
     path: str
     args: Sequence[str]
@@ -65,24 +58,12 @@ class Script:
     steps: int
 
     def profile(self, replicas: int, scale: float = 1.0) -> Profile:
-        """Its profile on so many replicas.
-
-        Args:
-            replicas: How many.
-            scale: Each batch gets so many times its rows.
-
-        Raises:
-            UsageError: If it fails.
-        """
+        """Its profile on so many replicas; each batch gets `scale` times its rows."""
         (found,) = self._run([sys.executable], replicas, replicas=replicas, scale=scale)
         return found
 
     def of_workers(self, count: int) -> tuple[Profile, ...]:
-        """Those of all workers of a cluster, each a process of this machine with one device.
-
-        Raises:
-            UsageError: If one fails.
-        """
+        """Those of all workers of a cluster, each a process of this machine with one device."""
         run = ["replicax.launch", "run", "--workers", str(count), "--devices-per-worker", "1"]
         return self._run([sys.executable, "-m", *run], count, of_workers=True)
 
@@ -125,11 +106,7 @@ def examine(
 ) -> Examination:
     """Let a script train on each number of replicas, as it is and with batches of other sizes.
 
-    Args:
-        script: What is run.
-        replicas: The numbers, from the fewest to the most.
-        listener: Hears how far it is.
-        workers: On how many workers it trains, too; None for none.
+    Also on so many workers, if that is said; `listener` hears how far it is.
     """
     listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
     profiles: list[Profile] = []

@@ -157,7 +157,7 @@ def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
 def _has_gpu_plugin() -> bool:
     """Whether JAX has what drives GPUs."""
     try:
-        from replicax._core.host_devices import has_plugin
+        from replicax._core.startup import has_plugin
     except ImportError:  # JAX is not installed, or broken; it is a fact of its own
         return False
     return has_plugin("cuda")

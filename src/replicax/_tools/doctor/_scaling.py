@@ -34,12 +34,10 @@ class Point:
 
 
 def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:
-    """Compare profiles with the first of them.
+    """Compare profiles, from the fewest replicas to the most, with the first of them.
 
-    Args:
-        kind: `STRONG`: the batch stays as it is, and the ideal step is shorter. `WEAK`: each
-            replica's part of it does, and the ideal step takes as long.
-        profiles: From the fewest replicas to the most.
+    `STRONG`: the batch stays as it is, and the ideal step is shorter. `WEAK`: each replica's part
+    of it does, and the ideal step takes as long.
     """
     return tuple(_point(kind, profiles[0], one) for one in profiles)
 

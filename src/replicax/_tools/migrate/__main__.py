@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from replicax._core.command import answer
 from replicax._core.errors import UsageError
+from replicax._tools._command import answer
 
 
 def main(arguments: list[str]) -> int:

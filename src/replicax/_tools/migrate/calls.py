@@ -32,12 +32,9 @@ LOOK = "look"
 @final
 @dataclass(frozen=True)
 class Remark:
-    """What is said of a call, an attribute or a method.
+    """What is said of a call, an attribute or a method: `MISSING`, `CHANGED` or `LOOK`.
 
-    Args:
-        kind: `MISSING`, `CHANGED` or `LOOK`.
-        text: What it is, and what to do.
-        ends: Whether it is not said what to do.
+    `ends`: it is not said what to do.
     """
 
     kind: str

@@ -31,13 +31,7 @@ _SCRIPT = re.compile(r"(?:^|_)(?:main|train|run|evaluate|eval|predict|finetune|b
 @final
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something is.
-
-    Args:
-        file: The file, as it was named.
-        cell: The number of the cell, from 1; 0 in a script.
-        line: The line, in the cell of a notebook.
-    """
+    """Where something is: a file, a cell from 1, 0 in a script, and the line in that."""
 
     file: str
     cell: int
@@ -50,13 +44,9 @@ class Place:
 @final
 @dataclass(frozen=True, order=True)
 class Missing:
-    """Something that a program lacks.
+    """Something that a program lacks, where, and what to use instead.
 
-    Args:
-        place: Where it is used.
-        what: The name, or what is wrong with a call.
-        instead: What to use instead of a name.
-        ends: Whether nothing takes its place.
+    `ends`: nothing takes its place.
     """
 
     place: Place
@@ -116,12 +106,7 @@ class Findings:
 @final
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a program.
-
-    Args:
-        entry: The file that it starts with.
-        files: That one, and those that it imports.
-    """
+    """The verdict on a program: the file that it starts with, and those that it imports."""
 
     entry: Findings
     files: tuple[Findings, ...]
@@ -151,11 +136,7 @@ class Judgement:
 
 
 def look(program: Program) -> Findings:
-    """Parse a file, and rewrite it.
-
-    Raises:
-        UsageError: If it is no Python, or nested too deeply for Python's and LibCST's parsers.
-    """
+    """Parse a file, and rewrite it."""
     findings, shared = Findings(program), []
     with refused(program.path):
         for number, piece in enumerate(program.pieces):
@@ -178,8 +159,7 @@ def look(program: Program) -> Findings:
 def judged(found: Sequence[tuple[Findings, Path]]) -> None:
     """Add what files use and lack; those of a folder import each other.
 
-    Args:
-        found: The files, each with the folder that was named.
+    Each comes with the folder that was named.
     """
     sources, owners = {}, {}
     for one, root in found:
@@ -217,12 +197,7 @@ def _place(one: Findings, home: Home, line: int) -> Place:
 
 
 def programs(found: Sequence[Findings], named: set[str]) -> list[Judgement]:
-    """The programs that files make up.
-
-    Args:
-        found: The files.
-        named: Those that were named themselves, and are programs therefore.
-    """
+    """The programs that files make up; those that were named themselves are programs therefore."""
     tests = [one for one in found if one.source.path.stem.startswith(("test_", "conftest"))]
     imported = {id(other) for one in found if one not in tests for other in one.imports}
     result = []

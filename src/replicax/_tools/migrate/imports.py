@@ -18,11 +18,7 @@ _DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
 def rewritten(text: str) -> str:
     """The source, rewritten; `text` itself if nothing has to be.
 
-    Args:
-        text: The source.
-
-    Raises:
-        cst.ParserSyntaxError: If it is no Python.
+    `cst.ParserSyntaxError` if it is no Python.
     """
     tree = cst.parse_module(text)
     changed = tree.visit(_Rewriter())

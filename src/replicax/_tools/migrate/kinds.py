@@ -286,10 +286,7 @@ def _inits(function: Any) -> Iterator[Callable[..., Any]]:
 def uncalled(base: type, names: set[str], *, is_older: bool) -> Iterator[tuple[str, str]]:
     """The methods of a subclass that Keras 3 does not call, with what to override.
 
-    Args:
-        base: The class of Keras.
-        names: What the subclass defines.
-        is_older: Whether its `update_step` does not take three arguments.
+    `names` are what it defines; if it `is_older`, its `update_step` does not take three arguments.
     """
     module = importlib.import_module("replicax.tf._keras2.uncalled")
     for known in module.hooks():

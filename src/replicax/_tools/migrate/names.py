@@ -39,12 +39,9 @@ _NOTHING = {
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a name.
+    """What becomes of a name: `SAME`, `CHANGED` or `MISSING`, and what to use instead.
 
-    Args:
-        kind: `SAME`, `CHANGED` or `MISSING`.
-        what: What changes, or what to use instead.
-        ends: Whether nothing takes the place of what is missing.
+    `ends`: nothing takes the place of what is missing.
     """
 
     kind: str

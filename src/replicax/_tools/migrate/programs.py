@@ -70,13 +70,7 @@ class Piece:
 @final
 @dataclass(frozen=True)
 class Program:
-    """A script or notebook.
-
-    Args:
-        path: The file.
-        pieces: Its Python.
-        rebuild: The file's bytes, from the sources of the pieces.
-    """
+    """A script or notebook; `rebuild` makes the file's bytes of the sources of the pieces."""
 
     path: Path
     pieces: tuple[Piece, ...]
@@ -84,11 +78,7 @@ class Program:
 
 
 def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
-    """The scripts and notebooks that paths name or hold, and in which folder each was found.
-
-    Raises:
-        UsageError: If a path is neither.
-    """
+    """The scripts and notebooks that paths name or hold, and in which folder each was found."""
     for name in paths:
         path = Path(name)
         if path.is_dir():
@@ -114,11 +104,7 @@ def _is_program(file: Path, folder: Path) -> bool:
 
 
 def load(path: Path) -> Program:
-    """Read a program.
-
-    Raises:
-        UsageError: If it cannot be read as one.
-    """
+    """Read a program."""
     with refused(path):
         data = path.read_bytes()
         return _notebook(path, data) if path.suffix == ".ipynb" else _script(path, data)
@@ -126,14 +112,7 @@ def load(path: Path) -> Program:
 
 @contextlib.contextmanager
 def refused(path: Path) -> Generator[None, None, None]:
-    """Name the program where it cannot be read.
-
-    Args:
-        path: The file.
-
-    Raises:
-        UsageError: In the place of what the parsers of Python, JSON and text raise.
-    """
+    """Name the program where it cannot be read, in place of what the parsers raise."""
     try:
         yield
     except UsageError:
@@ -201,13 +180,7 @@ def _dumped(notebook: Any, before: str) -> str:
 
 
 def write(path: Path, data: bytes, *, backup: bool) -> None:
-    """Put a program in the place of the old one, in one go.
-
-    Args:
-        path: The file.
-        data: What it holds from now on.
-        backup: Keep the old one beside it, as `FILE.orig`.
-    """
+    """Put a program in the place of the old one, in one go; `backup` keeps that as `FILE.orig`."""
     if backup:
         shutil.copy2(path, f"{path}.orig")
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

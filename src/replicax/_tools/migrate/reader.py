@@ -44,9 +44,8 @@ _PASSES = 6  # values travel one call further in each
 class Reader:
     """Reads all files of a folder together, since they import each other.
 
-    Args:
-        sources: The trees of each module, with where they are: a notebook has one for each cell.
-        listener: Told of names that are used, attributes, calls and classes.
+    A notebook has a tree for each cell. `listener` is told of names that are used, attributes,
+    calls and classes.
     """
 
     def __init__(

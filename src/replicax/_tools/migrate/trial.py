@@ -54,26 +54,14 @@ class Options:
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """What a run showed.
-
-    Args:
-        text: In words.
-        agrees: Whether that agrees with the verdict; None if it cannot be told.
-    """
+    """What a run showed, in words; whether it agrees with the verdict, None if nobody can tell."""
 
     text: str
     agrees: bool | None
 
 
 def tried(judgement: Judgement, found: Sequence[Findings], root: Path, options: Options) -> Outcome:
-    """Run a program from a copy of its folder.
-
-    Args:
-        judgement: The program.
-        found: All files, which are rewritten in the copy.
-        root: Their folder.
-        options: How.
-    """
+    """Run a program from a copy of its folder, in which all files are rewritten."""
     names = {name for one in judgement.files for name in one.uses}
     if any("ParameterServer" in name for name in names):
         return Outcome("not run: parameter servers are processes of their own", None)

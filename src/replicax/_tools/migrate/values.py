@@ -206,11 +206,8 @@ def instance_of(value: Any) -> Any:
 def located(names: Collection[str], current: str, module: str, level: int) -> str | None:
     """Which of the modules an import in one of them means.
 
-    Args:
-        names: The modules, as they are called from the folder that holds all of them.
-        current: The one that imports.
-        module: What it imports.
-        level: How many dots are before that.
+    `names` are as they are called from the folder that holds all of them; `level` dots are before
+    `module`.
     """
     if not module and not level:
         return None

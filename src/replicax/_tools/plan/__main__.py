@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 import replicax as rx
-from replicax._core.command import answer
+from replicax._tools._command import answer
 from replicax._tools.compare import _progress
 from replicax._tools.plan._load import load
 from replicax._tools.plan._planning import plan_subject

@@ -12,12 +12,7 @@ GIB = 2**30
 @final
 @dataclass(frozen=True)
 class Chip:
-    """A kind of device.
-
-    Args:
-        name: Such as `TPU v5e`.
-        memory_bytes: What a program may use of its memory.
-    """
+    """A kind of device, such as `TPU v5e`; `memory_bytes` is what a program may use."""
 
     name: str
     memory_bytes: int

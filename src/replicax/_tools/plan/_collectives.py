@@ -43,15 +43,7 @@ class Collective:
 
 
 def collectives(text: str, devices: int) -> tuple[Collective, ...]:
-    """Find the collective operations of a compiled program.
-
-    Args:
-        text: The program, as `compiled.as_text()` gives it.
-        devices: How many devices run it.
-
-    Returns:
-        Those that join several devices, with how often each runs.
-    """
+    """The collective operations of a program, `compiled.as_text()`, that join several devices."""
     bodies = computations(text)
     times = how_often(bodies)
     found: list[Collective] = []

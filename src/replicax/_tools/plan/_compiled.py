@@ -35,13 +35,9 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Lowered:
-    """A step before it is compiled, and what one device holds of its arguments.
+    """A step before it is compiled, and how many bytes one device holds of its arguments.
 
-    Args:
-        program: What `jax.jit(…).lower(…)` gave.
-        parameters: Bytes of the model's variables on one device.
-        optimizer: Bytes of the variables of optimizer and metrics on one device.
-        batch: Bytes of the batch on one device.
+    Those of the model's variables, of the variables of optimizer and metrics, and of the batch.
     """
 
     program: Any
@@ -58,17 +54,9 @@ def described_strategy(topology: Topology, placement: Placement) -> Strategy:
 def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
     """Trace and lower the step that `fit` would run.
 
-    Args:
-        model: A compiled Keras model, made in any scope or in none. It is built if it was not.
-        batch: The whole batch: arrays, or `jax.ShapeDtypeStruct`s, as `fit` would pass them on:
-            `(x, y)` or `(x, y, sample_weight)`.
-        strategy: Where it would run; its devices may be only described.
-
-    Returns:
-        The step.
-
-    Raises:
-        UsageError: If the model is not compiled, or cannot be built from this batch.
+    The model is compiled, made in any scope or in none; it is built if it was not. The batch is
+    whole: arrays, or `jax.ShapeDtypeStruct`s, as `fit` would pass them on: `(x, y)` or `(x, y,
+    sample_weight)`. The devices of the strategy may be only described.
     """
     batch = shapes_of(batch)
     build(model, batch)
@@ -96,17 +84,8 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
 def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -> Lowered:
     """Trace and lower `strategy.run(fn, args=batch)`.
 
-    Args:
-        fn: Called with one replica's part of the batch.
-        batch: The whole batch: a tuple of arguments, whose arrays or `jax.ShapeDtypeStruct`s the
-            replicas share by rows.
-        strategy: Where it would run; its devices may be only described.
-
-    Returns:
-        The step.
-
-    Raises:
-        UsageError: If the replicas do not divide the batch.
+    The batch is whole: a tuple of arguments, whose arrays or `jax.ShapeDtypeStruct`s the replicas
+    share by rows. The devices of the strategy may be only described.
     """
     distribution = strategy.extended.distribution
     topology = distribution.topology
@@ -161,11 +140,7 @@ def _part(leaf: Any, topology: Topology) -> Any:
 
 
 def build(model: Any, batch: Any) -> None:
-    """Make every variable that the model, its metrics and its optimizer have.
-
-    Raises:
-        UsageError: If the model is not compiled, or cannot be built from this batch.
-    """
+    """Make every variable that the model, its metrics and its optimizer have."""
     if getattr(model, "optimizer", None) is None:
         raise UsageError(
             "A plan is made of a model's training step. "
@@ -220,11 +195,7 @@ def _laid_out(leaf: Any, layout: Any) -> Any:
 
 
 def rows_of(batch: Any) -> int:
-    """How many rows a batch has.
-
-    Raises:
-        UsageError: If its arrays do not agree.
-    """
+    """How many rows a batch has."""
     rows: Sequence[int] = sorted({leaf.shape[0] for leaf in jax.tree.leaves(batch) if leaf.shape})
     if len(rows) != 1:
         raise UsageError(

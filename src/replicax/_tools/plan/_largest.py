@@ -34,15 +34,9 @@ def largest(
     """Find the largest batch whose step fits into a memory.
 
     What a step needs grows with the batch in a nearly straight line, so two tries tell where to
-    look; bisection takes over where they are wrong.
-
-    Args:
-        needs: How many bytes the step needs with so many rows; None if it is known only that they
-            are too many.
-        start: The batch to begin with.
-        capacity: The bytes there are.
-        multiple: Batches are multiples of this, the number of replicas.
-        tries: How often `needs` may be called.
+    look; bisection takes over where they are wrong. `needs` says how many bytes that is with so
+    many rows, None if it is known only that they are too many; it is called `tries` times at most.
+    Batches are multiples of the number of replicas.
     """
     sizes: dict[int, int] = {}
     low, high, rows = 0, None, _rounded(start, multiple)

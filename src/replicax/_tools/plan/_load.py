@@ -24,12 +24,7 @@ _FORMS = (
 def load(named: str, arguments: Sequence[str] = ()) -> Subject:
     """Find what is to be planned.
 
-    Args:
-        named: A script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
-        arguments: Those of a script.
-
-    Raises:
-        UsageError: If it is none of these, or cannot be planned.
+    That is a script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
     """
     source, _, name = named.partition(":")
     if source == APPLICATIONS:

@@ -23,12 +23,7 @@ _MIB, _KIB = 2**20, 2**10
 
 
 def draw_memory(plan: Plan, file: Path) -> None:
-    """Draw a bar for each row: what a device needs, and a line at what it has.
-
-    Args:
-        plan: What to draw.
-        file: Where; its ending says which format.
-    """
+    """Draw a bar for each row: what a device needs, and a line at what it has."""
     figure = Figure(figsize=(max(6.0, 1.5 + 1.15 * len(plan.rows)), 5), layout="constrained")
     axes: Axes = figure.subplots()
     unit, name = _unit(plan)

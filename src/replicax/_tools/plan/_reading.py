@@ -78,12 +78,7 @@ class TooLarge:
 
 
 def compile_and_read(lowered: Lowered, devices: int) -> Reading | TooLarge:
-    """Compile a step and read what it needs.
-
-    Args:
-        lowered: The step.
-        devices: How many devices run it.
-    """
+    """Compile a step and read what it needs."""
     try:
         compiled = lowered.program.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -125,9 +120,8 @@ _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]
 def too_large(said: str) -> TooLarge:
     """What the compiler says of a program that is too large.
 
-    Args:
-        said: Its error, such as `… the total memory required for HLO temporaries (180.19G) exceeds
-            available HBM (15.75G).`
+    Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
+    (15.75G).`
     """
     needed, available = _NEEDED.search(said), _AVAILABLE.search(said)
     return TooLarge(

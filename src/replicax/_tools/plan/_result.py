@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from replicax._core.extras import needs
+from replicax._core.errors import needs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,11 +61,7 @@ class Row:
 
 
 def drawing() -> ModuleType:
-    """The module that draws.
-
-    Raises:
-        replicax.errors.UsageError: If matplotlib is missing.
-    """
+    """The module that draws."""
     with needs("A plan is drawn by the package matplotlib", extra="report"):
         from replicax._tools.plan import _plots
     return _plots

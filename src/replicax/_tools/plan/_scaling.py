@@ -74,11 +74,8 @@ class Scaling:
 def scale(rows: Sequence[Row], counts: Sequence[int]) -> tuple[Scaling, ...]:
     """Say what each strategy of a plan would send on other numbers of chips.
 
-    Args:
-        rows: Those of a plan. Only strategies that divide the batch over all devices are looked
-            at. Of each of them and each kind of chip, the largest topology is what the rest
-            follows from; the others check it.
-        counts: Numbers of chips.
+    Only strategies that divide the batch over all devices are looked at. Of each of them and each
+    kind of chip, the largest topology is what the rest follows from; the others check it.
     """
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

@@ -28,16 +28,8 @@ class _Found(BaseException):
 def from_script(path: str, arguments: Sequence[str] = ()) -> tuple[Any, Any]:
     """Run a script until it calls `fit` or `train_on_batch` of a model, which is not run.
 
-    Args:
-        path: The script.
-        arguments: Its arguments.
-
-    Returns:
-        The model, and the first batch that it would be trained with, without its values. The batch
-        is None if the script ended without training, but has compiled a model.
-
-    Raises:
-        UsageError: If there is no such file, or it compiles no model.
+    Returns the model, and the first batch that it would be trained with, without its values. The
+    batch is None if the script ended without training, but has compiled a model.
     """
     compiled: list[Any] = []
     try:

@@ -98,13 +98,8 @@ def _numbers_in(variables: Iterable[Any]) -> int:
 def subject(model: Any, batch: Any = None) -> Subject:
     """Prepare a model, or a function for `strategy.run`, for being planned.
 
-    Args:
-        model: A compiled Keras model, or the function.
-        batch: A batch as `fit` takes it; by default one that the model's inputs and loss suggest.
-            Of a function the tuple of its arguments.
-
-    Raises:
-        UsageError: If the model is not compiled, or says nothing about its batches.
+    The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. Of a
+    function it is the tuple of its arguments.
     """
     is_model = isinstance(model, _compat.Trainer)
     if callable(model) and not is_model and isinstance(batch, tuple):
@@ -122,15 +117,7 @@ def subject(model: Any, batch: Any = None) -> Subject:
 
 
 def suggested_batch(model: Any, rows: int = 32) -> Any:
-    """The batch that a model's inputs, outputs and loss suggest.
-
-    Args:
-        model: A compiled Keras model, built by its inputs.
-        rows: How many rows it has.
-
-    Raises:
-        UsageError: If the inputs are not known, or have other open dimensions than the first.
-    """
+    """The batch that a model's inputs, outputs and loss suggest."""
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     open_ended = [t for t in inputs or () if None in t.shape[1:]]
     if not inputs or not outputs or open_ended:

@@ -28,12 +28,9 @@ _CHIP_CONFIGS = {"v4": "megacore"}
 @final
 @dataclass(frozen=True)
 class Target:
-    """Devices that a program is compiled for.
+    """Devices, described or real, that a program is compiled for.
 
-    Args:
-        name: Such as `v5e:4x4` or `cpu:8`.
-        devices: The devices, described or real.
-        chip: Which kind they are; None if it is not in the catalogue.
+    The name is such as `v5e:4x4` or `cpu:8`; `chip` is None if they are not in the catalogue.
     """
 
     name: str
@@ -44,15 +41,8 @@ class Target:
 def target(name: str) -> Target:
     """Find or describe the devices that a name means.
 
-    Args:
-        name: `v5e:4x4`, `v4:2x2x2` and so on for a slice of TPUs, in chips; `cpu:8` or `gpu:2` for
-            devices of this machine.
-
-    Returns:
-        The devices.
-
-    Raises:
-        UsageError: If the name means nothing here, or the compiler for TPUs is not installed.
+    `v5e:4x4`, `v4:2x2x2` and so on are slices of TPUs, in chips; `cpu:8` or `gpu:2` devices of this
+    machine.
     """
     found = _SPEC.match(name.strip().lower())
     if found and found[1] in TPUS:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def wire_bytes(collective: Collective) -> int:
     """How many bytes one device sends each time the operation runs.
 
-    Args:
-        collective: The operation; `result_bytes` is what one device has after it.
+    Its `result_bytes` is what one device has after it.
     """
     n, b = collective.group, collective.result_bytes
     sent = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from replicax._core.command import answer
+from replicax._tools._command import answer
 from replicax._tools.compare import _progress
 from replicax._tools.profile import _render
 from replicax._tools.profile._recorder import Plan

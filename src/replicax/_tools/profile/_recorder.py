@@ -56,13 +56,7 @@ class Plan:
 
 @final
 class ProgramUse:
-    """A program that steps have run, for arguments of one kind.
-
-    Args:
-        program: What `jax.jit` made.
-        args: The shapes of its arguments.
-        rows: The rows of its batch, if there is one.
-    """
+    """A program that steps have run, for arguments of one kind, and the rows of its batch."""
 
     def __init__(self, program: Any, args: Any, rows: int | None) -> None:
         self.program, self.args, self.rows = program, args, rows

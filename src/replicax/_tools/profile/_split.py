@@ -13,12 +13,7 @@ PYTHON, OTHER, CALLBACKS = "python", "other", "callbacks"
 
 
 class Moment(NamedTuple):
-    """A moment of the main thread, in seconds.
-
-    Args:
-        wall: The time.
-        cpu: How long the thread has computed so far.
-    """
+    """A moment of the main thread: the time, and how long it has computed so far, in seconds."""
 
     wall: float
     cpu: float
@@ -64,11 +59,7 @@ def split(step: Step, spans: Iterable[Span]) -> dict[str, float]:
 
     A moment that several spans have belongs to the one that began last, which the others contain.
     What no span has is `PYTHON` as far as the main thread computed, and `OTHER` as far as it did
-    not: there it waited for something that nobody has told of.
-
-    Args:
-        step: The step.
-        spans: Those of the main thread; they may reach beyond the step.
+    not: there it waited for something that nobody has told of. Spans may reach beyond the step.
     """
     inside = sorted(
         (span for span in spans if _overlap(span, step) > 0), key=lambda span: span.begin.wall

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def summarized(recorder: Recorder, name: str) -> Profile:
-    """The profile of what was recorded.
-
-    Raises:
-        UsageError: If no step was measured.
-    """
+    """The profile of what was recorded."""
     kind, measured, traced = _steps(recorder, name)
     use = max(recorder.programs.values(), key=lambda one: one.calls, default=None)
     every = _devices(use)
@@ -62,12 +58,8 @@ def summarized(recorder: Recorder, name: str) -> Profile:
 def divided(parts: dict[str, float], times: Sequence[DeviceTimes], seen: float) -> dict[str, float]:
     """The time between a program's start and its end, divided by what the slowest device did.
 
-    The others wait for it in their collective operations; it waits least.
-
-    Args:
-        parts: The parts of a step, with all of that time as `compute`.
-        times: What the devices did in a step that was traced.
-        seen: How long such a step's program took.
+    The others wait for it in their collective operations; it waits least. `parts` has all of that
+    time as `compute`; `seen` is how long the program of a traced step took.
     """
     slowest = max(times, key=lambda one: one.own + one.callbacks)
     whole = parts[COMPUTE]

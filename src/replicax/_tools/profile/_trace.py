@@ -95,11 +95,8 @@ def device_times(
 ) -> tuple[DeviceTimes, ...]:
     """What each device did for each of so many steps.
 
-    Args:
-        devices: The operations of each.
-        steps: How many steps these are of.
-        communication: The names of collective operations, beside those that their kind names.
-        callbacks: The names of operations that call Python.
+    `communication` has the names of collective operations, beside those that their kind names;
+    `callbacks` those of operations that call Python.
     """
     return tuple(
         _times(device, devices[device], steps, communication, callbacks)

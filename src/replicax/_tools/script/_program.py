@@ -15,14 +15,8 @@ from replicax._core.errors import UsageError
 def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = False) -> None:
     """Run a script to its end.
 
-    Args:
-        path: The script.
-        arguments: Its arguments.
-        forget: Whether the modules beside the script, which it has imported, are imported anew
-            when it runs again.
-
-    Raises:
-        UsageError: If there is no such file, or it is nested too deeply for Python's parser.
+    If it is to `forget`, the modules beside the script, which it has imported, are imported anew
+    when it runs again.
     """
     if not Path(path).is_file():
         raise UsageError(

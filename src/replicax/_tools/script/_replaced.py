@@ -12,13 +12,7 @@ from typing import Any
 def replaced(
     owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Generator[None, None, None]:
-    """Let `owner.name` be `wrapper(owner.name)` in a `with` block.
-
-    Args:
-        owner: A class or a module.
-        name: The name of a function in it.
-        wrapper: Makes the function that takes its place.
-    """
+    """Let `owner.name` be `wrapper(owner.name)` in a `with` block."""
     original, is_own = getattr(owner, name), name in vars(owner)
     # With the marks of the engine's seams, or they would be put in again.
     setattr(owner, name, functools.update_wrapper(wrapper(original), original))

@@ -20,9 +20,6 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
     Steps are those of `fit` and `train_on_batch`, and the calls of `strategy.run` and of compiled
     functions; those of `evaluate` and `predict` do not count.
-
-    Args:
-        steps: How many steps it may make.
     """
     count = 0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from replicax import testing
-from replicax._core import host_devices
+from replicax._core import startup
 from replicax._tools.script._replaced import replaced
 from replicax.strategies._standing_in import standing_in
 
@@ -23,19 +23,12 @@ def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, Non
 
     Strategies that it makes have the devices, variables and reductions of this one. What it does
     before it makes one, or without any, it does in the scope of this one. The devices are there
-    already: a wish for virtual ones has no effect.
-
-    Args:
-        strategy: A synchronous strategy.
-        told: How many replicas the script is told of where it makes batches, which is outside
-            `run`; by default as many as there are.
-
-    Raises:
-        UsageError: If it makes a `ParameterServerStrategy`.
+    already: a wish for virtual ones has no effect. Where it makes batches, which is outside `run`,
+    it is `told` of so many replicas; by default of as many as there are.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),
-        replaced(host_devices, "set_cpu_devices", lambda _: lambda _count: None),
+        replaced(startup, "set_cpu_devices", lambda _: lambda _count: None),
         standing_in(strategy, told),
     ):
         yield

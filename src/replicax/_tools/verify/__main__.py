@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
-from replicax._core.command import answer
 from replicax._core.errors import UsageError
+from replicax._tools._command import answer
 from replicax._tools.compare import _progress
 from replicax._tools.script import run_program
 from replicax._tools.verify._verifying import verify_program

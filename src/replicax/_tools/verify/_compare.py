@@ -60,13 +60,7 @@ class Difference:
 
 
 def differences(reference: Run, other: Run, rounding: float) -> list[Difference]:
-    """The differences of the first step that has any, nearest to the cause first.
-
-    Args:
-        reference: The run on one device.
-        other: Another run of the program.
-        rounding: The rounding error of the numbers that were computed with.
-    """
+    """The differences of the first step that has any, nearest to the cause first."""
     found = list(_at_start(reference, other))
     before = reference.before, other.before
     for number, (ours, theirs) in enumerate(zip(reference.steps, other.steps, strict=False), 1):

@@ -34,11 +34,7 @@ _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint")
 
 @final
 class Draws:
-    """Aligns what replicas draw, and notes in a record what cannot be aligned.
-
-    Args:
-        run: The record.
-    """
+    """Aligns what replicas draw, and notes in a record what cannot be aligned."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -21,9 +21,7 @@ NEAR = 1e-2
 class Cause:
     """Why a run differs from one device's, as far as can be told.
 
-    Args:
-        name: In a few words, as in docs/verify.md.
-        text: In a sentence, with the numbers that speak for it.
+    In a few words, as in docs/verify.md, and in a sentence, with the numbers that speak for it.
     """
 
     name: str
@@ -33,13 +31,7 @@ class Cause:
 @final
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a run that differs.
-
-    Args:
-        reference: The run on one device.
-        other: The run that differs.
-        found: Its differences, of the first step that has any.
-    """
+    """What is known of a run that differs from one device's: the first step's differences."""
 
     reference: Run
     other: Run

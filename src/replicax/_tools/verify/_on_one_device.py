@@ -40,12 +40,7 @@ _GROUPS = (WEIGHT, STATISTIC, SLOT, METRIC)
 
 @final
 class OnOneDevice:
-    """Compares steps of a model with what one device makes of the same state and batch.
-
-    Args:
-        model: The model, in the scope of a strategy.
-        strategy: The strategy.
-    """
+    """Compares steps of a model with what one device makes of the same state and batch."""
 
     def __init__(self, model: Any, strategy: Any) -> None:
         self._model, self._strategy = model, strategy
@@ -58,12 +53,7 @@ class OnOneDevice:
         self._state = jax.tree.map(np.array, self._grouped(step.state))
 
     def after(self, step: Step, number: int) -> Comparison:
-        """Compute the step that was noted, and compare.
-
-        Args:
-            step: What the strategy made of it.
-            number: Its number, from 1.
-        """
+        """Compute the step that was noted, of this number from 1, and compare."""
         one, start = self._device.replicated, self._state
         state, batches = jax.device_put((start, jax.tree.map(np.array, step.given)), one)
         logs = gradients = None

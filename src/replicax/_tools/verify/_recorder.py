@@ -39,11 +39,7 @@ _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
 @final
 class Recorder:
-    """Fills a record while a program trains.
-
-    Args:
-        run: The record.
-    """
+    """Fills a record while a program trains."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -134,14 +130,7 @@ def _kind(variable: Any) -> str:
 
 
 def on_host(variable: Any, path: str, kind: str, value: Any) -> Value:
-    """A variable's value as data.
-
-    Args:
-        variable: The variable.
-        path: What it is called.
-        kind: What it is for.
-        value: Its value.
-    """
+    """A variable's value as data."""
     array = np.array(value)  # a copy: a later step reuses the memory
     return Value(path, kind, array, _spread(value), variable.aggregation)
 
@@ -163,9 +152,7 @@ def _spread(value: Any) -> float:
 def named(result: Any, name: str) -> dict[str, tuple[np.ndarray, ...]]:
     """The numbers that a step said, by name; of values of each replica, all.
 
-    Args:
-        result: A nest.
-        name: What it is called, if it is just one number.
+    `name` is for a result that is just one number.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(result, is_leaf=is_distributed)
     found = {}

@@ -31,11 +31,7 @@ def one_device(devices: Sequence[Any]) -> Any:
 
 
 def make(name: str, devices: Sequence[Any]) -> Any:
-    """Make the strategy of that name.
-
-    Raises:
-        UsageError: If there is none of that name.
-    """
+    """Make the strategy of that name."""
     if name not in _MAKERS:
         raise UsageError(
             "A verification knows its strategies by name. "
@@ -45,11 +41,7 @@ def make(name: str, devices: Sequence[Any]) -> Any:
 
 
 def devices(replicas: int | None) -> Sequence[Any]:
-    """The devices that replicas are on: so many, or all.
-
-    Raises:
-        UsageError: If there are not so many, or just one.
-    """
+    """The devices that replicas are on: so many, or all."""
     found = default_devices()
     wanted = len(found) if replicas is None else replicas
     if not 2 <= wanted <= len(found):

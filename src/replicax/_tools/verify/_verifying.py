@@ -112,18 +112,7 @@ def verify_program(
     repeat: bool,
     listener: Listener | None = None,
 ) -> Verification:
-    """The same for a program, which trains whenever it is called.
-
-    Args:
-        program: The program.
-        name: What it is called.
-        strategies: Names of strategies.
-        replicas: How many devices to use; all by default.
-        steps: How many training steps to compare.
-        seed: Of all global random numbers.
-        repeat: Whether to run twice on one device.
-        listener: Hears how far it is.
-    """
+    """The same for a program, which trains whenever it is called; `listener` hears of it."""
     if steps < 1:
         raise UsageError(
             "A verification compares at least one training step. "

@@ -11,8 +11,7 @@ import zlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, final
 
-from replicax._core.errors import CorruptRecord, UsageError
-from replicax._core.extras import needs
+from replicax._core.errors import CorruptRecord, UsageError, needs
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

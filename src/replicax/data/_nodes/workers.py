@@ -7,8 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._core.errors import UsageError, WorkerDied
-from replicax._core.extras import needs
+from replicax._core.errors import UsageError, WorkerDied, needs
 from replicax.data._node import Cursor, Node, OneByOne, Path
 from replicax.data._nodes.cache import Cache
 from replicax.data._nodes.select import Selection

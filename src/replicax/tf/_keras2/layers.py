@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
 from replicax._keras.variable import Variable
-from replicax._keras.variable_kinds import VariableSynchronization
 from replicax.tf._keras2 import around
 from replicax.tf._keras2.arguments import ADD_WEIGHT, ADD_WEIGHT_OF_A_METRIC
 

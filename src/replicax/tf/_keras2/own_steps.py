@@ -15,7 +15,7 @@ from typing import Any, final
 import jax
 
 from replicax._core import seams
-from replicax._fit.closure_steps import default_step, takes_batch
+from replicax._fit.batch_step import default_step, takes_batch
 from replicax._fit.replica_steps import dividing, rows_together
 from replicax._function.function import function
 from replicax._keras import _compat

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from replicax._core import seams
-from replicax._keras.server_variable import ShardedVariable
+from replicax._ps.variables.server_variable import ShardedVariable
 
 _whole = ContextVar("whole", default=False)
 

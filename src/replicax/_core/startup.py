@@ -1,0 +1,151 @@
+"""What is decided before JAX starts: which devices this process can use, and what it begins with.
+
+A process can join a cluster, and say how many devices its CPU is, only until JAX starts. Programs
+ask for their GPUs before that, so they are counted without starting it. Nothing here is done by an
+import.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from replicax._core import compilation_cache
+from replicax._core.compilation_cache import jax_setting
+from replicax._core.env import (
+    count_visible,
+    demand_deterministic_gpus,
+    leave_idle_libtpu,
+    preallocate_gpu_memory,
+)
+from replicax._core.errors import BackendAlreadyInitialized
+from replicax._cpu.memory import keep_memory
+from replicax.cluster_resolver._tpu_slice import chips_on_bus
+
+
+@functools.cache
+def begin() -> None:
+    """Let JAX start sooner: without a library for TPUs that are not here, with programs kept."""
+    leave_idle_libtpu(chips_on_bus())
+    compilation_cache.begin()
+    _keep_memory_of_cpus()
+
+
+def _keep_memory_of_cpus() -> None:
+    """Let the C library keep memory for the next step, if programs run on CPUs alone.
+
+    Before JAX starts: its threads get heaps of their own, which the C library gives back whatever
+    it is told later. A step of a small CNN has 27,000 page faults then, else none.
+    """
+    if not any(map(count_accelerators, ("GPU", "TPU"))):
+        keep_memory()
+
+
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+_AMD = Path("/sys/class/kfd/kfd/topology/nodes")
+_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+_ROCM = ("jax_rocm60_plugin", "jax_rocm7_plugin", "jax_rocm_plugin")
+_PLATFORMS = {"GPU": {"gpu", "cuda", "rocm"}, "TPU": {"tpu"}}
+
+
+def is_started() -> bool:
+    """Whether JAX has started, so that its devices cannot be changed any more."""
+    count = jax_setting("jax_num_cpu_devices")
+    try:
+        jax.config.update("jax_num_cpu_devices", count + 1)  # taken only before
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False
+
+
+def count_cpu_devices() -> int:
+    """How many devices the CPU is."""
+    if is_started():
+        return len(jax.local_devices(backend="cpu"))
+    return max(1, jax_setting("jax_num_cpu_devices"))
+
+
+def count_accelerators(kind: str, *, nvidia: Path = _NVIDIA, amd: Path = _AMD) -> int:
+    """How many devices of a kind this process can use.
+
+    Args:
+        kind: `GPU` or `TPU`.
+        nvidia: Where the driver of NVIDIA lists its GPUs.
+        amd: Where that of AMD does.
+    """
+    if is_started():
+        try:
+            return len(jax.local_devices(backend=kind.lower()))
+        except RuntimeError:
+            return 0
+    platforms = jax_setting("jax_platforms")
+    if platforms and not _PLATFORMS[kind] & set(platforms.split(",")):
+        return 0
+    if kind == "TPU":
+        return chips_on_bus() if _has("libtpu") else 0
+    if has_plugin("cuda") and nvidia.is_dir():
+        return count_visible(len(list(nvidia.iterdir())))
+    if has_plugin("rocm") and amd.is_dir():
+        nodes = [(node / "properties").read_text() for node in amd.iterdir()]
+        return count_visible(sum("simd_count 0\n" not in text for text in nodes))
+    return 0
+
+
+def has_plugin(kind: str) -> bool:
+    """Whether JAX has what drives GPUs: of NVIDIA, `cuda`, or of AMD, `rocm`."""
+    return any(map(_has, {"cuda": _CUDA, "rocm": _ROCM}[kind]))
+
+
+def set_cpu_devices(count: int) -> None:
+    """Let the CPU be so many devices."""
+    if count != count_cpu_devices():
+        _before_start(f"{count} devices of the CPU")
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def use_gpus(numbers: Sequence[int], of: int) -> None:
+    """Let this process use these GPUs of so many."""
+    if len(numbers) == of:
+        return
+    _before_start(f"GPUs {list(numbers)} of {of}")
+    if not numbers:
+        jax.config.update("jax_platforms", "cpu")
+    else:
+        for setting in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
+            jax.config.update(setting, ",".join(map(str, numbers)))
+
+
+def grow_gpu_memory(grow: bool) -> None:
+    """Let JAX take memory of GPUs as it needs it, or most of it at once."""
+    _before_start(f"memory growth {grow}")
+    preallocate_gpu_memory(not grow)
+
+
+def compute_deterministically() -> None:
+    """Let GPUs give the same numbers each time; CPUs and TPUs do.
+
+    Raises:
+        BackendAlreadyInitialized: If JAX has started, on GPUs.
+    """
+    if is_started() and jax.default_backend() != "gpu":
+        return
+    _before_start("deterministic kernels")
+    demand_deterministic_gpus()
+
+
+def _before_start(what: str) -> None:
+    if is_started():
+        raise BackendAlreadyInitialized(
+            "What devices are is said before JAX is used in this process. Received: a wish for "
+            f"{what}, when JAX has started. It looks at its devices once. Move the call to the top "
+            "of the program, before arrays, models and strategies are made."
+        )
+
+
+def _has(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

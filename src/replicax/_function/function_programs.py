@@ -1,0 +1,221 @@
+"""What is known of a compiled function: its programs, and which iterators its calls ask."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from replicax._core.context import current_frame
+from replicax._core.errors import UsageError
+from replicax._core.placement import is_spread
+from replicax._core.program import agree_on_program
+from replicax._core.startup import begin
+from replicax._core.topology import AXIS, MODEL
+from replicax._core.values import PerReplica, is_distributed
+from replicax._cpu.products import turned_on
+from replicax._function.input_signature import PLAIN
+from replicax._keras.capture import Captured, Static, capture
+from replicax._keras.feeding import (
+    Elements,
+    Feed,
+    Feeds,
+    HostLoop,
+    NeedsElement,
+    blank_of,
+    first_of,
+    is_data,
+    next_of,
+)
+from replicax._keras.program import Program, ProgramState
+from replicax._keras.signature import ProgramCache, Signature
+from replicax._program.compiling import compile_for, devices_of, platform_of
+from replicax._program.table_gradients import evaluate_by_rows
+
+_NOTHING = Signature.of((), {})
+_MOST_CALLS = 64
+
+
+class Found(NamedTuple):
+    """A program for a call, what it is called with, and the elements of iterators among that."""
+
+    program: FunctionProgram
+    arrays: list[Any]
+    given: list[Any]
+
+
+@final
+class Traces:
+    """What is known of a function, of one object if it is a method."""
+
+    def __init__(self) -> None:
+        self.programs = ProgramCache()
+        self.feeds = Feeds()
+        self.is_host_loop = False
+        self.calls: OrderedDict[Any, Any] = OrderedDict()
+        self._has_begun = False
+
+    def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Remember what a call looked like, for `saved_model.save`, if it can be written down."""
+        signature = Signature.of(args, kwargs)
+        arrays = [*signature.arrays, *(leaf.value for leaf in signature.leaves if leaf)]
+        if all(isinstance(one, (jax.Array, np.ndarray, *PLAIN)) for one in arrays):
+            shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in signature.arrays]
+            self.calls[signature.key] = signature.rebuild(shapes)
+            if len(self.calls) > _MOST_CALLS:
+                self.calls.popitem(last=False)
+
+    def runs_as_python(self, *, once: bool) -> None:
+        """The function is to run as plain Python, now or always."""
+        if once and self._has_begun:
+            raise UsageError(
+                "A function makes its variables once, when it is first called. Received: a later "
+                "call that makes a variable of what it computes. There would be a new one in each "
+                "step. Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
+            )
+        self._has_begun = True
+        self.is_host_loop = not once
+
+    def program(
+        self,
+        function: Callable[..., Any],
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        *,
+        is_called: bool = True,
+    ) -> Found:
+        """The program for a call, traced if there is none yet; `HostLoop` if there can be none.
+
+        `fn` is the function, of its object if it is a method. Elements of iterators are taken only
+        if it `is_called`.
+        """
+        signature = Signature.of(args, kwargs, expand=True)
+        # The function may ask for the current strategy: each gets programs of its own.
+        frame = current_frame()
+        strategy = frame.strategy if frame else None
+        key = (signature.key, id(strategy))
+        feeds = self.feeds.of(key)
+        take, first = (next_of, first_of) if is_called else (blank_of, _blank_first)
+        iterators = [feed.source(signature.leaves) for feed in feeds]
+        elements = [(take(iterator), None) for iterator in iterators]
+        keep = (signature.kept, strategy)
+        while True:
+            given = [element for element, _ in elements]
+            fed = Signature.of(given, {}, expand=True) if given else _NOTHING
+            make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
+            try:
+                known = len(self.programs)
+                program = self.programs.get(function, (key, fed.key), make, keep=keep)
+                if len(self.programs) != known and not iterators:
+                    self.note(args, kwargs)
+                break
+            except NeedsElement as need:
+                iterators.append(need.iterator)
+                elements.append(first(need.iterator))
+            except Exception:  # nothing was computed, so nothing was taken
+                if is_called:
+                    for iterator, (element, state) in zip(iterators, elements, strict=True):
+                        iterator.put_back(element, state)
+                raise
+        if len(iterators) > len(feeds):
+            feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
+            self.feeds.note(key, feeds, keep=keep)
+        return Found(program, [*signature.arrays, *fed.arrays], given)
+
+
+def _blank_first(iterator: Any) -> tuple[Any, None]:
+    return blank_of(iterator), None
+
+
+@final
+class FunctionProgram:
+    """A function, compiled for the shapes of a call."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        signature: Signature,
+        iterators: Sequence[Any],
+        fed: Signature,
+    ) -> None:
+        if any(map(_is_text, [*signature.arrays, *fed.arrays])):
+            raise HostLoop("gets text, which XLA does not compute", always=False)
+        begin()
+        rebuild, refill = signature.without_arrays().rebuild, fed.without_arrays().rebuild
+        count = len(signature.arrays)
+
+        def flat(leaves: Any) -> Any:
+            args, kwargs = rebuild(leaves[:count])
+            elements, _ = refill(leaves[count:])
+            reader = Elements(list(zip(iterators, elements, strict=True)))
+            return reader.answer(fn, *args, **kwargs)
+
+        arrays = [*signature.arrays, *fed.arrays]
+        self._captured = captured = capture(flat, arrays)
+        if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
+            raise HostLoop("gives back a data set")  # a new one in each call
+        self._state = state = ProgramState.of(captured, donates=True)
+        written, others = state.values()
+        values = state.in_order(written, others)
+        layouts = [value.sharding for value in written]
+        outputs = _layouts_of_outputs(captured, [*values, *arrays])
+        self.is_common = any(map(is_spread, [*values, *arrays]))
+        identity = 0
+        if self.is_common:
+            what = f"program of {getattr(fn, '__qualname__', 'a function')}"
+            common = captured.common(values)
+            identity = agree_on_program(what, captured.jaxpr, arrays, common)
+
+        # Central storage lends the variables to the devices that compute.
+        seen = values if state.store is None else state.store.lend(values[:1])
+        devices = devices_of(captured.jaxpr, [*seen, *arrays])
+        platform = platform_of(devices)
+        closed = turned_on(platform, captured.jaxpr)
+
+        def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
+            values = state.in_order(written, others)
+            results = evaluate_by_rows(closed, *values, *leaves, platform=platform)
+            return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
+
+        made = state.compile(
+            program, arrays, out_shardings=(outputs, layouts, None), devices=devices
+        )
+        self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
+
+    def warm_up(self, leaves: list[Any]) -> None:
+        """Compile it, if its first call would."""
+        if self._state.store is None:
+            compile_for(self._program.compiled, *self._state.bound(), leaves)
+
+    def __call__(self, doing: str, leaves: list[Any]) -> Any:
+        """Call it."""
+        return self._captured.assemble(self._program(doing, leaves))
+
+
+def _is_text(array: Any) -> bool:
+    return getattr(getattr(array, "dtype", None), "kind", None) in ("O", "S", "U")
+
+
+def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
+    """Where results go, if several processes or several devices hold a replica's: all do."""
+    meshes = [
+        value.sharding.mesh
+        for value in inputs
+        if is_spread(value) or MODEL in getattr(getattr(value, "sharding", None), "spec", ())
+    ]
+    if not meshes:
+        return [None] * captured.num_outputs
+    whole = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec())
+    split = jax.sharding.NamedSharding(meshes[0], jax.sharding.PartitionSpec(AXIS))
+    layouts = [whole] * captured.num_outputs
+    found = captured.assemble(range(captured.num_outputs))
+    for leaf in jax.tree.leaves(found, is_leaf=is_distributed):
+        if isinstance(leaf, PerReplica) and leaf.is_even:
+            layouts[leaf.stacked] = split
+    return layouts

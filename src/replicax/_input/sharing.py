@@ -1,0 +1,388 @@
+"""What one worker computes in a step: its share of every batch, cut for its replicas."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.errors import UnbatchedInput, UsageError
+from replicax._core.program import checksum, glance
+from replicax._input.policy import split_batch, worker_batch_sizes
+from replicax._input.source import check_batch, check_structure, has_scalars
+from replicax.data import AutoShardPolicy
+from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
+from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
+from replicax.data._rewrite import with_file_shard, with_hinted_shard
+from replicax.data._spec import RowBuffer, joined, rows_of
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A worker's rows of one step.
+
+    Args:
+        pieces: One nest of host arrays for each of its replicas; some may have no rows.
+        whole: The nest of which they are parts, if there is one.
+        digest: A checksum of the batch of all workers, if they have to hold the same one.
+        together: Sizes and checksums of this share and those behind it, if they are known with
+            it; none if they were with another. None if it is known by itself.
+    """
+
+    pieces: tuple[Any, ...]
+    whole: Any = None
+    digest: str = ""
+    together: tuple[tuple[list[int], str], ...] | None = None
+
+    @property
+    def known(self) -> Sequence[tuple[list[int], str]]:
+        """Sizes and checksums of what is known of first with this share."""
+        return [(self.sizes, self.digest)] if self.together is None else self.together
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """The rows of each piece."""
+        return [_rows(piece) for piece in self.pieces]
+
+    def batch(self) -> Any:
+        """All rows as one nest."""
+        return joined(self.pieces) if self.whole is None else self.whole
+
+    def without_rows(self) -> Share:
+        """An equal share of no rows, for a step in which only other workers have some."""
+        nothing = jax.tree.map(lambda leaf: leaf[:0], self.pieces[0])
+        return Share((nothing,) * len(self.pieces), nothing)
+
+
+def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
+    """Cut a nest along its first axis into pieces of these sizes."""
+    pieces, start = [], 0
+    for rows in sizes:
+        pieces.append(rows_of(batch, start, start + rows))
+        start += rows
+    return Share(tuple(pieces), batch, **known)
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing(Node):
+    """The shares of one worker, of so many that drive as many replicas each.
+
+    `input` yields global batches; the policy is not AUTO.
+    """
+
+    input: Node
+    policy: AutoShardPolicy
+    workers: int
+    worker: int
+    replicas: int
+
+    @property
+    def cardinality(self) -> int:
+        size, one_by_one = self.input.cardinality, self.policy is AutoShardPolicy.DATA
+        return size if one_by_one or size <= 0 else -2
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def over(self, nodes: Sequence[Node]) -> Sharing:
+        """The same over another description of the data set."""
+        (node,) = nodes
+        return replace(self, input=node)
+
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of its replicas in a step of full size, and those of all; None if not known."""
+        size, count = self.input.batch_size, self.workers * self.replicas
+        if size is None:
+            return None
+        is_cut = self.policy is AutoShardPolicy.DATA
+        sizes = split_batch(size, count) if is_cut else worker_batch_sizes(size, count, 1, 0)
+        first = self.worker * self.replicas
+        return sizes[first : first + self.replicas], sizes
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each worker reads a part of its own; else all read everything."""
+        return self.policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT)
+
+    @property
+    def streams(self) -> tuple[tuple[int, int], ...]:
+        """What this worker reads in an epoch: part `index` of `of` parts."""
+        return ((self.workers, self.worker),) if self.is_divided else ((1, 0),)
+
+    def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
+        """The pipeline over one part of the data, as a policy divides it."""
+        if of == 1:
+            return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
+        shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
+        return shard(self.input, of, index)
+
+    def open(self, path: Path) -> Cursor:
+        return SharesCursor(self, path)
+
+
+@final
+class SharesCursor(OneByOne, Cursor):
+    """Reads batches and hands out shares; rows that do not fill one wait for the next."""
+
+    def __init__(self, node: Sharing, path: Path) -> None:
+        self._node = node
+        self._path = path
+        self._by = node.policy  # of a position: the one that held when its streams were divided
+        self._streams = deque(self._open(*stream, None) for stream in node.streams)
+        self._rows = RowBuffer()
+        self._turn = 0
+        self._number = self._known = 0  # batches that were read, that were told of before
+        self._structure: Any = None
+
+    def _open(self, of: int, index: int, state: Any) -> tuple[int, int, Feed]:
+        feed = Feed(self._node.stream(self._by, of, index), self._path)
+        if state is not None:
+            feed.set_state(state)
+        return of, index, feed
+
+    def make(self) -> Any:
+        if self._node.policy is AutoShardPolicy.DATA:
+            return self._part_of_a_batch()
+        if self._node.input.batch_size is None:
+            return self._pieces_in_turn()
+        return self._planned(self._node.input.batch_size)
+
+    def _part_of_a_batch(self) -> Share:
+        """The pieces of this worker's replicas; the others' are dropped here."""
+        node = self._node
+        if self._rows.rows:  # of a position of another policy
+            batch = self._rows.pull(node.input.batch_size or self._rows.rows)
+        else:
+            batch = self._next_batch()
+        if batch is None:
+            raise StopIteration
+        mine, start = self._mine(batch)
+        part = batch.rows if isinstance(batch, Unfetched) else functools.partial(rows_of, batch)
+        rows = part(start, start + sum(mine))
+        if node.workers == 1:
+            return cut(rows, mine)
+        if isinstance(batch, Unfetched):
+            return cut(rows, mine, together=tuple(self._together(batch)))
+        return cut(rows, mine, digest=checksum(batch) if self._number == 1 else glance(batch))
+
+    def _mine(self, batch: Any) -> tuple[list[int], int]:
+        """How many rows the replicas of this worker have, and where they begin."""
+        node = self._node
+        sizes = split_batch(_rows(batch), node.workers * node.replicas)
+        first = node.worker * node.replicas
+        return sizes[first : first + node.replicas], sum(sizes[:first])
+
+    def _together(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
+        """Sizes and checksums of batches that are known together: of the first one, for all of it.
+
+        They are those of batches that were fetched whole.
+        """
+        if self._known:  # it was known with another, unless that was passed over
+            self._known -= 1
+            return
+        batches = batch.with_those_behind()
+        self._known = len(batches) - 1
+        for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
+            is_first = place == 0 and self._number == 1
+            digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
+            yield self._mine(one)[0], digest
+
+    def _planned(self, global_batch_size: int) -> Share:
+        """Pieces of fixed sizes, whatever batches the rows came in."""
+        node = self._node
+        plan = worker_batch_sizes(global_batch_size, node.workers, node.replicas, node.worker)
+        start = self._turn * node.replicas % len(plan)
+        sizes = plan[start : start + node.replicas]
+        self._fill(max(1, sum(sizes)))
+        if not self._rows.rows:
+            raise StopIteration
+        self._turn += 1
+        return _cut_as_far_as_it_goes(self._rows.pull(sum(sizes)), sizes)
+
+    def _pieces_in_turn(self) -> Share:
+        """Every batch cut for all replicas of all workers; this worker takes all pieces."""
+        node = self._node
+        if not self._rows.rows:
+            self._turn = 0
+            self._fill(1)
+        left = self._rows.rows
+        if not left:
+            raise StopIteration
+        # As large as the first pieces of this batch were, until they run out.
+        most = self._turn or -(-left // (node.workers * node.replicas))
+        self._turn = most
+        batch = self._rows.pull(most * node.replicas)
+        return _cut_as_far_as_it_goes(batch, [most] * node.replicas)
+
+    def _fill(self, rows: int) -> None:
+        while self._rows.rows < rows:
+            batch = self._next_batch()
+            if batch is None:
+                return
+            if _rows(batch):
+                self._rows.push(batch)
+
+    def _next_batch(self) -> Any:
+        while self._streams:
+            for batch in self._streams[0][2].elements(1):
+                if not isinstance(batch, Unfetched):  # whose rows are all alike
+                    self._structure = check_batch(batch, self._number, self._structure)
+                self._number += 1
+                return batch
+            self._streams.popleft()
+        return None
+
+    def get_state(self) -> Any:
+        streams = [(of, index, feed.get_state()) for of, index, feed in self._streams]
+        return {
+            "divided": self._node.is_divided,
+            "by": self._by.name,
+            "streams": streams,
+            "left": self._rows.contents(),
+            "turn": self._turn,
+        }
+
+    def set_state(self, state: Any) -> None:
+        self._by = AutoShardPolicy[state["by"]]
+        self._streams = deque(self._open(*stream) for stream in state["streams"])
+        self._rows, self._turn = RowBuffer(state["left"]), state["turn"]
+
+
+def _rows(batch: Any) -> int:
+    if isinstance(batch, Unfetched):
+        return len(batch)
+    leaves = jax.tree.leaves(batch)
+    return leaves[0].shape[0] if leaves else 0
+
+
+def _cut_as_far_as_it_goes(batch: Any, sizes: Sequence[int]) -> Share:
+    left, found = _rows(batch), []
+    for size in sizes:
+        found.append(min(size, left))
+        left -= found[-1]
+    return cut(batch, found)
+
+
+def read_by_one(position: Any) -> Any:
+    """The position of a worker that shares with nobody, from that of an iterator of `rx.data`."""
+    streams = [(1, 0, position)]
+    by = AutoShardPolicy.OFF.name
+    return {"divided": False, "by": by, "streams": streams, "left": [], "turn": 0}
+
+
+def redistributed(states: Sequence[Any], now: Sharing) -> Any:
+    """The position of a worker, from those of another number of workers, or of another policy.
+
+    What they had not read is dealt out anew, whole streams at a time, or goes to all if all read
+    everything now: no row is lost or repeated, though the rest of this epoch may be uneven.
+    """
+    if not states[0]["divided"]:
+        states = states[:1]  # all are alike
+    streams = [stream for state in states for stream in state["streams"]]
+    left = [batch for state in states for batch in state["left"]]
+    if now.is_divided:
+        streams, left = streams[now.worker :: now.workers], left[now.worker :: now.workers]
+    return {**states[0], "streams": streams, "left": left, "turn": 0}
+
+
+@dataclass(frozen=True, eq=False)
+class Dealing(Node):
+    """Batches that a user's function made for single replicas.
+
+    There is a node for each replica, or one for all, whose batches go to the replicas in turn.
+    """
+
+    nodes: tuple[Node, ...]
+    replicas: int
+
+    def over(self, nodes: Sequence[Node]) -> Dealing:
+        """The same over other descriptions of the data sets."""
+        return replace(self, nodes=tuple(nodes))
+
+    @property
+    def cardinality(self) -> int:
+        return -2
+
+    @property
+    def spec(self) -> Any:
+        return self.nodes[0].spec
+
+    @property
+    def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The rows of its replicas in a step of full size, twice; None if they may differ."""
+        sizes = [self.nodes[i % len(self.nodes)].batch_size for i in range(self.replicas)]
+        known = [size for size in sizes if size == sizes[0] and size is not None]
+        return (known, known) if len(known) == self.replicas else None
+
+    def open(self, path: Path) -> Cursor:
+        return DealingCursor(self, path)
+
+
+@final
+class DealingCursor(OneByOne, Cursor):
+    """One batch per replica; a replica whose data has ended gets empty ones."""
+
+    def __init__(self, node: Dealing, path: Path) -> None:
+        self._replicas = node.replicas
+        self._feeds = [Feed(inner, path) for inner in node.nodes]
+        self._number = 0
+        self._structure: Any = None
+
+    def make(self) -> Any:
+        pieces = [self._next(replica) for replica in range(self._replicas)]
+        given = [piece for piece in pieces if piece is not None]
+        if not given:
+            raise StopIteration
+        if len(given) < len(pieces):
+            nothing = _without_rows(given[0], len(given), len(pieces))
+            pieces = [nothing if piece is None else piece for piece in pieces]
+        return Share(tuple(pieces))
+
+    def _next(self, replica: int) -> Any:
+        for batch in self._feeds[replica % len(self._feeds)].elements(1):
+            check = check_structure if has_scalars(batch) else check_batch
+            self._structure = check(batch, self._number, self._structure)
+            self._number += 1
+            # A copy: a loader that reuses its buffer would give every replica the last batch.
+            return jax.tree.map(np.array, batch)
+        return None
+
+    def get_state(self) -> Any:
+        return [feed.get_state() for feed in self._feeds]
+
+    def set_state(self, state: Any) -> None:
+        for feed, inner in zip(self._feeds, state, strict=True):
+            feed.set_state(inner)
+
+
+def _without_rows(batch: Any, given: int, replicas: int) -> Any:
+    """A batch like this one, of no rows, for a replica whose data has ended."""
+    if has_scalars(batch):
+        raise UnbatchedInput(
+            "Elements that are not batched go one to a replica. Received: a last step of "
+            f"{given} for {replicas} replicas. The others would compute with numbers that are not "
+            "in the data. Batch the data set, or `take` a multiple of the replicas."
+        )
+    return jax.tree.map(lambda leaf: leaf[:0], batch)
+
+
+def blank(node: Any, sizes: Sequence[int]) -> Share:
+    """A share of the shapes that a data set says, with so many rows for each replica."""
+    specs = jax.tree.leaves(node.spec)
+    if any(None in spec.shape[1:] for spec in specs):
+        raise UsageError(
+            "What a batch looks like is known before it is there if all rows have one shape. "
+            f"Received: a data set of shapes {[spec.shape for spec in specs]}. None varies from "
+            "batch to batch. Pad to one length, as `padded_batch` with `padded_shapes` does."
+        )
+    batch = jax.tree.map(
+        lambda spec: np.zeros((sum(sizes), *(spec.shape or (0,))[1:]), spec.dtype), node.spec
+    )
+    return cut(batch, sizes)

@@ -1,0 +1,215 @@
+"""`fit`, `evaluate` and `predict` by closures: each batch is scheduled, and runs on some worker.
+
+Keras' loop goes on: it draws batches, calls callbacks and counts. Its step function is one that
+schedules and returns at once, with logs that show the last step that has ended; whoever then
+reads a variable (a metric's result, a checkpoint) waits for all that was scheduled before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._fit.batch_step import own_step
+from replicax._keras import _compat
+from replicax._keras.pace import paced, rows_of
+from replicax._ps.fit.worker_batches import promised
+
+if TYPE_CHECKING:
+    from replicax._ps.queue.coordination import Coordination
+    from replicax._ps.queue.remote_value import RemoteValue
+    from replicax._ps.store.store import ServerStore
+
+AHEAD = 2  # closures per lane: one runs, one waits
+
+
+def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
+    """What makes the step functions of models."""
+    scheduler = StepScheduler(coordination, store)
+    return lambda model, kind: ClosureSteps(model, kind, scheduler)
+
+
+@final
+class ClosureSteps:
+    """A model's train, test or predict function: `(state, iterator) -> (logs, state)`."""
+
+    def __init__(self, model: Any, kind: str, scheduler: StepScheduler) -> None:
+        _refuse_python(model)
+        self._model, self._kind, self._scheduler = model, kind, scheduler
+        self._waiting: deque[tuple[RemoteValue, int]] = deque()
+        self._pace = paced(model, kind, _compat.strategy_of(model).extended.distribution)
+        self._newest = Newest()
+        step = own_step(model, kind)
+        self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
+        # New keys for each function that is made: `compile` may have changed everything.
+        self._key, self._key_of_own = object(), object()
+        if kind == "train" and model.optimizer.built:
+            scheduler.host(model.optimizer, model.trainable_variables)
+
+    def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        batches = self._pace.take(iterator, self._model.steps_per_execution)
+        results = [self._scheduled(batch) for batch in batches]
+        if not self._newest.logs:
+            self._take_one()
+        logs = self._newest.logs[0]
+        if self._kind == "predict":
+            later = [LaterArray(results, index) for index in range(len(jax.tree.leaves(logs)))]
+        else:
+            later = [LaterLog(self._newest, index) for index in range(len(jax.tree.leaves(logs)))]
+        return jax.tree.unflatten(jax.tree.structure(logs), later), state
+
+    def _scheduled(self, batch: Any) -> RemoteValue:
+        source = promised(batch)
+        if source is None:
+            result = self._scheduler.schedule(self._key, self._step, (batch,))
+        else:
+            result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
+        # From now on: tracing has read variables, and waited for what came before.
+        self._scheduler.before_access(self.flush)
+        self._waiting.append((result, rows_of(batch) if source is None else 0))
+        while len(self._waiting) > self._scheduler.under_way():
+            self._take_one()
+        return result
+
+    def _take_one(self) -> None:
+        result, rows = self._waiting.popleft()
+        self._newest.logs[:] = [result.fetch()]
+        self._pace.did(1, rows)
+
+    def flush(self) -> None:
+        """Wait for all that was scheduled."""
+        # While it waits, reads are those of the tracing of a closure.
+        self._scheduler.access(self.flush)
+        while self._waiting:
+            self._take_one()
+        self._scheduler.settle()
+
+    def abandon(self) -> None:
+        """After a failure: let nothing be under way any more, and no error be left over."""
+        self._waiting.clear()
+        self._scheduler.access(self.flush)
+        self._scheduler.abandon()
+
+    def forget(self) -> None:
+        """The end of a call."""
+        self.flush()
+        self._newest = Newest()
+
+
+@final
+class Newest:
+    """The logs of the last step that has ended; none before the first."""
+
+    def __init__(self) -> None:
+        self.logs: list[Any] = []
+
+
+@final
+class LaterLog:
+    """A number of the logs: that of the last step that has ended, whenever one looks."""
+
+    def __init__(self, newest: Newest, index: int) -> None:
+        self._newest, self._index = newest, index
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(jax.tree.leaves(self._newest.logs[0])[self._index], dtype=dtype)
+
+    def __float__(self) -> float:
+        return float(self.__array__())
+
+
+@final
+class LaterArray:
+    """An array of the results of some closures; who looks at it waits for them."""
+
+    def __init__(self, results: Sequence[RemoteValue], index: int) -> None:
+        self._results, self._index = results, index
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        found = [jax.tree.leaves(result.fetch())[self._index] for result in self._results]
+        return np.asarray(found[0] if len(found) == 1 else np.concatenate(found), dtype=dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return np.shape(self.__array__())
+
+
+def _refuse_python(model: Any) -> None:
+    wanted = "run_eagerly=True" if model.run_eagerly else "jit_compile=False"
+    if model.run_eagerly or not model.jit_compile:
+        raise UsageError(
+            f"Workers run compiled closures. Received: a model compiled with {wanted}. There is "
+            "no Python of yours on a worker. Leave it out; to debug, use the strategy with "
+            "engine='threads', or no strategy."
+        )
+
+
+@final
+class _Flushes:
+    """What waits for all that models have under way, with the thread that scheduled it.
+
+    A lane that traces a further program reads variables, too: it may not wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, Callable[[], None]]] = []
+
+    def add(self, flush: Callable[[], None]) -> None:
+        known = threading.get_ident(), flush
+        if known not in self._known:
+            self._known.append(known)
+
+    def remove(self, flush: Callable[[], None]) -> None:
+        self._known = [known for known in self._known if known[1] != flush]
+
+    def run(self) -> None:
+        here = threading.get_ident()
+        for thread, flush in list(self._known):
+            if thread == here:
+                flush()
+
+
+@final
+class StepScheduler:
+    """Schedules the steps of Keras' loops."""
+
+    def __init__(self, coordination: Coordination, store: ServerStore) -> None:
+        self._coordination, self._store = coordination, store
+        self._flushes = _Flushes()
+        store.before_access = self._flushes.run  # no way from the store to the strategy
+
+    def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
+        """Run `fn(*args)` on a worker."""
+        task = self._coordination.tracer.traced(fn, key, args, {})
+        return self._coordination.dispatcher.submit(task)
+
+    def under_way(self) -> int:
+        """How many closures it is good to have under way."""
+        return self._coordination.num_workers * self._coordination.closures_in_flight * AHEAD
+
+    def before_access(self, flush: Callable[[], None]) -> None:
+        """Call `flush` before this thread reads or writes a variable."""
+        self._flushes.add(flush)
+
+    def access(self, flush: Callable[[], None]) -> None:
+        """Do so no more."""
+        self._flushes.remove(flush)
+
+    def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        """Let the servers run an optimizer."""
+        self._store.optimizer(optimizer, variables)
+
+    def abandon(self) -> None:
+        """Cancel what is scheduled, and wait for what runs."""
+        self._coordination.dispatcher.abandon()
+
+    def settle(self) -> None:
+        """All closures have ended: let their updates be seen."""
+        self._coordination.dispatcher.barrier()

@@ -1,0 +1,172 @@
+"""A closure, recorded: what a worker has to fetch, compute and send, as a pure function.
+
+Beside what `capture` finds (variables, results), a closure for parameter servers takes batches
+from a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that
+others add to as well, and looks up rows of tables that it should not get the whole of. A
+`Recorder` is told of each while the function is traced. What it learns may change the inputs
+(one more batch, a table as rows), then the function is traced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import jax
+import jax.numpy as jnp
+
+from replicax._keras import _compat
+from replicax._keras.capture import Captured, abstract, capture
+from replicax._keras.feeding import Refusal
+from replicax._ps.recording.recorder import (
+    DenseUse,
+    Inputs,
+    NeedsBatch,
+    NotBuilt,
+    Push,
+    Recorder,
+    Table,
+    is_table,
+    most_rows,
+)
+
+if TYPE_CHECKING:
+    from replicax._core.host_calls import Check
+
+MAX_ROUNDS = 32
+
+
+@dataclass(frozen=True)
+class Position:
+    """A leaf of a recorded function's result: the number of an output array."""
+
+    output: int
+
+
+@final
+@dataclass(frozen=True)
+class Recorded:
+    """A closure as a pure function.
+
+    Args:
+        captured: From variables and leaves to outputs. The leaves are the arguments' arrays, the
+            arrays of `batches`, and positions of looked-up rows.
+        result: What the function returns, with a `Position` for each array.
+        pushes: Optimizers and variables, with the positions of their gradients.
+        writes: Variables, how they change ("set", "add"), and the positions of the values.
+        batches: Which iterator each batch is taken from, in order, and what it looks like.
+        tables: Variables that arrive as rows.
+        lookups: Tables, and the positions of the ids that are looked up in them.
+        checks: Conditions, with the positions of whether each holds and of what is said of it.
+    """
+
+    captured: Captured
+    result: Any
+    pushes: tuple[tuple[Push, tuple[int, ...]], ...]
+    writes: tuple[tuple[Any, str, int], ...]
+    batches: tuple[tuple[Any, Any], ...]
+    tables: tuple[Table, ...]
+    lookups: tuple[tuple[Any, int], ...]
+    checks: tuple[tuple[Check, tuple[int, ...]], ...]
+
+
+def record(
+    fn: Callable[[Sequence[Any]], Any],
+    arrays: Sequence[Any],
+    *,
+    example: Callable[[Any], Any],
+) -> Recorded:
+    """Trace a closure, a function of a list of arrays, or of their shapes.
+
+    `example` gives a batch (or its shapes) like those of an iterator that `fn` reads. `DenseUse` if
+    it needs all of a table.
+    """
+    inputs, known = Inputs(), ()
+    rounds = 0
+    while rounds < MAX_ROUNDS + len(inputs.batches):  # each batch is found by a round of its own
+        rounds += 1
+        recorder = Recorder(inputs)
+        try:
+            captured = _captured(fn, arrays, recorder, known)
+        except NeedsBatch as need:
+            inputs.batches.append((need.source, jax.tree.map(abstract, example(need.source))))
+            continue
+        except NotBuilt as need:
+            _compat.build_optimizer(need.optimizer, need.variables)
+            continue
+        except DenseUse as error:
+            if id(error.variable) in inputs.dense or is_table(error.variable):
+                raise
+            inputs.dense[id(error.variable)] = inputs.tables.pop(id(error.variable))
+            continue
+        if not _learned(inputs, recorder):
+            return _recorded(captured, recorder)
+        known = captured.variables  # finding them again would be one more trace in each round
+    raise RuntimeError("A closure must do the same each time that it is traced.")
+
+
+def _learned(inputs: Inputs, recorder: Recorder) -> bool:
+    """Note what a trace has found; whether there was anything new."""
+    new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
+    before = inputs.positions
+    for key, (variable, count) in new.items():
+        inputs.tables[key] = Table(variable, most_rows(variable, count))
+    inputs.asked = recorder.asked
+    return bool(new) or inputs.positions != before
+
+
+def _captured(
+    fn: Callable[..., Any], arrays: Sequence[Any], recorder: Recorder, known: Sequence[Any]
+) -> Captured:
+    inputs = recorder.inputs
+    batches, tree = jax.tree.flatten([batch for _, batch in inputs.batches])
+    positions = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in inputs.positions]
+
+    def flat(leaves: Sequence[Any]) -> Any:
+        taken, rest = leaves[: len(arrays)], leaves[len(arrays) :]
+        recorder.begin(tree.unflatten(rest[: len(batches)]), rest[len(batches) :])
+        result = fn(taken)
+        changes = recorder.changes(_compat.get_stateless_scope())
+        recorder.changed = [(variable, kind) for variable, kind, _ in changes]
+        # Statics keep their place in the tree; variables are no part of it.
+        return {
+            "result": result,
+            "grads": [grads for _, grads in recorder.pushes],
+            "changes": [value for *_, value in changes],
+            "ids": [ids for _, ids in recorder.lookups],
+            "checks": [found for _, found in recorder.checks],
+        }
+
+    leaves = [*arrays, *batches, *positions]
+    return capture(flat, leaves, known=known, recorder=recorder, reader=Refusal())
+
+
+def _recorded(captured: Captured, recorder: Recorder) -> Recorded:
+    found = captured.assemble([Position(i) for i in range(captured.num_outputs)])
+    numbers = jax.tree.map(
+        lambda leaf: leaf.output if isinstance(leaf, Position) else leaf,
+        {key: found[key] for key in ("grads", "changes", "ids", "checks")},
+    )
+    return Recorded(
+        captured,
+        found["result"],
+        tuple(
+            (push, tuple(grads))
+            for (push, _), grads in zip(recorder.pushes, numbers["grads"], strict=True)
+        ),
+        tuple(
+            (variable, kind, value)
+            for (variable, kind), value in zip(recorder.changed, numbers["changes"], strict=True)
+        ),
+        tuple(recorder.inputs.batches),
+        tuple(recorder.inputs.tables.values()),
+        tuple(
+            (variable, ids)
+            for (variable, _), ids in zip(recorder.lookups, numbers["ids"], strict=True)
+        ),
+        tuple(
+            (check, tuple(found))
+            for (check, _), found in zip(recorder.checks, numbers["checks"], strict=True)
+        ),
+    )

@@ -1,0 +1,269 @@
+"""What is told of a closure while it is traced: batches, look-ups, gradients, additions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import jax
+import jax.numpy as jnp
+
+from replicax._core.errors import UsageError
+from replicax._core.tracing import trace_around_tapes
+from replicax._keras import _compat
+from replicax._keras.capture import TraceAgain
+from replicax._program.aggregation import change
+
+if TYPE_CHECKING:
+    from replicax._core.host_calls import Check
+
+logger = logging.getLogger("replicax")
+
+_TWICE = (
+    "A closure hands gradients of '%s' to optimizers twice. Both are of the value that it had when "
+    "the closure began: the optimizer runs on a server, later. Make each step a closure of its own."
+)
+
+
+class DenseUse(UsageError):
+    """Raised when a closure needs all of a variable whose rows it looks up."""
+
+    def __init__(self, variable: Any) -> None:
+        self.variable = variable
+        super().__init__(
+            "A closure gets the rows of a table that it looks up, and no others. Received: "
+            f"a use of the whole of variable '{variable.path}'. A regularizer, a norm or a product "
+            "with the table would be of some rows only. Look rows up with "
+            "`rx.nn.embedding_lookup`, or use a plain variable for what needs all of it."
+        )
+
+
+class NeedsBatch(TraceAgain):
+    """The function asks an iterator for one batch more than was thought."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+
+class NotBuilt(TraceAgain):
+    """The function applies an optimizer that has no variables yet."""
+
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self.optimizer, self.variables = optimizer, variables
+
+
+class Push(NamedTuple):
+    """Gradients for an optimizer."""
+
+    optimizer: Any
+    variables: tuple[Any, ...]
+
+
+class Table(NamedTuple):
+    """A variable of which the closure gets rows: so many at most."""
+
+    variable: Any
+    rows: int
+
+
+class Added(NamedTuple):
+    """What a closure has added to a variable so far.
+
+    Args:
+        total: The sum; None if only the difference is known, and only at the end.
+        value: What the variable is then.
+        is_sum: Whether it has been added to, and nothing else.
+    """
+
+    total: Any
+    value: Any
+    is_sum: bool
+
+
+@dataclass
+class Inputs:
+    """What the function is known to take, beside arguments and variables."""
+
+    batches: list[tuple[Any, Any]] = field(default_factory=list)
+    tables: dict[int, Table] = field(default_factory=dict)
+    dense: dict[int, Any] = field(default_factory=dict)
+    warned: set[int] = field(default_factory=set)
+    asked: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    @property
+    def positions(self) -> list[tuple[int, ...]]:
+        """For each lookup in a table, in order, the shape of its ids."""
+        return [shape for variable, shape in self.asked if variable in self.tables]
+
+
+@final
+class Recorder:
+    """Is told what a closure does while it is traced."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.begin((), ())
+
+    def begin(self, batches: Sequence[Any], positions: Sequence[Any]) -> None:
+        """A trace begins, with these batches and positions as inputs."""
+        self.pushes: list[tuple[Push, list[Any]]] = []
+        self.lookups: list[tuple[Any, Any]] = []
+        self.checks: list[tuple[Check, list[Any]]] = []
+        self._trace = trace_around_tapes()
+        self.found: dict[int, tuple[Any, int]] = {}
+        self.asked: list[tuple[int, tuple[int, ...]]] = []
+        self.changed: list[tuple[Any, str]] = []
+        self._added: dict[int, Added] = {}
+        self._batches, self._positions = iter(batches), list(positions)
+
+    def shape_of(self, variable: Any) -> Any:
+        """What a variable is as an input: without asking a server for it."""
+        table = self.inputs.tables.get(id(variable))
+        shape = tuple(variable.shape) if table is None else (table.rows, *variable.shape[1:])
+        return jax.ShapeDtypeStruct(shape, _compat.stored_dtype(variable))
+
+    def next_batch(self, source: Any) -> Any:
+        """The next batch of a worker's own data."""
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise NeedsBatch(source) from None
+
+    def lookup(self, variable: Any, ids: Any) -> Any:
+        """Rows of a variable."""
+        at = self._places(variable, ids)
+        if at is None:
+            return jnp.take(_compat.read(variable), ids, axis=0, mode="fill")
+        return jnp.take(_compat.read(variable), at, axis=0)
+
+    def find(self, variable: Any, ids: Any) -> tuple[Any, Any]:
+        """Rows of a dynamic table, and which ids are no padding."""
+        at, rows = self._places(variable, ids), _compat.read(variable)
+        if at is None or not rows.shape[0]:  # a trace that finds out what there is
+            shape = (*ids.shape, *variable.shape[1:])
+            return jnp.zeros(shape, variable.dtype), jnp.ones(ids.shape, bool)
+        # Behind the last row stands what is no id: the worker, which sees all 64 bits, says so.
+        return jnp.take(rows, at, axis=0, mode="fill", fill_value=0), at < rows.shape[0]
+
+    def _places(self, variable: Any, ids: Any) -> Any:
+        """Where the rows of ids are among those that arrive; None until that is known."""
+        ids = jnp.asarray(ids)
+        self.asked.append((id(variable), tuple(ids.shape)))
+        if id(variable) not in self.inputs.tables:
+            seen = self.found.get(id(variable), (variable, 0))[1]
+            self.found[id(variable)] = variable, seen + ids.size
+            return None
+        number = len(self.lookups)
+        self.lookups.append((variable, ids))
+        known = number < len(self._positions)
+        return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
+
+    def check(self, check: Check, holds: Any, *values: Any) -> bool:
+        """A condition that the worker checks before it sends anything; whether it will.
+
+        It sees nothing of what a loop or branch of the program computes.
+        """
+        if trace_around_tapes() is not self._trace:
+            return False
+        self.checks.append((check, [holds, *values]))
+        return True
+
+    def apply(self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
+        """Gradients for an optimizer, which is not run here."""
+        if variables is None:
+            variables = _compat.trainable_variables(optimizer)
+        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        if not optimizer.built:
+            raise NotBuilt(optimizer, list(variables))
+        for gradient, variable in pairs:
+            if _compat.takes_gradient(variable):  # what float8 keeps: its gradient is its new value
+                variable.assign(gradient)
+        pairs = [(g, v) for g, v in pairs if not _compat.takes_gradient(v)]
+        factor = optimizer.loss_scale_factor
+        given = [g if factor is None else g / factor for g, _ in pairs]
+        clipped = _compat.clip(optimizer, given)
+        push = Push(optimizer, tuple(v for _, v in pairs))
+        again = {id(v) for other, _ in self.pushes for v in other.variables}
+        for variable in push.variables:
+            if id(variable) in again and id(variable) not in self.inputs.warned:
+                self.inputs.warned.add(id(variable))
+                logger.warning(_TWICE, variable.path)
+        types = [_compat.stored_dtype(variable) for _, variable in pairs]
+        self.pushes.append(
+            (push, [jnp.asarray(g, dtype) for g, dtype in zip(clipped, types, strict=True)])
+        )
+
+    def add(self, variable: Any, value: Any, before: Any, after: Any) -> None:
+        """A variable that was `before` is added to, and is `after` now."""
+        scope = _compat.get_stateless_scope()
+        known = self._added.get(id(variable))
+        if known is None:
+            untouched = before is None or before is lent_value(scope, variable)
+            known = Added(0, before, is_sum=untouched)
+        is_sum = known.is_sum and (known.value is before or known.total is None)
+        if known.total is None or scope is not _compat.outermost(scope):
+            self._added[id(variable)] = Added(None, after, is_sum)
+        else:
+            exact = jnp.asarray(value, _compat.stored_dtype(variable))
+            self._added[id(variable)] = Added(known.total + exact, after, is_sum)
+
+    def changes(self, scope: Any) -> list[tuple[Any, str, Any]]:
+        """The variables that the function has written, how, and by what."""
+        found = []
+        pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
+        for variable, new in scope.updates():
+            old = scope.lent.get(id(variable))
+            shape = tuple(variable.shape)
+            if old is None or tuple(jnp.shape(new)) != shape:
+                continue  # to be traced again, or a table, whose rows optimizers change
+            added = self._added.get(id(variable))
+            if added and added.is_sum and added.total is not None and new is added.value:
+                found.append((variable, "add", jnp.broadcast_to(added.total, shape)))
+            elif (added and added.is_sum and added.total is None) or _accumulates(variable):
+                found.append((variable, "add", change(new, old)))
+            elif id(variable) in pushed:
+                raise _both(variable)
+            else:
+                found.append((variable, "set", new))
+        return found
+
+
+def lent_value(scope: Any, variable: Any) -> Any:
+    """What a variable was when a scope, or the one around it that lends it, began."""
+    while scope is not None:
+        value = getattr(scope, "lent", {}).get(id(variable))
+        if value is not None:
+            return value
+        scope = scope.original_scope
+    return None
+
+
+def _both(variable: Any) -> UsageError:
+    return UsageError(
+        "A closure hands gradients of a variable to an optimizer, or stores a value in it, but not "
+        f"both. Received: both for '{variable.path}'. The optimizer runs on a server, later; the "
+        "value would be made of what the variable was before, and undo the step. Use a "
+        "`constraint` for what is to follow each step, or store the value in another closure."
+    )
+
+
+def _accumulates(variable: Any) -> bool:
+    """Whether what workers write to a variable adds up: metrics, and moving statistics."""
+    if _compat.counts_draws(variable):
+        return True  # of random numbers: two closures that draw at once count as two
+    number = "float" in variable.dtype or "int" in variable.dtype
+    return number and (
+        variable.synchronization == "on_read" or variable.aggregation in ("mean", "sum")
+    )
+
+
+def is_table(variable: Any) -> bool:
+    """Whether a variable is meant to be looked up, and never to travel as a whole."""
+    return bool(getattr(variable, "is_table", False))
+
+
+def most_rows(variable: Any, ids: int) -> int:
+    """How many rows so many ids can name: no more than a variable has, if that has an end."""
+    return ids if getattr(variable, "is_dynamic", False) else min(ids, variable.shape[0])

@@ -1,0 +1,210 @@
+"""A Keras variable whose value lives elsewhere: each read fetches it, each write sends it.
+
+The value of a `keras.Variable` is its attribute `_value`. Here that is a property, so that
+whatever Keras does with a variable (assign, save, print, load) finds the one true value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from keras import Variable as KerasVariable
+
+from replicax._keras import _compat
+from replicax._keras.capture import current_recorder
+from replicax._keras.variable_methods import VariableMethods
+from replicax._ps.recording.recorder import DenseUse
+
+
+class Home(Protocol):
+    """Where a variable's value is."""
+
+    def read(self) -> Any:
+        """The value; None if there is none yet."""
+        ...
+
+    def write(self, value: Any) -> None:
+        """Replace the value."""
+        ...
+
+    def read_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Some rows of the value, by number."""
+        ...
+
+    def scatter(self, how: str, rows: np.ndarray, values: Any) -> None:
+        """Change some rows."""
+        ...
+
+    def select(self, index: Any) -> Any:
+        """`value[index]`, of which only the rows that it touches travel."""
+        ...
+
+    def shards(self) -> Sequence[Any]:
+        """What the value is divided into: each has a `device`, and is an array when it is read."""
+        ...
+
+
+class ServerVariable(KerasVariable):
+    """A variable on a parameter server; made by its strategy's scope.
+
+    Reads and writes outside closures are live. Inside a closure it is what the server had when
+    the closure began.
+    """
+
+    _home: Home
+
+    @property
+    def _value(self) -> Any:
+        value = self._home.read()
+        if value is None:
+            return None
+        # Also while a function around is being traced: a number, no tracer.
+        with jax.ensure_compile_time_eval():
+            return jnp.asarray(value)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        # Keras' loop takes values away from variables (None) while it holds them itself.
+        if value is not None:
+            self._home.write(np.asarray(value))
+
+    @property
+    def device(self) -> str:
+        """The task that holds it, such as "/job:ps/task:1"; of an optimizer's counters, all do."""
+        (shard,) = self._home.shards()
+        return shard.device
+
+    @property
+    def value(self) -> Any:
+        scope = _compat.get_stateless_scope()
+        if scope is not None:
+            lent = scope.get_current_value(self)
+            if lent is not None and tuple(lent.shape) != self._whole:
+                raise DenseUse(self)
+        return super().value
+
+    def add_at_home(self, value: Any, sign: int) -> Any:
+        """Add to the value, or subtract: where it is, so that nothing that workers add is lost."""
+        add = getattr(self._home, "add", None)
+        if add is None or isinstance(value, Tracer):
+            return self.assign(self + value if sign > 0 else self - value)
+        change = sign * jnp.asarray(value, _compat.stored_dtype(self))
+        add(np.broadcast_to(np.asarray(change), self._whole))
+        return self.value
+
+    @property
+    def _whole(self) -> tuple[int, ...]:
+        return tuple(self.shape or ())
+
+    def lookup_rows(self, ids: Any) -> Any:
+        """The rows that `ids` name, without the others."""
+        scope = _compat.get_stateless_scope()
+        recorder = current_recorder()
+        if recorder is not None:
+            return recorder.lookup(self, ids)
+        if scope is not None or isinstance(ids, Tracer):
+            return jnp.take(self.value, ids, axis=0, mode="fill")
+        wanted = np.asarray(ids)
+        flat = wanted.reshape(-1).astype(np.int64)
+        inside = (flat >= 0) & (flat < self._whole[0])
+        rows = np.array(self._home.read_rows(np.where(inside, flat, 0)))
+        rows[~inside] = np.nan if np.issubdtype(rows.dtype, np.inexact) else 0
+        return jnp.asarray(rows.reshape(*wanted.shape, *self._whole[1:]))
+
+
+class ShardedVariable(ServerVariable):
+    """A variable whose rows are divided over parameter servers; it acts as one.
+
+    Slices, single rows and lookups fetch the rows they need. It is saved as one array, and may be
+    loaded where the rows are divided otherwise.
+    """
+
+    @property
+    def device(self) -> str:
+        """None by itself: each of its `variables` has one."""
+        raise AttributeError(
+            f"A sharded variable is on several devices. Received: `device` of '{self.path}' in "
+            f"{len(self.variables)} shards. Each shard is where its turn came. Ask its shards: "
+            "`[shard.device for shard in variable.variables]`."
+        )
+
+    @property
+    def variables(self) -> Sequence[Any]:
+        """The shards, in the order of their rows: each has a `device`, `shape` and `numpy()`."""
+        return self._home.shards()
+
+    def __getitem__(self, index: Any) -> Any:
+        if _compat.get_stateless_scope() is not None:
+            return super().__getitem__(index)
+        return self._home.select(index)
+
+    def scatter_add(self, indices: Any, updates: Any) -> None:
+        """Add to rows; a row that is named twice gets both."""
+        self._scatter("add", indices, updates)
+
+    def scatter_sub(self, indices: Any, updates: Any) -> None:
+        """Subtract from rows."""
+        self._scatter("sub", indices, updates)
+
+    def scatter_mul(self, indices: Any, updates: Any) -> None:
+        """Multiply rows."""
+        self._scatter("mul", indices, updates)
+
+    def scatter_div(self, indices: Any, updates: Any) -> None:
+        """Divide rows."""
+        self._scatter("div", indices, updates)
+
+    def scatter_min(self, indices: Any, updates: Any) -> None:
+        """Replace elements of rows that are larger."""
+        self._scatter("min", indices, updates)
+
+    def scatter_max(self, indices: Any, updates: Any) -> None:
+        """Replace elements of rows that are smaller."""
+        self._scatter("max", indices, updates)
+
+    def scatter_update(self, indices: Any, updates: Any) -> None:
+        """Replace rows."""
+        self._scatter("update", indices, updates)
+
+    def _scatter(self, how: str, indices: Any, updates: Any) -> None:
+        rows = np.asarray(indices).reshape(-1).astype(np.int64)
+        outside = rows[(rows < 0) | (rows >= self._whole[0])]
+        if outside.size:
+            raise IndexError(
+                f"A row that is changed must be there. Received: index {outside[0]}, which is out "
+                f"of bounds for '{self.path}' with {self._whole[0]} rows. Nothing was changed. "
+                "Check the indices."
+            )
+        self._home.scatter(how, rows, updates)
+
+
+def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
+    """Let a variable live at a home from now on; a value that it has is sent there."""
+    rehome(variable, home, ShardedVariable if sharded else ServerVariable)
+
+
+def rehome(variable: Any, home: Any, kind: Any) -> None:
+    """Let a variable be of a kind and live at a home; a value that it has is sent there."""
+    value = variable.__dict__.pop("_value", None)
+    extended = issubclass(type(variable), VariableMethods)
+    own: Any = _with_methods(kind) if extended else kind
+    variable.__class__ = own
+    variable._home = home
+    if value is not None:
+        variable._value = value
+
+
+@functools.cache
+def _with_methods(kind: Any) -> Any:
+    return type(kind.__name__, (VariableMethods, kind), {})
+
+
+def home_of(variable: Any) -> Any:
+    """Where a variable lives; None if in this process."""
+    return getattr(variable, "_home", None)

@@ -1,0 +1,267 @@
+"""A Keras optimizer, taken apart: it updates a variable, or some rows of one, where these live.
+
+A parameter server has neither the model nor the optimizer's variables: it has values, and beside
+each value its slots (momenta, accumulators). For every shape of value a copy of the optimizer is
+built around one variable of that shape, and its `stateless_apply` is compiled. What needs all
+gradients at once (clipping by norm, loss scaling) was done by the worker that sent them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from replicax._core.errors import UsageError
+from replicax._keras import _compat
+from replicax._keras.distribution import installed
+from replicax._program.compiling import compiled
+
+
+class Part(NamedTuple):
+    """What an optimizer has to know of a value.
+
+    Args:
+        path: The variable's path.
+        shape: The value's shape: of the variable, a shard of it, or some of its rows.
+        dtype: The type of its elements.
+        decays: Whether weight decay is for this variable.
+        constraint: Applied after an update, or None.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    decays: bool = True
+    constraint: Any = None
+
+
+class Slot(NamedTuple):
+    """A variable that an optimizer keeps, if it was found; `shared` by all that it updates."""
+
+    variable: Any
+    shared: bool
+
+
+class Recipe(NamedTuple):
+    """How to make a copy of an optimizer: its class, and what `get_config` gave."""
+
+    kind: type
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its class."""
+        return f"{self.kind.__module__}.{self.kind.__qualname__}"
+
+    @classmethod
+    def of(cls, optimizer: Any) -> Recipe:
+        """The recipe of a Keras optimizer, without what workers do to gradients."""
+        if isinstance(optimizer, _compat.LossScaleOptimizer):
+            raise UsageError(
+                "A parameter server runs an optimizer that needs one variable at a time. "
+                "Received: a LossScaleOptimizer, which looks at all gradients before it decides. "
+                "They are on several servers. Use bfloat16, which needs no loss scale, or the "
+                "`loss_scale_factor` of the inner optimizer."
+            )
+        config = dict(optimizer.get_config())
+        rate = _compat.learning_rate(optimizer)
+        if not isinstance(rate, _compat.KerasVariable):
+            config["learning_rate"] = rate  # itself: Keras could not find a class of the program
+        clips = any(config.get(name) for name in _CLIPPING)
+        if clips and config.get("gradient_accumulation_steps"):
+            raise UsageError(
+                "With parameter servers, gradients are clipped before they are accumulated. "
+                "Received: an optimizer with both clipping and gradient_accumulation_steps. Keras "
+                "clips what was accumulated, which is on the servers. Leave one of them out."
+            )
+        config.update(dict.fromkeys([*_CLIPPING, "loss_scale_factor"]))
+        return cls(type(optimizer), config)
+
+
+_CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+@final
+class ShardOptimizer:
+    """Updates values and their slots, as one Keras optimizer does."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._built: dict[Part, tuple[Any, list[Any], list[np.ndarray]]] = {}
+        self._updates: dict[tuple[Part, ...], Callable[..., Any]] = {}
+        self._compiling = threading.Lock()
+
+    def initial_slots(self, part: Part) -> list[np.ndarray]:
+        """The slots of a value that was never updated."""
+        # Copies: several shards are the same part, and each changes its own slots in place.
+        return [slot.copy() for slot in self._build(part)[2]]
+
+    def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
+        """Which variables of the original optimizer the slots of one of its variables are.
+
+        `part` is the variable; its rows may be fewer.
+        """
+        copy, slots, _ = self._build(part)
+        known = [id(one) for one in _compat.trainable_variables(original)]
+        number = known.index(id(variable))
+        return [Slot(*_found(original, *_place(copy, slot), number)) for slot in slots]
+
+    def update(
+        self,
+        parts: Sequence[Part],
+        values: Sequence[Any],
+        grads: Sequence[Any],
+        slots: Sequence[Sequence[Any]],
+        iterations: int,
+        learning_rate: float | None,
+        scale: float = 1.0,
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """One step for several values at once: the new values and the new slots.
+
+        `iterations` steps came before. The learning rate is None for a schedule; gradients are
+        multiplied by `scale`.
+        """
+        key = tuple(parts)
+        rate = None if learning_rate is None else np.float32(learning_rate)
+        given = values, grads, slots, np.int32(iterations), rate, np.float32(scale)
+        if key not in self._updates:
+            with self._compiling:  # once, although `prepare` may be at it
+                if key not in self._updates:
+                    update = compiled(self._traced(key))
+                    found = update(*given)
+                    self._updates[key] = update
+                    return found
+        return self._updates[key](*given)
+
+    def prepare(self, parts: Sequence[Part], learning_rate: float | None) -> None:
+        """Compile ahead what updates these values, by a step whose results nobody takes."""
+        values = [np.zeros(part.shape, part.dtype) for part in parts]
+        self.update(
+            parts, values, values, [self._build(part)[2] for part in parts], 0, learning_rate
+        )
+
+    def _traced(self, parts: tuple[Part, ...]) -> Callable[..., Any]:
+        copies = [self._build(part)[:2] for part in parts]
+
+        def update(
+            values: Any, grads: Any, slots: Any, iterations: Any, rate: Any, scale: Any
+        ) -> tuple[list[Any], list[list[Any]]]:
+            new_values, new_slots = [], []
+            for (optimizer, mine), value, grad, held in zip(
+                copies, values, grads, slots, strict=True
+            ):
+                shared = {id(_compat.iterations(optimizer)): iterations}
+                if rate is not None:
+                    shared[id(_compat.learning_rate(optimizer))] = rate
+                shared.update({id(v): array for v, array in zip(mine, held, strict=True)})
+                state = [shared[id(variable)] for variable in optimizer.variables]
+                scaled = grad * scale.astype(grad.dtype)
+                (new,), news = optimizer.stateless_apply(state, [scaled], [value])
+                found = dict(zip(map(id, optimizer.variables), news, strict=True))
+                new_values.append(jnp.asarray(new, value.dtype))
+                new_slots.append([found[id(variable)] for variable in mine])
+            return new_values, new_slots
+
+        return update
+
+    def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
+        if part not in self._built:
+            with installed(None):  # the copy is nobody's, also where a scope is open
+                self._built[part] = _copy(self._recipe, part)
+        return self._built[part]
+
+
+def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Refuse an optimizer for tables of which it would get some rows only."""
+    if not variables:
+        return
+    why, of = None, variables[0]
+    constrained = [v for v in variables if getattr(v, "constraint", None) is not None]
+    if constrained:
+        why, of = "the table has a constraint", constrained[0]
+    elif optimizer.use_ema:
+        why = "it averages all rows in each step (use_ema)"
+    elif optimizer.gradient_accumulation_steps:
+        why = "it adds up gradients of rows, and updates all (gradient_accumulation_steps)"
+    elif not is_rowwise(Recipe.of(optimizer)):
+        why = "its update looks at the variable as a whole"
+    if why:
+        raise UsageError(
+            "A table is trained by rows, and rows that no batch names stay as they are. Received: "
+            f"{type(optimizer).__name__} for '{of.path}': {why}. Its rows would not become "
+            "what it makes of them elsewhere. Train the table by an optimizer of its own, such as "
+            "SGD, Adagrad, Adam or Ftrl, or use `keras.layers.Embedding`."
+        )
+
+
+def is_rowwise(recipe: Recipe) -> bool:
+    """Whether updating a variable by rows gives what updating all of it gives."""
+    rng = np.random.default_rng(0)
+    value = rng.normal(size=(4, 3)).astype("float32")
+    grads = [rng.normal(size=(4, 3)).astype("float32") for _ in range(2)]
+    # Each step is to change something, also of an optimizer that is to wait, or to begin slowly.
+    sure = {"learning_rate": 0.1, "gradient_accumulation_steps": None}
+    optimizer = ShardOptimizer(recipe._replace(config={**recipe.config, **sure}))
+    pieces = [slice(0, 4), slice(0, 2), slice(2, 4)]
+    parts = [Part(f"probe_{p.start}_{p.stop}", value[p].shape, "float32") for p in pieces]
+    values: Any = [value[piece] for piece in pieces]
+    slots: Any = [optimizer.initial_slots(part) for part in parts]
+    for step, grad in enumerate(grads):
+        pushed = [grad[piece] for piece in pieces]
+        values, slots = optimizer.update(parts, values, pushed, slots, step, 0.1)
+    whole, *halves = map(np.asarray, values)
+    return bool(np.allclose(np.concatenate(halves), whole, rtol=1e-5, atol=1e-7))
+
+
+def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
+    """An optimizer for one value, its slots, and what these are at first."""
+    config = dict(recipe.config)
+    if not part.decays and config.get("weight_decay") is not None:
+        config["weight_decay"] = 0.0
+    optimizer: Any = recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
+    # By initializers: Keras' do without a compilation for each shape.
+    variable = keras.Variable("zeros", shape=part.shape, dtype=part.dtype, name="value")
+    _compat.set_path(variable, part.path)
+    variable.constraint = part.constraint
+    optimizer.build([variable])
+    shared = (_compat.iterations(optimizer), _compat.learning_rate(optimizer))
+    slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
+    initial = [np.array(slot.value) for slot in slots]
+    # The copy is a recipe: its own values are never looked at, and may be large.
+    for held in [variable, *slots]:
+        _compat.store(held, jnp.asarray(np.zeros((), held.dtype)))
+    return optimizer, slots, initial
+
+
+def _place(optimizer: Any, slot: Any) -> tuple[str, Any]:
+    """By which attribute an optimizer knows one of its variables, and by which key in that."""
+    for name, held in vars(optimizer).items():
+        if name in ("_variables", "_trainable_variables"):
+            continue  # all of them, in any order
+        if held is slot:
+            return name, None
+        items = held.items() if isinstance(held, dict) else enumerate(_as_list(held))
+        for key, one in items:
+            if one is slot:
+                return name, key
+    return "", None
+
+
+def _found(original: Any, name: str, key: Any, number: int) -> tuple[Any, bool]:
+    """What stands at the same place in another optimizer, of several variables."""
+    held = getattr(original, name, None)
+    if isinstance(held, dict):
+        return held.get(key), False
+    listed = _as_list(held)
+    if key is not None:
+        return (listed[number] if number < len(listed) else None), False
+    return held, True
+
+
+def _as_list(held: Any) -> list[Any]:
+    return list(held) if isinstance(held, list | tuple) else []

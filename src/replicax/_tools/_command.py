@@ -1,0 +1,26 @@
+"""How the child process of a command, `python -m replicax._tools.NAME OPTIONS`, is called and ends.
+
+`replicax NAME` starts it after checking what was asked; OPTIONS is one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from replicax._core.errors import ReplicaxError, UsageError
+
+
+def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence[str]) -> int:
+    """Do the work of a command; its exit code is 2 for a wrong use, 1 for another error of ours."""
+    if len(arguments) != 1:
+        usage = f"usage: python -m replicax._tools.{name} OPTIONS; see replicax {name} --help\n"
+        sys.stderr.write(usage)
+        return 2
+    try:
+        return work(json.loads(arguments[0]))
+    except ReplicaxError as error:
+        sys.stderr.write(f"replicax {name}: error: {error}\n")
+        return 2 if isinstance(error, UsageError) else 1
