@@ -178,11 +178,7 @@ def _said(pace: Pace) -> str:
 
 @final
 class BatchLogs(dict[str, Any]):
-    """The logs of a batch as a dict of numbers, which are made when one is looked at.
-
-    Args:
-        logs: What the step returned: arrays, which may not be computed yet.
-    """
+    """What a step returned, as a dict of numbers, which are made when one is looked at."""
 
     def __init__(self, logs: Any) -> None:
         super().__init__(_flat(logs or {}))

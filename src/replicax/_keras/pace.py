@@ -223,13 +223,7 @@ def pace_of(model: Any) -> Pace:
 
 
 def paced(model: Any, kind: str, distribution: Any) -> Pace:
-    """What the step function of a model counts by; only training is looked at.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        distribution: Knows of its workers.
-    """
+    """What the step function of a model counts by; only that of training is looked at."""
     pace = pace_of(model) if kind == "train" else Pace()
     if distribution.members is not None:
         pace.members = distribution.members

@@ -249,11 +249,7 @@ def _set_random_state(state: dict[str, Any] | None, *, pythons: bool = True) -> 
 
 @final
 class _EpochWatch:
-    """Watches one `fit` take batches.
-
-    Args:
-        epochs: Keras' epoch iterator.
-    """
+    """Watches one `fit` take batches from Keras' epoch iterator."""
 
     def __init__(self, epochs: Any) -> None:
         self._adapter = epochs.data_adapter
@@ -271,11 +267,7 @@ class _EpochWatch:
         _compat.watch_epochs(epochs, self._steps, self._batches)
 
     def place(self, batch: int) -> dict[str, Any]:
-        """Where this is, as plain data.
-
-        Args:
-            batch: How many batches of the epoch are done; 0 between epochs.
-        """
+        """Where this is, as plain data, after so many batches of the epoch; 0 between epochs."""
         spans_epochs = bool(self._epochs.steps_per_epoch) and not self._is_fresh
         if batch:
             before, begun = self._before, True
@@ -296,13 +288,7 @@ class _EpochWatch:
         return getattr(self._adapter, "position", None)
 
     def go_to(self, place: dict[str, Any], position: Any, arrived: Callable[[], None]) -> None:
-        """Let the next epoch go on from a place.
-
-        Args:
-            place: What `place` gave.
-            position: What `position` was.
-            arrived: Called when the epoch is there, before its next step.
-        """
+        """Let the next epoch go on from what `place` and `position` gave; `arrived` is told so."""
         self._place, self._arrived = place, arrived
         go_to = getattr(self._adapter, "go_to", None)
         if position is not None and go_to is not None:
