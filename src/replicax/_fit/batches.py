@@ -41,7 +41,7 @@ def placed_batches(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, distribution)
         adapter = self.data_adapter
         owned = isinstance(adapter, HostAdapter)
-        if distribution.make_steps is not None:
+        if distribution.engine.closures is not None:
             return adapter.get_numpy_iterator()  # closures take copies
         # Of a batch ahead, workers know that they agree before they need it.
         several = distribution.topology.num_processes > 1
@@ -77,7 +77,7 @@ def placed_batch(original: Callable[..., Any]) -> Callable[..., Any]:
         current = _compat.distribution()
         if not isinstance(current, StoreDistribution):
             return original(data, layouts)
-        if current.make_steps is not None:
+        if current.engine.closures is not None:
             return data
         return next(placed([data], current, ahead=0))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 import jax
 
+from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
 from replicax._keras import _compat
@@ -67,7 +68,7 @@ class HostAdapter(_compat.DataAdapter):
         current = _compat.distribution()
         if isinstance(position, list) and isinstance(current, StoreDistribution):
             # Of workers that shared the data: for one worker, too, it has to be shared.
-            self._dataset = current.share(self._dataset, by_one=True)
+            self._dataset = _shared(self._dataset)
         iterator = _pass_over(getattr(self._dataset, "dataset", self._dataset))
         iterator.set_state(position)
         self.position, self._is_new, self._look = position, False, None
@@ -218,10 +219,12 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
                     f"`{name}` beside a {type(x).__name__}. It would have no effect. Make the "
                     "data set yield `(inputs, targets, weights)` in batches, and leave it out."
                 )
+        closures = ours.engine.closures if ours else None
         if is_creator(x):
-            x = x.created_by(ours and ours.distribute_from_function)
-        elif ours is not None:
-            x = ours.share(x)
+            by_strategy = ours and _strategy().distribute_datasets_from_function
+            x = x.created_by(closures.made_dataset if closures else by_strategy)
+        elif ours is not None and ours.topology.num_processes > 1:
+            x = _shared(x)
         if is_per_worker(x):
             return _of_workers(x, ours, given)
         return HostAdapter(x, given.get("class_weight"))
@@ -229,8 +232,22 @@ def adapted(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_data_adapter
 
 
+def _shared(dataset: Any) -> Any:
+    """A data set as several workers read it: one that is distributed."""
+    if hasattr(dataset, "workers"):
+        return dataset
+    return _strategy().experimental_distribute_dataset(dataset)
+
+
+def _strategy() -> Any:
+    """The strategy whose distribution is current."""
+    frame = current_frame()
+    assert frame is not None
+    return frame.strategy
+
+
 def _of_workers(dataset: Any, ours: StoreDistribution | None, given: Mapping[str, Any]) -> Any:
-    if ours is None or ours.make_steps is None:
+    if ours is None or ours.engine.closures is None:
         raise UsageError(
             "A per-worker data set is read by the workers of a ParameterServerStrategy. Received: "
             f"a {type(dataset).__name__} for a model that was not made in the scope of one. Nobody "

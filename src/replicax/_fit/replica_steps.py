@@ -43,7 +43,7 @@ class ReplicaSteps:
         self._watch = StateWatch()
         topology = distribution.topology
         step = own_step(model, kind)
-        self._local = distribution.local_steps if kind == "train" else None
+        self._local = distribution.engine.local_steps if kind == "train" else None
         if self._local:
             self._step = self._local.round_of(model, step)
         else:
@@ -59,7 +59,7 @@ class ReplicaSteps:
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         if self._distribution.topology.num_processes > 1:
             self._watch.step(self._state)
-        outputs, run = [], self._distribution.run
+        outputs, run = [], _compat.strategy_of(self._model).run
         batches = self._pace.take(iterator, self._model.steps_per_execution)
         for some in self._local.rounds(batches) if self._local else ([one] for one in batches):
             found = run(self._step, args=tuple(map(self._divide, some)))

@@ -8,6 +8,7 @@ program of several steps is in repeated.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -30,7 +31,7 @@ from replicax._fit.step_program import (
 from replicax._keras import _compat
 from replicax._keras.pace import paced, rows_of
 from replicax._keras.program import Program, queue_of
-from replicax._keras.repeated import are_alike, joined
+from replicax._keras.repeated import are_alike, joined, spread, together
 from replicax._program.central import may_fail
 from replicax._program.compiling import compile_for
 
@@ -51,12 +52,17 @@ class Steps:
     def __init__(self, model: Any, kind: str, distribution: StoreDistribution) -> None:
         self._model, self._kind, self._doing = model, kind, f"{kind} step"
         self._pace = paced(model, kind, distribution)
-        self._distribution = distribution
+        self._distribution, topology = distribution, distribution.topology
+        combine = distribution.engine.reducer.combine
+        self._how = {
+            "spread": functools.partial(spread, topology),
+            "together": functools.partial(together, topology, combine),
+        }
         self._programs: dict[Any, Program] = {}
         self._is_agreed = False
-        self._is_common = distribution.topology.num_processes > 1
+        self._is_common = topology.num_processes > 1
         self._watch = StateWatch() if self._is_common else None
-        self._queue = queue_of(distribution.topology.devices)
+        self._queue = queue_of(topology.devices)
         self._loop: Any = None
         self._groups: Sequence[Sequence[Any]] = ()
         self._keys: Any = None
@@ -153,8 +159,7 @@ class Steps:
         if distribution.store.home is not None:
             state = step_state(self._groups, self._kind, donates=True)
             whole = [[distribution.topology.replicated for _ in group] for group in self._groups]
-            spread, together = distribution.spread, distribution.together
-            step = steps(self._model, self._kind, state, whole, spread=spread, together=together)
+            step = steps(self._model, self._kind, state, whole, **self._how)
             made = state.compile(step, batches, devices=devices)
             state.is_checked = state.may_fail
             return Program(state, made, devices, is_common=common, watch=self._watch)
@@ -175,8 +180,7 @@ class Steps:
             self._kind,
             state,
             [[_compat.stored(v).sharding for v in group] for group in self._groups],
-            spread=distribution.spread,
-            together=distribution.together,
+            **self._how,
             # Each of several processes can read only arrays of which it holds the whole.
             logs=distribution.topology.replicated if self._is_common else None,
         )

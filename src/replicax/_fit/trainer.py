@@ -28,7 +28,7 @@ from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
-from replicax._keras.distribution import StoreDistribution, installed
+from replicax._keras.distribution import StoreDistribution, adopt, installed
 from replicax._keras.slots import noted
 
 _log = logging.getLogger("replicax")
@@ -101,7 +101,7 @@ def _in_own_distribution(original: Callable[..., Any]) -> Callable[..., Any]:
             with installed(None):
                 return original(self, *args, **kwargs)
         with owner.scope():
-            if owner.extended.distribution.make_steps is not None:
+            if owner.extended.distribution.engine.closures is not None:
                 refuse_endless_validation(kwargs)
             try:
                 return original(self, *args, **kwargs)
@@ -134,7 +134,7 @@ def _from_meeting(original: Callable[..., Any]) -> Callable[..., Any]:
         owner = _compat.strategy_of(self)
         if owner is None and not seams.speaks_tensorflow:
             _say_that_keras_is_alone()
-        local = owner and owner.extended.distribution.local_steps
+        local = owner and owner.extended.distribution.engine.local_steps
         with local.several_at_once(self) if local else contextlib.nullcontext():
             history = original(self, *args, **kwargs)
         for steps in own_steps_of(self):
@@ -177,11 +177,14 @@ def _own_function(original: Callable[..., Any], kind: str) -> Callable[..., Any]
         current = getattr(self, attribute)
         distribution = owner.extended.distribution
         # Each time: a layer may have got new variables since (`enable_lora`).
-        distribution.adopt(_variables(self, of_optimizer=distribution.make_steps is None))
+        engine = distribution.engine
+        adopt(distribution.store, _variables(self, of_optimizer=engine.closures is None))
         if current is None or force:
-            kinds = ReplicaSteps if distribution.in_replica_view else Steps
-            make_steps = distribution.make_steps
-            current = make_steps(self, kind) if make_steps else kinds(self, kind, distribution)
+            if engine.closures is not None:
+                current = engine.closures.make_steps(self, kind)
+            else:
+                kinds = ReplicaSteps if engine.in_replica_view else Steps
+                current = kinds(self, kind, distribution)
             setattr(self, attribute, current)
         return current
 

@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """What a data set is distributed to: a `Runtime`."""
+    """What a data set is distributed to: an `Engine`."""
 
-    topology: Any
+    @property
+    def topology(self) -> Any:
+        """The replicas."""
+        ...
 
-    hands_out: bool  # whether batches are for workers that are other processes than this one
+    @property
+    def hands_out(self) -> bool:
+        """Whether batches are for workers that are other processes than this one."""
+        ...
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
         """Place one nest per replica of this worker; with the rows of all, if they differ."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, final
 
 import jax
 import keras
@@ -19,16 +20,31 @@ from replicax._control import current
 from replicax._core.errors import MixedStrategies, UsageError, WorkersDiffer
 from replicax._core.placement import is_spread, place, to_host
 from replicax._core.program import uncounted
-from replicax._core.store import VariableSpec
-from replicax._core.topology import AXIS, Topology, device_name
-from replicax._cpu.products import with_products_turned
+from replicax._core.store import Store, VariableSpec
+from replicax._core.topology import AXIS, device_name
 from replicax._keras import _compat
-from replicax._program.partial_sums import with_sums_together
-from replicax._program.table_gradients import with_rows
 
 if TYPE_CHECKING:
-    from replicax._keras.local_steps import LocalSteps
+    from replicax._core.topology import Topology
     from replicax._keras.pace import Members
+
+
+@final
+@dataclass(frozen=True)
+class Closures:
+    """How a strategy trains whose batches other processes compute.
+
+    Args:
+        make_steps: From a model, and `train`, `test` or `predict`, to its step function.
+        members: What is known of the workers.
+        made_dataset: Makes a data set of a function that is called where it is read.
+        say_who_computes: Called when this process computes by itself, and no worker helps.
+    """
+
+    make_steps: Callable[[Any, str], Any]
+    members: Callable[[], Members]
+    made_dataset: Callable[..., Any]
+    say_who_computes: Callable[[], None]
 
 
 @final
@@ -36,47 +52,17 @@ class StoreDistribution(_compat.Distribution):
     """Tells Keras where variables and batches of one strategy live.
 
     Args:
-        store: Where variables live.
-        topology: The replicas among which batches are split.
-        in_replica_view: Whether models train as a custom loop does, by `run`.
+        engine: That of the strategy.
     """
 
-    def __init__(self, store: Any, topology: Topology, *, in_replica_view: bool = False) -> None:
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self.store: Store = engine.store
+        self.topology = topology = cast("Topology", engine.topology)
         names = [device_name(device).lower() for device in topology.devices]
         axes = topology.mesh.axis_names
         mesh = keras.distribution.DeviceMesh(topology.mesh.devices.shape, list(axes), names)
         super().__init__(mesh, AXIS, auto_shard_dataset=False)
-        self.store = store
-        self.topology = topology
-        # Adds up the replicas' parts of many sums at once; None leaves it to XLA.
-        self.add_up: Callable[[list[Any]], list[Any]] | None = None
-        self._distribute: Callable[[Any], Any] | None = None
-        # Makes a data set of a function that is to make it where it is read.
-        self.distribute_from_function: Callable[..., Any] | None = None
-        # Makes the step functions of models whose batches are not computed here.
-        self.make_steps: Callable[[Any, str], Any] | None = None
-        # What is known of workers that compute batches elsewhere.
-        self.members: Callable[[], Members] | None = None
-        self.in_replica_view = in_replica_view
-        # How many steps replicas take alone in `fit`, in that view; None for none.
-        self.local_steps: LocalSteps | None = None
-        self.run: Any = None
-
-    def share_by(self, distribute: Callable[[Any], Any]) -> None:
-        """Say how a data set that is handed to `fit` as it is becomes this worker's share."""
-        self._distribute = distribute
-
-    def share(self, dataset: Any, *, by_one: bool = False) -> Any:
-        """A data set as `fit` reads it: with several workers, one that is distributed.
-
-        Args:
-            dataset: The data set.
-            by_one: Whether one worker, too, wants one that is distributed.
-        """
-        wanted = by_one or self.topology.num_processes > 1
-        is_distributed = hasattr(dataset, "workers")
-        distribute = self._distribute if wanted and not is_distributed else None
-        return distribute(dataset) if distribute else dataset
 
     def get_variable_layout(self, variable: Any) -> Any:
         chosen = _compat.layout(variable)
@@ -94,8 +80,8 @@ class StoreDistribution(_compat.Distribution):
     def get_data_layout(self, data_shape: Sequence[int]) -> Any:
         """Split the batch if the replicas divide it; else every device gets the whole of it.
 
-        In the compiled step an indivisible batch is split all the same, unevenly: see
-        `spread`. Only the copy to the devices is whole.
+        In the compiled step an indivisible batch is split all the same, unevenly. Only the copy
+        to the devices is whole.
         """
         divisible = len(data_shape) > 0 and data_shape[0] % self.topology.num_replicas == 0
         return self.topology.split if divisible else self.topology.replicated
@@ -103,59 +89,34 @@ class StoreDistribution(_compat.Distribution):
     def get_tensor_layout(self, path: str) -> None:
         return None
 
-    def spread(self, batch: Any) -> Any:
-        """Inside a compiled step: divide every leaf of a batch over the replicas.
 
-        A batch that the replicas do not divide is split unevenly by XLA, which masks what it
-        pads: results are those of one device, BatchNorm included. With fewer rows than
-        replicas every device computes all of them, which costs less than dividing.
-        """
-        replicas = self.topology.num_replicas
+def adopt(store: Store, variables: Iterable[Any]) -> None:
+    """Move variables made outside the scope into a store.
 
-        def one(leaf: Any) -> Any:
-            if leaf.ndim == 0 or leaf.shape[0] < replicas:
-                return leaf
-            return jax.lax.with_sharding_constraint(leaf, self.topology.split)
-
-        return jax.tree.map(one, batch) if replicas > 1 else batch
-
-    def together(self, step: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """A step of a compiled program, whose sums over rows travel as it pays."""
-        topology = self.topology
-        if self.add_up is not None:
-            step = with_sums_together(step, topology.mesh, self.add_up)
-        if topology.model_parallel > 1:
-            return with_products_turned(step, topology.platform)
-        mesh = topology.mesh if topology.num_replicas > 1 else None
-        return with_rows(step, mesh, platform=topology.platform)
-
-    def adopt(self, variables: Iterable[Any]) -> None:
-        """Move variables made outside the scope into this store.
-
-        Raises:
-            MixedStrategies: If a variable belongs to another strategy.
-        """
-        for variable in variables:
-            owner = _compat.owner(variable)
-            if owner is self.store:
-                continue
-            if owner is not None:
-                raise MixedStrategies(
-                    "A variable belongs to the strategy in whose scope it was made. "
-                    f"Received: variable '{variable.path}' of another strategy. Its value lives "
-                    "on that strategy's devices. Make the model, optimizer and metrics in this "
-                    "strategy's scope, or load the weights into a model made there."
-                )
-            spec = spec_of(variable)
-            check_variable(spec)
-            layout = self.store.layout(spec)
-            if layout is not None:
-                _move(variable, self.store, layout)
-            else:
-                self.store.claim(variable)
+    Raises:
+        MixedStrategies: If a variable belongs to another strategy.
+    """
+    for variable in variables:
+        owner = _compat.owner(variable)
+        if owner is store:
+            continue
+        if owner is not None:
+            raise MixedStrategies(
+                "A variable belongs to the strategy in whose scope it was made. "
+                f"Received: variable '{variable.path}' of another strategy. Its value lives "
+                "on that strategy's devices. Make the model, optimizer and metrics in this "
+                "strategy's scope, or load the weights into a model made there."
+            )
+        spec = spec_of(variable)
+        check_variable(spec)
+        layout = store.layout(spec)
+        if layout is not None:
+            _move(variable, store, layout)
+        else:
+            store.claim(variable)
 
 
-def _move(variable: Any, store: Any, layout: Any) -> None:
+def _move(variable: Any, store: Store, layout: Any) -> None:
     value = _compat.stored(variable)
     _compat.adopt(variable, store, layout)
     if value is not None:

@@ -225,8 +225,9 @@ def pace_of(model: Any) -> Pace:
 def paced(model: Any, kind: str, distribution: Any) -> Pace:
     """What the step function of a model counts by; only that of training is looked at."""
     pace = pace_of(model) if kind == "train" else Pace()
-    if distribution.members is not None:
-        pace.members = distribution.members
+    closures = distribution.engine.closures
+    if closures is not None:
+        pace.members = closures.members
     elif distribution.topology.num_processes > 1:
         pace.members = lambda: Members(lateness=current().lateness())
         pace.others = lambda: current().waited()

@@ -1,16 +1,24 @@
-"""Several steps as one program: a loop on the devices, over batches of one shape."""
+"""What is around the steps of `fit` in one program: loops over batches, and how each is divided."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
+from replicax._cpu.products import with_products_turned
+from replicax._program.partial_sums import with_sums_together
+from replicax._program.table_gradients import with_rows
+
+if TYPE_CHECKING:
+    from replicax._core.topology import Topology
 
 
 def are_alike(batches: Sequence[Any]) -> bool:
@@ -84,3 +92,35 @@ def _whole(value: Any, layout: Any) -> Any:
         return value
     spec = PartitionSpec(*(None if name == AXIS else name for name in layout.spec))
     return lax.with_sharding_constraint(value, NamedSharding(layout.mesh, spec))
+
+
+def spread(topology: Topology, batch: Any) -> Any:
+    """Inside a compiled step: divide every leaf of a batch over the replicas.
+
+    A batch that the replicas do not divide is split unevenly by XLA, which masks what it
+    pads: results are those of one device, BatchNorm included. With fewer rows than
+    replicas every device computes all of them, which costs less than dividing.
+    """
+    replicas = topology.num_replicas
+
+    def one(leaf: Any) -> Any:
+        if leaf.ndim == 0 or leaf.shape[0] < replicas:
+            return leaf
+        return jax.lax.with_sharding_constraint(leaf, topology.split)
+
+    return jax.tree.map(one, batch) if replicas > 1 else batch
+
+
+def together(
+    topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Any]:
+    """A step of a compiled program, whose sums over rows travel as it pays."""
+    replicas, packs = topology.num_replicas, topology.packs_up_to
+    alone = topology.model_parallel == 1 < replicas
+    if topology.pays_per_array or (alone and packs is not None):
+        group = SyncGroup(replicas, combine, packs_up_to=packs)
+        add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
+        step = with_sums_together(step, topology.mesh, add_up)
+    if topology.model_parallel > 1:
+        return with_products_turned(step, topology.platform)
+    return with_rows(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

@@ -81,7 +81,7 @@ class Profiler(keras.callbacks.Callback):
                 "Keras' own, which tell nothing. Make it in the scope of a strategy, such as "
                 "`OneDeviceStrategy`."
             )
-        if strategy.extended.distribution.make_steps is not None:
+        if strategy.extended.distribution.engine.closures is not None:
             raise UsageError(
                 "The steps that are profiled are those of a synchronous strategy. "
                 f"Received: a model of {strategy!r}. Parameter servers and their workers compute "

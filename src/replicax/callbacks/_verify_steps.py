@@ -59,12 +59,12 @@ class VerifySteps(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         strategy = _compat.strategy_of(self.model)
-        distribution = strategy.extended.distribution if strategy else None
+        engine = strategy.extended.distribution.engine if strategy else None
         if (
-            distribution is None
-            or distribution.topology.num_processes > 1
-            or distribution.make_steps is not None
-            or distribution.in_replica_view
+            engine is None
+            or engine.topology.num_processes > 1
+            or engine.closures is not None
+            or engine.in_replica_view
         ):
             raise UsageError(
                 "VerifySteps looks at the steps of a synchronous strategy of one process. "

@@ -21,7 +21,7 @@ from replicax.strategies._extended import StrategyExtended
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
-    from replicax._mesh.runtime import Runtime
+    from replicax._mesh.engine import Engine
 
 # What TensorFlow calls deprecated, and what to use.
 _INSTEAD = {
@@ -42,18 +42,15 @@ class Strategy:
     """Where variables live, how many replicas compute, and how they combine.
 
     Args:
-        runtime: The engine, made of a topology, a store and a reducer.
+        engine: Made of a topology, a store and a reducer.
         cluster_resolver: Who is in the cluster; None on one machine.
     """
 
-    def __init__(self, runtime: Runtime, *, cluster_resolver: Any = None) -> None:
+    def __init__(self, engine: Engine, *, cluster_resolver: Any = None) -> None:
         install_hooks()
-        self._runtime = runtime
+        self._engine = engine
         self._cluster_resolver = cluster_resolver
-        self._extended = StrategyExtended(self, runtime)
-        runtime.distribution.share_by(self.experimental_distribute_dataset)
-        runtime.distribution.run = self.run
-        runtime.distribution.distribute_from_function = self.distribute_datasets_from_function
+        self._extended = StrategyExtended(self, engine)
 
     @property
     def extended(self) -> StrategyExtended:
@@ -63,7 +60,7 @@ class Strategy:
     @property
     def num_replicas_in_sync(self) -> int:
         """How many replicas combine their gradients in a step."""
-        return self._runtime.topology.num_replicas
+        return self._engine.topology.num_replicas
 
     @property
     def cluster_resolver(self) -> Any:
@@ -90,7 +87,7 @@ class Strategy:
             2
         """
         self._check_not_mixed()
-        with entered(Frame(self)), installed(self._runtime.distribution):
+        with entered(Frame(self)), installed(self._engine.distribution):
             yield self
 
     def run(
@@ -139,7 +136,7 @@ class Strategy:
         if current_frame() is not None:
             self._check_cross_replica("run")
         chosen = options.experimental_xla_options if options else None
-        return self._runtime.call(self, fn, args, kwargs or {}, chosen)
+        return self._engine.run(self, fn, args, kwargs or {}, chosen)
 
     def reduce(
         self, reduce_op: ReduceOp | str, value: Any, axis: int | Sequence[int] | None
@@ -163,7 +160,7 @@ class Strategy:
             NotInCrossReplicaContext: Inside `run`.
         """
         self._check_cross_replica("reduce")
-        result = self._runtime.reduce(ReduceOp.parse(reduce_op), value, axis)
+        result = self._engine.reduce(ReduceOp.parse(reduce_op), value, axis)
         tell(lambda: Step("reduce", value, result))
         return result
 
@@ -183,7 +180,7 @@ class Strategy:
             NotInCrossReplicaContext: Inside `run`.
         """
         self._check_cross_replica("gather")
-        return self._runtime.gather(value, axis)
+        return self._engine.gather(value, axis)
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """The components of a value on the replicas of this process.
@@ -195,7 +192,7 @@ class Strategy:
             One nest per replica; `(value,)` if nothing in it is distributed. Arrays stay on the
             devices that have them, and may be computed with together.
         """
-        return jax.tree.map(movable, self._runtime.local_values(value))
+        return jax.tree.map(movable, self._engine.local_values(value))
 
     def experimental_distribute_dataset(
         self, dataset: Any, options: InputOptions | None = None
@@ -221,7 +218,7 @@ class Strategy:
         # Imported by those who use it: the pipelines come with it, a tenth of a second.
         from replicax._input.distribute import distribute_dataset
 
-        return distribute_dataset(dataset, self._runtime, options or InputOptions())
+        return distribute_dataset(dataset, self._engine, options or InputOptions())
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
@@ -239,7 +236,7 @@ class Strategy:
         """
         from replicax._input.distribute import distribute_from_function
 
-        return distribute_from_function(dataset_fn, self._runtime, options or InputOptions())
+        return distribute_from_function(dataset_fn, self._engine, options or InputOptions())
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -258,10 +255,10 @@ class Strategy:
             NotInCrossReplicaContext: Inside `run`.
         """
         self._check_cross_replica("experimental_distribute_values_from_function")
-        topology = self._runtime.topology
+        topology = self._engine.topology
         replicas, here = topology.num_replicas, topology.local_replicas
         pieces = [value_fn(ValueContext(replica, replicas)) for replica in here]
-        return pieces[0] if replicas == 1 else self._runtime.put_values(pieces)
+        return pieces[0] if replicas == 1 else self._engine.put_values(pieces)
 
     if not TYPE_CHECKING:  # to a type checker, every attribute would exist
 

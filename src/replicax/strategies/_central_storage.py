@@ -9,7 +9,7 @@ import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology, central_device, parse_device
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on
 from replicax.strategies._base import Strategy
 
@@ -50,4 +50,4 @@ class CentralStorageStrategy(Strategy):
     ) -> None:
         topology = Topology.local(compute_devices)
         home = parse_device(parameter_device) if parameter_device else central_device(topology)
-        super().__init__(Runtime(topology, DeviceStore(on(home), topology), CrossDeviceOps()))
+        super().__init__(Engine(topology, DeviceStore(on(home), topology), CrossDeviceOps()))

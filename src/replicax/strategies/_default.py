@@ -6,7 +6,7 @@ from typing import final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, anywhere
 from replicax.strategies._base import Strategy
 
@@ -27,4 +27,4 @@ class DefaultStrategy(Strategy):
 
     def __init__(self) -> None:
         topology = Topology.single()
-        super().__init__(Runtime(topology, DeviceStore(anywhere(), topology), CrossDeviceOps()))
+        super().__init__(Engine(topology, DeviceStore(anywhere(), topology), CrossDeviceOps()))

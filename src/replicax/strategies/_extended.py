@@ -1,4 +1,4 @@
-"""`strategy.extended`: one final view of a runtime, for code written against tf.distribute."""
+"""`strategy.extended`: one final view of an engine, for code written against tf.distribute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution
-    from replicax._mesh.runtime import Runtime
+    from replicax._mesh.engine import Engine
 
 
 @final
@@ -24,22 +24,22 @@ class StrategyExtended:
 
     Args:
         strategy: The strategy it belongs to.
-        runtime: Its engine.
+        engine: Its engine.
     """
 
-    def __init__(self, strategy: Any, runtime: Runtime) -> None:
+    def __init__(self, strategy: Any, engine: Engine) -> None:
         self._strategy = strategy
-        self._runtime = runtime
+        self._engine = engine
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """The devices that compute, one per replica."""
-        return self._runtime.topology.names
+        return self._engine.topology.names
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
         """The devices that hold variables."""
-        return self._runtime.store.device_names
+        return self._engine.store.device_names
 
     @property
     def experimental_require_static_shapes(self) -> bool:
@@ -49,7 +49,7 @@ class StrategyExtended:
     @property
     def should_checkpoint(self) -> bool:
         """Whether this worker writes checkpoints: the chief does, all others take part."""
-        return self._runtime.topology.process_index == 0
+        return self._engine.topology.process_index == 0
 
     @property
     def should_save_summary(self) -> bool:
@@ -59,7 +59,7 @@ class StrategyExtended:
     @property
     def distribution(self) -> StoreDistribution:
         """The strategy's answers to Keras: where variables and batches live."""
-        return self._runtime.distribution
+        return self._engine.distribution
 
     def reduce_to(
         self, reduce_op: ReduceOp | str, value: Any, destinations: Any, options: Any = None
@@ -76,7 +76,7 @@ class StrategyExtended:
             The nest, with `Mirrored` values.
         """
         del options
-        op, replicas = ReduceOp.parse(reduce_op), self._runtime.topology.num_replicas
+        op, replicas = ReduceOp.parse(reduce_op), self._engine.topology.num_replicas
 
         def one(leaf: Any) -> Any:
             result = place(reduce_value(op, leaf, None, replicas), destinations)
@@ -124,20 +124,20 @@ class StrategyExtended:
         named = jax.tree.map(unwrap, dict(kwargs or {}), is_leaf=is_distributed)
         with self.colocate_vars_with(var):
             result = fn(var, *positional, **named)
-        return result if group else (result,) * self._runtime.topology.num_replicas
+        return result if group else (result,) * self._engine.topology.num_replicas
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Generator[None, None, None]:
         """Make variables created inside live where `colocate_with_variable` lives."""
         if self.variable_created_in_scope(colocate_with_variable):
-            with self._runtime.distribution.scope():
+            with self._engine.distribution.scope():
                 yield
         else:
             yield
 
     def variable_created_in_scope(self, v: Any) -> bool:
         """Whether the variable belongs to this strategy."""
-        return _compat.owner(v) is self._runtime.store
+        return _compat.owner(v) is self._engine.store
 
     def value_container(self, value: Any) -> Any:
         """The variable that `value` is a component of: `value` itself, as variables are whole."""

@@ -11,7 +11,7 @@ from replicax._core.compression import Compression, compression_of
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated, zero
 from replicax.strategies._base import Strategy
 
@@ -72,4 +72,4 @@ class MirroredStrategy(Strategy):
         placement = zero(topology, parameters=shard_parameters) if divides else replicated(topology)
         store = DeviceStore(placement, topology)
         reducer, small = cross_device_ops or CrossDeviceOps(), compression_of(compression)
-        super().__init__(Runtime(topology, store, reducer, compression=small))
+        super().__init__(Engine(topology, store, reducer, compression=small))

@@ -9,7 +9,7 @@ import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, by_layout, zero
 from replicax.strategies._base import Strategy
 
@@ -66,4 +66,4 @@ class ModelParallelStrategy(Strategy):
         if shard_optimizer:
             placement = zero(topology, parameters=False, base=placement)
         store = DeviceStore(placement, topology)
-        super().__init__(Runtime(topology, store, CrossDeviceOps()))
+        super().__init__(Engine(topology, store, CrossDeviceOps()))

@@ -9,8 +9,8 @@ from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.options import CommunicationOptions
 from replicax._core.topology import Topology
 from replicax._keras.local_steps import local_steps
+from replicax._mesh.engine import Engine
 from replicax._mesh.processes import start
-from replicax._mesh.runtime import Runtime
 from replicax._mesh.store import DeviceStore, replicated
 from replicax.cluster_resolver import TFConfigClusterResolver, detect
 from replicax.strategies._base import Strategy
@@ -72,5 +72,5 @@ class MultiWorkerMirroredStrategy(Strategy):
         reducer = CollectiveAllReduce(options.bytes_per_pack, packs_by_default=packs)
         store = DeviceStore(replicated(topology), topology)
         compression = compression_of(options.compression)
-        runtime = Runtime(topology, store, reducer, compression=compression, local_steps=local)
-        super().__init__(runtime, cluster_resolver=resolver or TFConfigClusterResolver())
+        engine = Engine(topology, store, reducer, compression=compression, local_steps=local)
+        super().__init__(engine, cluster_resolver=resolver or TFConfigClusterResolver())

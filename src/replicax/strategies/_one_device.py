@@ -8,7 +8,7 @@ import jax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on
 from replicax.strategies._base import Strategy
 
@@ -38,4 +38,4 @@ class OneDeviceStrategy(Strategy):
     def __init__(self, device: str | jax.Device) -> None:
         topology = Topology.single(device)
         store = DeviceStore(on(topology.devices[0]), topology)
-        super().__init__(Runtime(topology, store, CrossDeviceOps()))
+        super().__init__(Engine(topology, store, CrossDeviceOps()))

@@ -10,7 +10,8 @@ from typing import Any, final
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._keras.distribution import Closures, adopt
+from replicax._mesh.engine import Engine
 from replicax._ps.fit.steps import steps_maker
 from replicax._ps.queue.coordination import check_in_flight
 from replicax._ps.queue.gate import check_bound
@@ -103,25 +104,22 @@ class ParameterServerStrategy(Strategy):
             snapshot_seconds=snapshot_seconds,
             replicas=replicas,
         )
-        runtime = Runtime(
-            topology,
-            engine_room.store,
-            CrossDeviceOps(),
-            before=functools.cache(_say_who_computes),
-        )
-        runtime.hands_out = True
-        super().__init__(runtime, cluster_resolver=engine_room.resolver)
-        distribution = self.extended.distribution
-        self.coordination = engine_room.coordination(
-            distribution.adopt,
+        store = engine_room.store
+        self.coordination = coordination = engine_room.coordination(
+            functools.partial(adopt, store),
             self.scope,
             max_staleness=max_staleness,
             closures_in_flight=closures_in_flight,
         )
-        distribution.make_steps = steps_maker(self.coordination, engine_room.store)
-        distribution.members = self.coordination.members
-        distribution.distribute_from_function = self.coordination.created_dataset
-        self.close = self.coordination.close
+        closures = Closures(
+            steps_maker(coordination, store),
+            coordination.members,
+            coordination.created_dataset,
+            functools.cache(_say_who_computes),
+        )
+        whole = Engine(topology, store, CrossDeviceOps(), closures=closures)
+        super().__init__(whole, cluster_resolver=engine_room.resolver)
+        self.close = coordination.close
 
 
 def _say_who_computes() -> None:

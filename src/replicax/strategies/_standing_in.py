@@ -74,7 +74,7 @@ def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[...
     def init(self: Strategy, *args: Any, **kwargs: Any) -> None:
         _leave(chosen)
         # The engine is shared: what was made before, in the scope of the chosen one, fits.
-        Strategy.__init__(self, chosen._runtime, cluster_resolver=resolver() if resolver else None)
+        Strategy.__init__(self, chosen._engine, cluster_resolver=resolver() if resolver else None)
 
     return init
 

@@ -10,7 +10,7 @@ import jax
 
 from replicax._core.cross_device_ops import CollectiveAllReduce
 from replicax._core.topology import Topology
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated
 from replicax._mesh.tpu import (
     assigned_over_model,
@@ -80,7 +80,7 @@ class TPUStrategy(Strategy):
         packs = topology.num_processes > 1 and topology.platform == "cpu"
         reducer = CollectiveAllReduce(packs_by_default=packs)
         store = DeviceStore(replicated(topology), topology)
-        super().__init__(Runtime(topology, store, reducer), cluster_resolver=resolver)
+        super().__init__(Engine(topology, store, reducer), cluster_resolver=resolver)
 
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
         """Say that a tensor is for one of the devices of each replica; its numbers stay.
@@ -98,7 +98,7 @@ class TPUStrategy(Strategy):
         Raises:
             UsageError: If a replica has no such device.
         """
-        return assigned_over_model(tensor, logical_device_id, self._runtime.topology)
+        return assigned_over_model(tensor, logical_device_id, self._engine.topology)
 
     def experimental_split_to_logical_devices(
         self, tensor: Any, partition_dimensions: Sequence[int]
@@ -131,7 +131,7 @@ class TPUStrategy(Strategy):
             >>> float(strategy.run(halves, args=(np.ones((3, 4), "float32"),)))
             12.0
         """
-        return split_over_model(tensor, partition_dimensions, self._runtime.topology)
+        return split_over_model(tensor, partition_dimensions, self._engine.topology)
 
     def experimental_replicate_to_logical_devices(self, tensor: Any) -> Any:
         """Let each device of a replica have the whole of a tensor; its numbers stay.
@@ -142,4 +142,4 @@ class TPUStrategy(Strategy):
         Returns:
             The tensor.
         """
-        return whole_over_model(tensor, self._runtime.topology)
+        return whole_over_model(tensor, self._engine.topology)

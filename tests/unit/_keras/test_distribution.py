@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -11,7 +13,8 @@ import pytest
 import replicax as rx
 from replicax._core.store import VariableSpec
 from replicax._keras import _compat
-from replicax._keras.distribution import check_variable, installed
+from replicax._keras.distribution import adopt, check_variable, installed
+from replicax._keras.repeated import spread
 from replicax.testing import MATRIX, strategy_params
 
 CENTRAL = "central_storage_2"
@@ -69,13 +72,13 @@ def test_a_layout_is_given_once(mirrored):
     assert mirrored.extended.distribution.get_variable_layout(v) == "another layout"
 
 
-def spread(strategy, batch):
-    return jax.jit(strategy.extended.distribution.spread)(batch)
+def spreading(strategy):
+    return functools.partial(spread, strategy.extended.distribution.topology)
 
 
 def test_a_batch_is_spread_over_the_replicas(two):
-    out = spread(
-        two, {"even": jnp.ones((4, 2)), "scalar": jnp.float32(3), "single": jnp.ones((1, 2))}
+    out = jax.jit(spreading(two))(
+        {"even": jnp.ones((4, 2)), "scalar": jnp.float32(3), "single": jnp.ones((1, 2))}
     )
     assert [shard.data.shape for shard in out["even"].addressable_shards] == [(2, 2), (2, 2)]
     assert float(out["scalar"]) == 3.0
@@ -84,20 +87,15 @@ def test_a_batch_is_spread_over_the_replicas(two):
 
 def test_a_batch_that_the_replicas_do_not_divide_keeps_its_rows(two):
     rows = np.arange(5, dtype="float32")
-    total, same = jax.jit(
-        lambda x: (
-            jnp.sum(two.extended.distribution.spread(x)),
-            two.extended.distribution.spread(x),
-        )
-    )(rows)
+    divide = spreading(two)
+    total, same = jax.jit(lambda x: (jnp.sum(divide(x)), divide(x)))(rows)
     assert float(total) == 10.0
     assert np.asarray(same).tolist() == rows.tolist()
 
 
 def test_one_replica_has_nothing_to_spread():
     batch = {"x": jnp.ones(3)}
-    distribution = rx.OneDeviceStrategy("CPU:1").extended.distribution
-    assert distribution.spread(batch) is batch
+    assert spreading(rx.OneDeviceStrategy("CPU:1"))(batch) is batch
 
 
 def test_variables_made_outside_are_adopted_where_they_are_used(two):
@@ -132,16 +130,16 @@ def test_an_array_that_became_a_value_stays_valid(two, how):
 
 def test_adopting_twice_changes_nothing(mirrored):
     v = keras.Variable(1.0)
-    mirrored.extended.distribution.adopt([v])
+    adopt(mirrored.extended.distribution.store, [v])
     value = v.value
-    mirrored.extended.distribution.adopt([v])
+    adopt(mirrored.extended.distribution.store, [v])
     assert v.value is value
 
 
 def test_a_variable_without_a_value_is_adopted(mirrored):
     with keras.StatelessScope():
         v = keras.Variable(keras.initializers.Ones(), shape=(2,))
-        mirrored.extended.distribution.adopt([v])
+        adopt(mirrored.extended.distribution.store, [v])
     assert device_ids(v.value) == [0, 1]
 
 

@@ -131,7 +131,7 @@ def test_strategies_wait_for_each_other_if_they_share_a_device(devices, others, 
 
 def test_a_function_that_goes_to_other_devices_waits_there(waited_for):
     double = rx.function(lambda x: x.sum() * 2)
-    spread = jax.device_put(X, strategy_of(0, 1).extended._runtime.topology.split)
+    spread = jax.device_put(X, strategy_of(0, 1).extended.distribution.topology.split)
     double(X), double(spread)
     waited_for.clear()
     by_run(strategy_of(0, 1))()

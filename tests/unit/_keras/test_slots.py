@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import replicax as rx
+from replicax._keras.distribution import adopt
 
 WIDE = (32, 64)  # 2048 elements: divided
 
@@ -52,7 +53,7 @@ def test_slots_made_outside_the_scope_are_divided_when_they_are_used():
         model = net("sgd")
     optimizer.build(model.trainable_variables)
     assert set(specs(optimizer.variables).values()) == {P()}
-    strategy.extended.distribution.adopt(optimizer.variables)
+    adopt(strategy.extended.distribution.store, optimizer.variables)
     assert set(specs(optimizer.variables).values()) == {P(None, "replica")}
     assert strategy.extended.variable_created_in_scope(optimizer.variables[-1])
 

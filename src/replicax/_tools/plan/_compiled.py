@@ -7,6 +7,7 @@ variables and batch. Shapes stand for values, so nothing is copied and no device
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -22,7 +23,8 @@ from replicax._fit.hooks import install_hooks
 from replicax._fit.step_program import program_of_steps, step_state, step_variables
 from replicax._keras import _compat
 from replicax._keras.distribution import spec_of
-from replicax._mesh.runtime import Runtime
+from replicax._keras.repeated import spread
+from replicax._mesh.engine import Engine
 from replicax._mesh.spmd import build as build_replica_program
 from replicax._mesh.spmd import stack_of
 from replicax._mesh.store import DeviceStore, Placement
@@ -48,7 +50,7 @@ class Lowered:
 
 def described_strategy(topology: Topology, placement: Placement) -> Strategy:
     """A strategy for devices that are only described: programs can be compiled, not run."""
-    return Strategy(Runtime(topology, DeviceStore(placement, topology), CrossDeviceOps()))
+    return Strategy(Engine(topology, DeviceStore(placement, topology), CrossDeviceOps()))
 
 
 def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
@@ -73,9 +75,8 @@ def lower_train_step(model: Any, batch: Any, strategy: Strategy) -> Lowered:
         batch = jax.tree.map(
             lambda leaf: _laid_out(leaf, distribution.get_data_layout(leaf.shape)), batch
         )
-        program = program_of_steps(
-            model, "train", state, layouts, spread=distribution.spread, logs=None
-        )
+        divide = functools.partial(spread, distribution.topology)
+        program = program_of_steps(model, "train", state, layouts, spread=divide, logs=None)
         lowered = program.lower(sum(values, []), [], [batch])
     trainable, others, optimizer, metrics = (bytes_per_device(group) for group in values)
     return Lowered(lowered, trainable + others, optimizer + metrics, bytes_per_device(batch))

@@ -22,7 +22,7 @@ from jax.core import Tracer
 from replicax._core.context import current_frame, entered
 from replicax._core.values import PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._tools.script import replaced
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Draws:
     def aligned(self) -> Generator[None, None, None]:
         """Align draws in a `with` block."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(replaced(Runtime, "call", _with_rows))
+            stack.enter_context(replaced(Engine, "run", _with_rows))
             stack.enter_context(replaced(_compat.SeedGenerator, "next", self._noted))
             for name in _OF_SHAPE:
                 wrapper = functools.partial(self._draw, name, _of_shape)
@@ -83,9 +83,9 @@ class Draws:
 
 
 def _with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Runtime.call`, during which it is known how many rows each replica has."""
+    """`Engine.run`, during which it is known how many rows each replica has."""
 
-    def call(self: Any, strategy: Any, fn: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
+    def run(self: Any, strategy: Any, fn: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
         divided = [leaf for leaf in leaves if isinstance(leaf, PerReplica)]
         sizes = next((found for found in map(_sizes, divided) if found), ())
@@ -95,7 +95,7 @@ def _with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _rows.reset(token)
 
-    return call
+    return run
 
 
 def _sizes(value: PerReplica) -> tuple[int, ...]:

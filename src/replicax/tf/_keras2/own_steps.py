@@ -163,7 +163,7 @@ def _made(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
         owner = _compat.strategy_of(self)
-        by_closures = owner is not None and owner.extended.distribution.make_steps is not None
+        by_closures = owner is not None and owner.extended.distribution.engine.closures is not None
         if by_closures or not takes_batch(self, kind):
             return original(self, force)
         if force or not isinstance(getattr(self, attribute), BatchSteps):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -30,8 +32,8 @@ from replicax._core.state_watch import StateWatch
 from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
-from replicax._keras.distribution import StoreDistribution
-from replicax._keras.program import queue_of
+from replicax._keras.distribution import StoreDistribution, adopt
+from replicax._keras.program import Queue, queue_of
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
@@ -43,53 +45,78 @@ if TYPE_CHECKING:
     from replicax._core.store import Store
     from replicax._core.topology import Topology
     from replicax._keras.capture import Captured
+    from replicax._keras.distribution import Closures
     from replicax._keras.local_steps import LocalSteps
 
 
 @final
-class Runtime:
+@dataclass(frozen=True, eq=False)
+class Engine:
     """Runs replica functions on the devices of one process, or of several that run in step.
+
+    It is all that a strategy is made of, and handed over whole.
 
     Args:
         topology: Which devices form the replicas.
         store: Where variables live.
         reducer: How replicas combine.
-        before: Called before a function runs by itself, not inside a compiled one.
         compression: How the gradients of optimizers are compressed.
-        local_steps: How many steps replicas take alone in `fit`.
+        local_steps: How many steps replicas take alone in `fit`; None for none.
+        closures: Of a strategy whose batches other processes compute.
     """
 
-    def __init__(
-        self,
-        topology: Topology,
-        store: Store,
-        reducer: CrossDeviceOps,
-        *,
-        before: Callable[[], None] | None = None,
-        compression: Compression | None = None,
-        local_steps: LocalSteps | None = None,
-    ) -> None:
-        self.topology = topology
-        self.store = store
-        self.reducer = reducer
-        self._before = before
-        self._sum_gradients = CompressedSum(compression, store, topology) if compression else None
-        in_replica_view = bool(compression or local_steps)
-        self.distribution = StoreDistribution(store, topology, in_replica_view=in_replica_view)
-        self.distribution.local_steps = local_steps
-        packs, alone = topology.packs_up_to, topology.model_parallel == 1 < topology.num_replicas
-        if topology.pays_per_array or (alone and packs is not None):
-            group = SyncGroup(topology.num_replicas, reducer.combine, packs_up_to=packs)
-            self.distribution.add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
-        self.hands_out = False
-        # What each step asks.
-        self._replicas, self._several = topology.num_replicas, topology.num_processes > 1
-        self._devices = topology.replicated.device_set
-        self._programs = ProgramCache()
-        self._watch = StateWatch() if self._several else None
-        self._queue = queue_of(topology.devices)
+    topology: Topology
+    store: Store
+    reducer: CrossDeviceOps
+    _: KW_ONLY
+    compression: Compression | None = None
+    local_steps: LocalSteps | None = None
+    closures: Closures | None = None
+    _programs: ProgramCache = field(default_factory=ProgramCache, init=False)
 
-    def call(
+    @cached_property
+    def distribution(self) -> StoreDistribution:
+        """What Keras is told of it."""
+        return StoreDistribution(self)
+
+    @property
+    def in_replica_view(self) -> bool:
+        """Whether models train as a custom loop does, by `run`."""
+        return bool(self.compression or self.local_steps)
+
+    @property
+    def hands_out(self) -> bool:
+        """Whether batches are for workers that are other processes than this one."""
+        return self.closures is not None
+
+    # What each step asks is found out once.
+
+    @cached_property
+    def _replicas(self) -> int:
+        return self.topology.num_replicas
+
+    @cached_property
+    def _several(self) -> bool:
+        return self.topology.num_processes > 1
+
+    @cached_property
+    def _devices(self) -> Collection[Any]:
+        return self.topology.replicated.device_set
+
+    @cached_property
+    def _watch(self) -> StateWatch | None:
+        return StateWatch() if self._several else None
+
+    @cached_property
+    def _queue(self) -> Queue:
+        return queue_of(self.topology.devices)
+
+    @cached_property
+    def _sum_gradients(self) -> CompressedSum | None:
+        small = self.compression
+        return CompressedSum(small, self.store, self.topology) if small else None
+
+    def run(
         self,
         strategy: Any,
         fn: Callable[..., Any],
@@ -111,8 +138,8 @@ class Runtime:
             shared = [a for a in signature.arrays if not isinstance(a, PerReplica)]
             agree_on_shared("arguments of `run`", shared)
         stacks = [self._on_mesh(array) for array in signature.arrays]
-        if self._before is not None and not traced:
-            self._before()
+        if self.closures is not None and not traced:
+            self.closures.say_who_computes()
 
         def arrays() -> list[Any]:
             pairs = zip(signature.arrays, stacks, strict=True)
@@ -176,7 +203,7 @@ class Runtime:
             self.topology,
             self.reducer.combine,
             donate=on_devices and not traced,
-            adopt=self.distribution.adopt,
+            adopt=functools.partial(adopt, self.store),
             compiler_options=compiler_options,
             sums=traced and self.topology.pays_per_array,
             agree=agree if self._several else None,

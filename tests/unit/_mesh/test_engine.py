@@ -18,7 +18,7 @@ from replicax._core.errors import UsageError, WorkersDiffer
 from replicax._core.reduce import ReduceOp
 from replicax._core.topology import Topology
 from replicax._core.values import Mirrored, PerReplica
-from replicax._mesh.runtime import Runtime
+from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on, replicated
 
 from channels import as_workers
@@ -26,21 +26,21 @@ from channels import as_workers
 CPUS = jax.devices("cpu")
 
 
-def runtime(*devices, home=None):
+def engine_of(*devices, home=None):
     topology = Topology.local(devices or ["CPU:0", "CPU:1"])
     placement = on(home) if home else replicated(topology)
-    return Runtime(topology, DeviceStore(placement, topology), CrossDeviceOps())
+    return Engine(topology, DeviceStore(placement, topology), CrossDeviceOps())
 
 
 STRATEGY = types.SimpleNamespace(scope=contextlib.nullcontext)
 
 
 def call(engine, fn, *args, **kwargs):
-    return engine.call(STRATEGY, fn, args, kwargs)
+    return engine.run(STRATEGY, fn, args, kwargs)
 
 
 def test_a_call_runs_once_per_replica():
-    result = call(runtime(), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
+    result = call(engine_of(), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
     assert [float(part) for part in result.values] == [2.0, 6.0]
 
 
@@ -50,23 +50,23 @@ def test_results_are_wrapped_as_what_they_are():
 
     uneven = PerReplica(parts=(np.ones(2), np.ones(1)))
     for engine, argument, kinds in (
-        (runtime(), PerReplica(np.ones((2, 3))), (PerReplica, Mirrored, PerReplica)),
-        (runtime(), uneven, (PerReplica, Mirrored, PerReplica)),
-        (runtime("CPU:1"), np.ones(3), (jax.Array, jax.Array, jax.Array)),
+        (engine_of(), PerReplica(np.ones((2, 3))), (PerReplica, Mirrored, PerReplica)),
+        (engine_of(), uneven, (PerReplica, Mirrored, PerReplica)),
+        (engine_of("CPU:1"), np.ones(3), (jax.Array, jax.Array, jax.Array)),
     ):
         *found, text = call(engine, fn, argument)
         assert text == "text"
         assert all(map(isinstance, found, kinds))
-    assert [part.shape for part in call(runtime(), fn, uneven)[0].values] == [(2,), (1,)]
+    assert [part.shape for part in call(engine_of(), fn, uneven)[0].values] == [(2,), (1,)]
 
 
 def test_results_lie_on_the_devices_of_the_replicas():
-    result = call(runtime("CPU:4", "CPU:2"), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
+    result = call(engine_of("CPU:4", "CPU:2"), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
     assert [part.devices() for part in result.values] == [{CPUS[4]}, {CPUS[2]}]
 
 
 def test_arguments_come_from_anywhere():
-    engine = runtime("CPU:4", "CPU:2")
+    engine = engine_of("CPU:4", "CPU:2")
     elsewhere = jax.device_put(jnp.arange(2.0), CPUS[7])
     split = jax.device_put(jnp.arange(2.0), Topology.local(["CPU:0", "CPU:1"]).split)
     uneven = PerReplica(parts=(elsewhere, elsewhere[:1]))
@@ -79,7 +79,7 @@ def test_arguments_come_from_anywhere():
 
 
 def test_equal_signatures_share_a_program():
-    engine, traces = runtime(), []
+    engine, traces = engine_of(), []
 
     def fn(x, n=1):
         traces.append(x.shape)
@@ -98,7 +98,7 @@ def test_each_engine_has_its_own_programs():
     def fn(x):
         return x + 1
 
-    first, second = runtime("CPU:0", "CPU:1"), runtime("CPU:2", "CPU:3")
+    first, second = engine_of("CPU:0", "CPU:1"), engine_of("CPU:2", "CPU:3")
     results = [call(engine, fn, np.float32(1.0)) for engine in (first, second, first)]
     assert [float(result) for result in results] == [2.0, 2.0, 2.0]
     assert results[1].value.devices() == {CPUS[2], CPUS[3]}
@@ -110,7 +110,7 @@ def test_a_program_keeps_no_arguments():
 
     argument = np.ones(3, "float32").view(Array)
     gone = weakref.ref(argument)
-    engine = runtime()
+    engine = engine_of()
     call(engine, lambda x: x * 2, argument)
     del argument
     gc.collect()
@@ -119,7 +119,7 @@ def test_a_program_keeps_no_arguments():
 
 @pytest.mark.parametrize("home", [None, CPUS[0], CPUS[5]], ids=["mirrored", "first", "apart"])
 def test_variables_stay_where_they_live(home):
-    engine = runtime(home=home)
+    engine = engine_of(home=home)
     with engine.distribution.scope():
         variable = keras.Variable(np.zeros(4, "float32"))
     before = variable.value.devices()
@@ -130,14 +130,14 @@ def test_variables_stay_where_they_live(home):
 
 
 def test_a_variable_made_outside_moves_in():
-    engine = runtime("CPU:2", "CPU:3")
+    engine = engine_of("CPU:2", "CPU:3")
     variable = keras.Variable(1.0)
     call(engine, lambda: variable.value * 1)
     assert variable.value.devices() == {CPUS[2], CPUS[3]}
 
 
 def test_memory_of_written_variables_is_reused():
-    engine = runtime()
+    engine = engine_of()
     variable = keras.Variable(np.zeros(4096, "float32"))
 
     def fn():
@@ -153,7 +153,7 @@ def test_memory_of_written_variables_is_reused():
 
 
 def test_variables_that_are_only_read_are_left_alone():
-    engine = runtime()
+    engine = engine_of()
     with engine.distribution.scope():
         variable = keras.Variable(np.zeros(4, "float32"))
     value = variable.value
@@ -163,7 +163,7 @@ def test_variables_that_are_only_read_are_left_alone():
 
 def test_combining_is_leaf_by_leaf():
     value = {"a": PerReplica(jnp.array([1.0, 3.0])), "b": [Mirrored(jnp.float32(2.0), 2)]}
-    engine = runtime()
+    engine = engine_of()
     assert engine.reduce(ReduceOp.SUM, value, None) == {"a": 4.0, "b": [4.0]}
     assert engine.reduce(ReduceOp.MEAN, value, None) == {"a": 2.0, "b": [2.0]}
     rows = PerReplica(jnp.ones((2, 3)))
@@ -173,18 +173,18 @@ def test_combining_is_leaf_by_leaf():
 def test_combining_in_a_nest_says_what_is_plain():
     value = (PerReplica(jnp.ones(2)), 3.0)
     with pytest.raises(UsageError, match="Return it from `run`, or use MEAN"):
-        runtime().reduce(ReduceOp.SUM, value, None)
+        engine_of().reduce(ReduceOp.SUM, value, None)
 
 
 def test_one_replica_has_nothing_to_combine():
-    engine, value = runtime("CPU:3"), {"a": jnp.ones(2)}
+    engine, value = engine_of("CPU:3"), {"a": jnp.ones(2)}
     assert engine.reduce(ReduceOp.SUM, value, None) is value
     assert engine.gather(value, 0) is value
     assert float(engine.reduce(ReduceOp.SUM, value, 0)["a"]) == 2.0
 
 
 def test_local_values_of_a_nest():
-    engine = runtime()
+    engine = engine_of()
     value = {"a": PerReplica(jnp.arange(2)), "b": Mirrored(jnp.float32(5.0), 2), "c": "text"}
     rows = engine.local_values(value)
     assert [(int(row["a"]), float(row["b"]), row["c"]) for row in rows] == [
@@ -195,7 +195,7 @@ def test_local_values_of_a_nest():
 
 
 def test_pieces_become_values():
-    value = runtime().put([np.float32(1.0), np.float32(2.0)])
+    value = engine_of().put([np.float32(1.0), np.float32(2.0)])
     assert [float(part) for part in value.values] == [1.0, 2.0]
 
 
@@ -204,11 +204,11 @@ def test_values_on_devices_are_not_looked_into():
         ndim = 2
 
     value = PerReplica(Untouched())
-    assert runtime()._from_host(value) is value
+    assert engine_of()._from_host(value) is value
 
 
 def test_workers_with_other_kinds_of_values_all_find_out():
-    engine = runtime()
+    engine = engine_of()
     for pieces in (np.ones((2, 2, 3)), np.ones((2, 2), "int32"), np.ones(2)):
         errors = as_workers(
             2,
