@@ -120,12 +120,12 @@ class Topology:
             own[worker] += 1
         return tuple(names[:: self.model_parallel])
 
-    @property
+    @cached_property
     def num_replicas(self) -> int:
         """How many replicas work in step."""
         return self.mesh.shape[AXIS]
 
-    @property
+    @cached_property
     def model_parallel(self) -> int:
         """How many devices hold one replica together."""
         return self.mesh.shape.get(MODEL, 1)
@@ -141,7 +141,7 @@ class Topology:
             if device.process_index == self.process_index
         )
 
-    @property
+    @cached_property
     def platform(self) -> str:
         """`cpu`, `gpu` or `tpu`."""
         return self.devices[0].platform

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -89,23 +89,9 @@ class Engine:
         """Whether batches are for workers that are other processes than this one."""
         return self.closures is not None
 
-    # What each step asks is found out once.
-
-    @cached_property
-    def _replicas(self) -> int:
-        return self.topology.num_replicas
-
-    @cached_property
-    def _several(self) -> bool:
-        return self.topology.num_processes > 1
-
-    @cached_property
-    def _devices(self) -> Collection[Any]:
-        return self.topology.replicated.device_set
-
     @cached_property
     def _watch(self) -> StateWatch | None:
-        return StateWatch() if self._several else None
+        return StateWatch() if self.topology.num_processes > 1 else None
 
     @cached_property
     def _queue(self) -> Queue:
@@ -126,15 +112,15 @@ class Engine:
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
         traced = _compat.get_stateless_scope() is not None
-        if traced and self._replicas == 1 and is_recorded():
+        if traced and self.topology.num_replicas == 1 and is_recorded():
             with strategy.scope():
                 return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
-        if self._several:
+        if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
             )
         signature = Signature.of(args, dict(kwargs))
-        if self._several:
+        if self.topology.num_processes > 1:
             shared = [a for a in signature.arrays if not isinstance(a, PerReplica)]
             agree_on_shared("arguments of `run`", shared)
         stacks = [self._on_mesh(array) for array in signature.arrays]
@@ -163,12 +149,12 @@ class Engine:
 
     def _wrapped(self, made: ReplicaProgram, arrays: Sequence[Any]) -> Any:
         """The function's output, of distributed values, from what the program gives."""
-        values: list[Any] = list(arrays)
-        if self._replicas > 1:
+        values, replicas = list(arrays), self.topology.num_replicas
+        if replicas > 1:
             for i, varies in enumerate(made.varies):
                 if not isinstance(values[i], PerReplica):
                     value = values[i]
-                    values[i] = PerReplica(value) if varies else Mirrored(value, self._replicas)
+                    values[i] = PerReplica(value) if varies else Mirrored(value, replicas)
             for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
                 values[place].total = total
         rest, captured = iter(values), made.captured
@@ -206,7 +192,7 @@ class Engine:
             adopt=functools.partial(adopt, self.store),
             compiler_options=compiler_options,
             sums=traced and self.topology.pays_per_array,
-            agree=agree if self._several else None,
+            agree=agree if self.topology.num_processes > 1 else None,
             watch=self._watch,
         )
 
@@ -316,9 +302,9 @@ class Engine:
 
     def _moved(self, array: Any, layout: Any) -> Any:
         on_host = isinstance(array, np.ndarray | np.generic)
-        if isinstance(array, Tracer) or (on_host and not self._several):
+        if isinstance(array, Tracer) or (on_host and self.topology.num_processes == 1):
             return array
-        if not on_host and array.sharding.device_set == self._devices:
+        if not on_host and array.sharding.device_set == self.topology.replicated.device_set:
             return array
         return place(array, layout)
 
