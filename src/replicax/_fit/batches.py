@@ -99,14 +99,7 @@ def state_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
 def placed(
     batches: Iterable[Any], distribution: StoreDistribution, *, ahead: int, owned: bool = False
 ) -> Iterator[Any]:
-    """Put host batches on the devices, `ahead` of them before they are needed.
-
-    Args:
-        batches: The batches.
-        distribution: Knows where they go.
-        ahead: How many are read before they are needed.
-        owned: Whether their memory may be taken over. Else they are copied first: see `own_copy`.
-    """
+    """Put host batches on the devices, `ahead` of them before they are needed."""
     if ahead == 0 and distribution.topology.num_processes == 1:
         return (batch for batch, _ in _each(batches, distribution, owned=owned))
     return agreed(_each(batches, distribution, owned=owned), ahead=ahead)
@@ -167,13 +160,7 @@ def _put_rows(batch: WorkerRows, distribution: StoreDistribution) -> Any:
 
 
 def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
-    """Begin to compare a batch with those of all workers.
-
-    Args:
-        batch: The batch.
-        number: Which it is of this pass, from 0.
-        whole: Whether every device gets the whole of it, so that all of it must be the same.
-    """
+    """Begin to compare a batch with those of all workers."""
     leaves = jax.tree.leaves(batch)
     kinds = ", ".join(f"{leaf.dtype}{list(np.shape(leaf))}" for leaf in leaves)
     found = f"{kinds}, checksum {(checksum if number == 0 or whole else glance)(batch)}"
@@ -181,12 +168,7 @@ def agreement_on(batch: Any, number: int, *, whole: bool) -> Agreement:
 
 
 def agreed(batches: Iterable[Placed], *, ahead: int) -> Iterator[Any]:
-    """Batches, each once it is known that all workers have the same.
-
-    Args:
-        batches: With what was begun to compare each.
-        ahead: How many are taken before they are needed.
-    """
+    """Batches, each once it is known that all workers have the same."""
     waiting: deque[Placed] = deque()
     try:
         for batch in batches:

@@ -18,12 +18,6 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 def model_step(model: Any, kind: str, state: Any, batch: Any) -> tuple[Any, Any]:
     """One step of a model's train, test or predict loop, without side effects.
 
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        state: The values of `step_variables`.
-        batch: The whole batch.
-
     Returns:
         What the step says, and the new state.
     """
@@ -42,17 +36,10 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
 def step_state(
     groups: Sequence[Sequence[Any]], kind: str, *, donates: bool, may_fail: bool = False
 ) -> ProgramState:
-    """The variables of a step.
-
-    Args:
-        groups: Those of `step_variables`.
-        kind: `train`, `test` or `predict`, which writes no trainable variables.
-        donates: Whether the new values take over the memory of the old ones. Those of `predict`
-            never do: several threads may call it at once.
-        may_fail: Whether the step calls Python.
-    """
+    """The variables of a step."""
     variables = [variable for group in groups for variable in group]
     written = range(len(groups[0]) if kind == "predict" else 0, len(variables))
+    # Several threads may call `predict` at once.
     donates = donates and kind != "predict"
     return ProgramState(variables, written, donates=donates, may_fail=may_fail, is_checked=may_fail)
 
@@ -67,14 +54,6 @@ def steps(
     together: Callable[[Step], Step] = lambda step: step,
 ) -> Callable[[Any, Any, list[Any]], tuple[Any, Any, Any]]:
     """Steps for all devices, to be compiled.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        state: The variables.
-        layouts: Where the value of each of them is, before the steps and after them, by groups.
-        spread: Divides a batch over the replicas.
-        together: Lets the sums over rows travel together, where XLA would not.
 
     Returns:
         From `(written values, other values, batches)` to `(logs, new values, token)`.
@@ -107,16 +86,7 @@ def program_of_steps(
     logs: Any,
     **how: Any,
 ) -> Any:
-    """Steps for all devices, as `jax.jit` has them.
-
-    Args:
-        model: The Keras model.
-        kind: `train`, `test` or `predict`.
-        state: The variables.
-        layouts: Where the value of each of them is, before the steps and after them, by groups.
-        logs: Where the logs are; None leaves it to XLA.
-        how: What `steps` takes.
-    """
+    """Steps for all devices, as `jax.jit` has them."""
     flat = [layout for group in layouts for layout in group]
     return state.compile(
         steps(model, kind, state, layouts, **how),

@@ -17,14 +17,7 @@ from replicax._control.agreement import agree
 from replicax._core import events, seams
 from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import WorkersDiffer, by_worker
-from replicax._core.events import (
-    COPY,
-    Step,
-    begin_common,
-    position,
-    tell,
-    timed,
-)
+from replicax._core.events import COPY, Step, begin_common, position, tell, timed
 from replicax._core.placement import is_spread, place
 from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
@@ -239,12 +232,7 @@ class Engine:
         return jax.tree.map(one, value, is_leaf=is_distributed)
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
-        """Place one nest of host arrays per replica of this process on the devices.
-
-        Args:
-            pieces: The nests.
-            sizes: The rows of all replicas, if several processes hold pieces of different sizes.
-        """
+        """Place one nest of host arrays per replica; with the rows of all, if they differ."""
         if sizes is None:
             return timed(COPY, put_pieces, self.topology, pieces)
         return put_uneven(self.topology, pieces, sizes)

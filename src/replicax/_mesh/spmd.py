@@ -62,19 +62,6 @@ def build(
 ) -> ReplicaProgram:
     """Trace, settle and compile a replica function.
 
-    Args:
-        fn: Called with the sync group and this replica's arrays.
-        arrays: The call's arrays: `PerReplica`, or arrays that every replica shares.
-        topology: The replicas.
-        combine: How an all-reduce is carried out.
-        donate: Whether the memory of written variables may be reused.
-        adopt: Called with the variables before they are asked where they live.
-        layout: Where a variable lives.
-        compiler_options: XLA options for this program.
-        sums: Whether the sums of what replicas return travel along, where that saves an operation.
-        agree: With several workers, sees that all made the same program, and gives its number.
-        watch: With several workers, compares their variables now and then.
-
     Returns:
         The program.
 
