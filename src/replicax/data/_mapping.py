@@ -48,8 +48,8 @@ class Mapping:
         Args:
             map_func: Called with an element; with its parts, if the element is a tuple.
             num_parallel_calls: How many calls run in threads at a time. `AUTOTUNE` takes one
-                thread per core where a call takes long enough to pay for the hand-over. Python
-                code holds the interpreter's lock: for it, use `in_processes`.
+                thread per core where that is faster than none. Python code holds the
+                interpreter's lock: for it, use `in_processes`.
             deterministic: Whether results keep the order of the elements; None for what
                 `Options.deterministic` says, which is yes.
 
