@@ -831,7 +831,7 @@ def share_counts(optimizer: Any, other: Any) -> None:
         places = [i for i, one in enumerate(optimizer._variables) if one is old]
         for place in places:
             optimizer._variables[place] = new
-        setattr(optimizer, name, new)
+        vars(optimizer)[name] = new  # `setattr` would track it once more
 
 
 def call_specs(model: Any) -> list[Any]:

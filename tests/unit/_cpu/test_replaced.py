@@ -26,11 +26,11 @@ from replicax._cpu import attention, kernels, programs
 from replicax._cpu.adam import Settings, adam
 from replicax._cpu.programs import with_rules
 from replicax._cpu.tables import add_sums, first_places
-from replicax._keras import recorded
 from replicax._program.table_gradients import with_rows
+from replicax._ps.recording import seams
 
 rx.MirroredStrategy(["CPU:0"])  # puts in what strategies replace
-recorded.install()  # what only that of parameter servers does
+seams.install()  # what only that of parameter servers does
 programs.install()
 # Programs ask for these before they use their operations.
 
@@ -101,6 +101,10 @@ def take(table, ids):
 
 def add(table, ids, rows):
     return table.at[ids].add(rows, mode="drop")
+
+
+def write(table, row):
+    return lax.dynamic_update_slice(table, row, (0, 0))
 
 
 def over_rows(left, right):
@@ -204,6 +208,7 @@ ROWS = {
         ("replicax_dot_general",), over_rows, ((ANY, 64), (ANY, 64)), 1024,
         shows="@rx_row_products", kinds=(*FLOATS, "int32"),
     ),
+    "slice": Row(("replicax_dynamic_update_slice",), write, ((8, ANY), (1, ANY))),
     "largest": Row(("replicax_reduce_window_max",), pooled, (IMAGES,), hides="reduce_window"),
     "average": Row(("replicax_reduce_window_sum",), averaged, (IMAGES,), hides="reduce_window"),
     "gradient of the largest": Row(

@@ -219,8 +219,11 @@ def test_slow_functions_are_called_in_threads_by_autotune():
     assert {name.rpartition("_")[0] for name in names[8:]} == {"replicax-map"}
 
 
-@pytest.mark.parametrize(("in_threads", "where"), [(10.0, "here"), (0.1, "replicax-map")])
-def test_autotune_leaves_threads_that_are_slower(monkeypatch, in_threads, where):
+@pytest.mark.parametrize(
+    ("in_threads", "reading", "where"),
+    [(10.0, 0.0, "here"), (0.1, 0.0, "replicax-map"), (0.1, 5.0, "replicax-map")],
+)
+def test_autotune_leaves_threads_that_are_slower(monkeypatch, in_threads, reading, where):
     """Threads that wait for Python's lock take longer; a clock here says how long calls take."""
     here, lock, now, names = threading.current_thread(), threading.Lock(), [0.0], []
 
@@ -231,8 +234,13 @@ def test_autotune_leaves_threads_that_are_slower(monkeypatch, in_threads, where)
             names.append("here" if thread is here else thread.name.rpartition("_")[0])
         return x
 
+    def read(x):
+        with lock:
+            now[0] += reading
+        return x
+
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    assert numbers(Dataset.range(100).map(call, AUTOTUNE)) == list(range(100))
+    assert numbers(Dataset.range(100).map(read).map(call, AUTOTUNE)) == list(range(100))
     assert names[:8] == ["here"] * 8
     assert names[8:40] == ["replicax-map"] * 32
     assert set(names[60:]) == {where}

@@ -129,3 +129,28 @@ def test_one_optimizer_for_a_layer_in_two_models_is_refused():
     models[0].train_on_batch(X, X[:, :1])
     with pytest.raises(UsageError):
         models[1].train_on_batch(X, X[:, :1])
+
+
+def test_a_model_with_a_shared_optimizer_is_saved_with_its_state(tmp_path):
+    optimizer = tf.keras.optimizers.Adam(0.1)
+    models = [critic() for _ in range(2)]
+    for model in models:
+        model.compile(optimizer, "mse")
+        model.fit(X, X[:, :1], batch_size=4, verbose=0)
+    models[1].save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.iterations == 2
+    for found, kept in zip(loaded.optimizer.variables, models[1].optimizer.variables, strict=True):
+        np.testing.assert_array_equal(found, kept)
+
+
+def test_an_optimizer_that_cannot_be_copied_is_kept():
+    class Special(tf.keras.optimizers.SGD):
+        def __init__(self, special):
+            super().__init__(special)
+
+    optimizer = Special(0.1)
+    for _ in range(2):
+        model = critic()
+        model.compile(optimizer, "mse")
+        assert model.optimizer is optimizer

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from replicax._tools.migrate.values import Scope
 
 _BUILT_IN = "tf.keras.activations"  # Keras finds them by their names
+_REGISTERING = (
+    *("register_keras_serializable", "get_custom_objects"),
+    *("custom_object_scope", "CustomObjectScope"),
+)
 LAYER, LOAD = "tf.keras.layers.Lambda", "tf.keras.models.load_model"
 
 
@@ -22,9 +26,11 @@ class Lambdas:
     def __init__(self) -> None:
         self._functions: dict[str, dict[str, str]] = {}  # by module: names, as they are written
         self._loads: list[tuple[str, Scope, ast.Call]] = []
+        self._registers = False  # functions, for all files
 
     def note(self, path: str, node: ast.Call, module: str, scope: Scope) -> None:
         """A layer is made, or a model loaded."""
+        self._registers |= path.endswith(_REGISTERING)
         if path == LOAD:
             self._loads.append((module, scope, node))
         # A layer that a layer's method makes is in no file.
@@ -53,10 +59,10 @@ class Lambdas:
                 text = "A `lambda` of a layer is read from a file only with `safe_mode=False`."
                 yield scope, node.lineno, text
             given = named.get("custom_objects", ast.Dict([], []))
-            keys = given.keys if isinstance(given, ast.Dict) else None
-            if keys is None:
-                continue
+            keys = given.keys if isinstance(given, ast.Dict) else [None]
             known = {key.value for key in keys if isinstance(key, ast.Constant)}
+            if self._registers or len(known) < len(keys):
+                continue
             missing = sorted(functions.keys() - known - {""} - set(kinds.public(_BUILT_IN)))
             if missing:
                 entries = ", ".join(f'"{name}": {functions[name]}' for name in missing)

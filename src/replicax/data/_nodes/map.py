@@ -156,7 +156,8 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._number = 0
         # Whether calls are made here, without threads; None while AUTOTUNE tries both.
         self._here = None if node.calls == AUTOTUNE else False
-        self._times: list[float] = []  # of the first calls, which AUTOTUNE makes here
+        self._calls: list[float] = []  # what the first calls take, which AUTOTUNE makes here
+        self._waits_here: list[float] = []  # and they with the reading of their elements
         self._waits: list[float] = []  # then, for results of threads
         asked = os.cpu_count() or 1 if node.calls in (AUTOTUNE, None) else node.calls
         self._width = max(1, asked)
@@ -196,26 +197,28 @@ class ThreadedMapCursor(OneByOne, Cursor):
         """Whether calls are made here: the first ones, to see, and then if that pays."""
         if self._here is not None:
             return self._here
-        if len(self._times) < _TRIAL_CALLS:
+        if len(self._calls) < _TRIAL_CALLS:
             return True
-        usual = sorted(self._times)[_TRIAL_CALLS // 2]
         waits = self._waits[2 * self._width :]  # those before were begun all at once
-        if usual < _WORTH_A_THREAD:
+        if _median(self._calls) < _WORTH_A_THREAD:
             self._here = True
         elif len(waits) >= _TRIAL_RESULTS:
             groups = zip(*[iter(waits)] * _OF_A_GROUP, strict=True)
-            self._here = min(map(sum, groups)) > _OF_A_GROUP * usual
+            self._here = min(map(sum, groups)) > _OF_A_GROUP * _median(self._waits_here)
         return bool(self._here)
 
     def _inline(self) -> Any:
+        start = time.perf_counter()
         elements = self._feed.elements(1)
         if not elements:
             raise StopIteration
         self._number += 1
-        start = time.perf_counter()
+        read = time.perf_counter()
         result = _result(self._node.fn, elements[0], self._number - 1)
         if self._here is None:
-            self._times.append(time.perf_counter() - start)
+            end = time.perf_counter()
+            self._calls.append(end - read)
+            self._waits_here.append(end - start)
         return result
 
     def _fill(self) -> None:
@@ -263,6 +266,10 @@ class ThreadedMapCursor(OneByOne, Cursor):
         for number, element in state["again"]:
             self._here = False
             self._submit(number, element)
+
+
+def _median(times: list[float]) -> float:
+    return sorted(times)[len(times) // 2]
 
 
 def _end(pool: ThreadPoolExecutor, running: deque[tuple[int, Any, Future[Any]]]) -> None:

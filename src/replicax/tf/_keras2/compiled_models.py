@@ -75,7 +75,11 @@ def _for_model(optimizer: Any, model: Any) -> Any:
     if not users and known.issubset(map(id, model.variables)):
         users[model] = None
         return optimizer
-    made = users[model] = type(optimizer).from_config(optimizer.get_config())
+    try:
+        made = type(optimizer).from_config(optimizer.get_config())
+    except (TypeError, NotImplementedError):  # it cannot say what it was made of
+        return optimizer
+    users[model] = made
     _compat.share_counts(made, optimizer)
     together = _alike.setdefault(optimizer, weakref.WeakSet([optimizer]))
     together.add(made)

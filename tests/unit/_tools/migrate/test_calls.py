@@ -270,6 +270,8 @@ def make():
         ("twice", "'m.h5', compile=False", 'custom_objects={"twice": twice}'),
         ("function=twice", "'m.h5', custom_objects={'other': make}", '"twice": twice'),
         ("twice", "'m.h5', custom_objects={'twice': twice}", None),
+        ("twice", "'m.h5', custom_objects={twice.__name__: twice}", None),
+        ("twice", "'m.h5', custom_objects={**{}}", None),
         ("tf.nn.relu", "'m.h5'", None),
         ("tf.abs", "'m.h5'", '"abs": tf.abs'),
     ],
@@ -281,3 +283,15 @@ def test_a_model_with_a_function_is_loaded_with_it(function, given, wanted):
     assert len(texts) == (wanted is not None)
     assert all(wanted in text for text in texts)
     assert not judged(made=MADE.format(function=function))["made"].remarks
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "with keras.utils.custom_object_scope({'twice': twice}):\n  keras.models.load_model('m')",
+        "keras.utils.get_custom_objects()['twice'] = twice\nkeras.models.load_model('m')",
+    ],
+)
+def test_a_function_that_is_registered_needs_no_passing(load):
+    found = judged(made=MADE.format(function="twice"), main=f"from made import *\n{load}")
+    assert not found["main"].remarks
