@@ -1,7 +1,7 @@
 """What happens in this process: steps that begin, are computed, or take time, and who hears of it.
 
-The engine counts and tells; the watchdog reads, preemption listens, `_tools.profile` measures. By
-default nobody does.
+The engine tells; the watchdog reads, tools listen, `_tools.profile` measures. By default nobody
+does.
 """
 
 from __future__ import annotations

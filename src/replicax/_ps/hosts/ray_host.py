@@ -1,10 +1,10 @@
 """The process that Ray takes for the program: it starts members as actors, and watches over them.
 
-`ray_cluster.py` runs it, tells it what to do in lines of JSON, and reads from it, in the same way,
-where members are. So the user's program never imports Ray, which would set its signal handlers and
-its environment, and have one cluster for all strategies. And there is one way to the end: the input
-ends when the program has closed the cluster, and when it is killed; then all of this session does,
-without a word. Members lose nothing: who closes the cluster has said goodbye to them before.
+`started_cluster.py` runs it, tells it what to do in lines of JSON, and reads from it, in the same
+way, where members are. So the user's program never imports Ray, which would set its signal handlers
+and its environment, and have one cluster for all strategies. And there is one way to the end: the
+input ends when the program has closed the cluster, and when it is killed; then all of this session
+does, without a word. Members lose nothing: who closes the cluster has said goodbye to them before.
 """
 
 from __future__ import annotations
