@@ -34,6 +34,7 @@ class DistributedValues:
     @property
     def values(self) -> tuple[Any, ...]:
         """One component per replica that this process drives, in replica order."""
+        # Not `abc`: its `isinstance` is Python, and each step asks it of every leaf.
         raise NotImplementedError
 
 

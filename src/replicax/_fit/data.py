@@ -26,8 +26,33 @@ from replicax._keras.distribution import StoreDistribution
 _LOOKED_AT = 2
 
 
+class DatasetAdapter(_compat.DataAdapter):
+    """What Keras' loops ask of our data sets, whose batches may differ in size."""
+
+    _dataset: Any
+
+    def get_jax_iterator(self) -> Iterator[Any]:
+        return self.get_numpy_iterator()
+
+    @property
+    def num_batches(self) -> int | None:
+        return self._dataset.num_batches
+
+    @property
+    def batch_size(self) -> None:
+        return None
+
+    @property
+    def has_partial_batch(self) -> None:
+        return None
+
+    @property
+    def partial_batch_size(self) -> None:
+        return None
+
+
 @final
-class HostAdapter(_compat.DataAdapter):
+class HostAdapter(DatasetAdapter):
     """What Keras' loops read a data set through.
 
     A data set has `host_batches()`, which yields the batches of the next epoch, and `num_batches`.
@@ -100,25 +125,6 @@ class HostAdapter(_compat.DataAdapter):
                 "without batches. There would be no loss to report. Check the pipeline: files or "
                 "arrays may be empty, or a `filter` may drop everything."
             )
-
-    def get_jax_iterator(self) -> Iterator[Any]:
-        return self.get_numpy_iterator()
-
-    @property
-    def num_batches(self) -> int | None:
-        return self._dataset.num_batches
-
-    @property
-    def batch_size(self) -> None:
-        return None
-
-    @property
-    def has_partial_batch(self) -> None:
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        return None
 
 
 class _Look(NamedTuple):

@@ -12,8 +12,7 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from replicax._fit.data import no_length
-from replicax._keras import _compat
+from replicax._fit.data import DatasetAdapter, no_length
 
 
 @final
@@ -50,7 +49,7 @@ def _promise(array: Any, source: PassOfWorkers) -> Promised:
 
 
 @final
-class WorkerDataAdapter(_compat.DataAdapter):
+class WorkerDataAdapter(DatasetAdapter):
     """What Keras' loops read a per-worker data set through."""
 
     def __init__(self, dataset: Any, steps: int | None) -> None:
@@ -67,9 +66,6 @@ class WorkerDataAdapter(_compat.DataAdapter):
         batch = jax.tree.map(lambda array: _promise(array, source), self._dataset.example)
         yield from itertools.repeat(batch) if count is None else itertools.repeat(batch, count)
 
-    def get_jax_iterator(self) -> Iterator[Any]:
-        return self.get_numpy_iterator()
-
     @property
     def position(self) -> Any:
         """What is left of the pass, if workers share the data and no closure is under way."""
@@ -81,19 +77,3 @@ class WorkerDataAdapter(_compat.DataAdapter):
         iterator = iter(self._dataset)
         iterator.set_state(position)
         self._pass = None if is_over else PassOfWorkers(iterator)
-
-    @property
-    def num_batches(self) -> int | None:
-        return self._dataset.num_batches
-
-    @property
-    def batch_size(self) -> None:
-        return None
-
-    @property
-    def has_partial_batch(self) -> None:
-        return None
-
-    @property
-    def partial_batch_size(self) -> None:
-        return None

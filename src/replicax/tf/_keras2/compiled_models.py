@@ -77,7 +77,8 @@ def _for_model(optimizer: Any, model: Any) -> Any:
         return optimizer
     try:
         made = type(optimizer).from_config(optimizer.get_config())
-    except (TypeError, NotImplementedError):  # it cannot say what it was made of
+    except (TypeError, NotImplementedError):
+        # It cannot say what it was made of. If both models train, Keras refuses it.
         return optimizer
     users[model] = made
     _compat.share_counts(made, optimizer)
