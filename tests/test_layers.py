@@ -154,7 +154,8 @@ LIBRARIES = {
     "grain": {"data", "_tools.compare", "testing"},
     # In launch, in one file and on first use: functions travel by it.
     "cloudpickle": {"data", "launch._payload", "_ps"},
-    **dict.fromkeys(["absl", "google", "pyarrow", "PIL"], {"data"}),
+    **dict.fromkeys(["google", "pyarrow", "PIL"], {"data"}),
+    "absl": {"data", "tf._test"},  # on which Keras depends
     "google_crc32c": {"_core.checksums"},
     "filelock": {"_core.compilation_cache"},
     "ray": {"_ps"},

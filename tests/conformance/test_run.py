@@ -88,6 +88,16 @@ def test_local_results_of_a_plain_value_are_one_tuple(strategy):
     assert strategy.experimental_local_results(3) == (3,)
 
 
+def test_components_of_several_devices_are_computed_with_together(strategy):
+    def replica_fn():
+        return jnp.full(2, 1.0 + rx.get_replica_context().replica_id_in_sync_group)
+
+    result = strategy.run(replica_fn)
+    components = getattr(result, "values", (result,))
+    expected = [1.0 + replica for replica in range(strategy.num_replicas_in_sync)]
+    assert jnp.stack([jnp.sum(one) / 2 for one in components]).tolist() == expected
+
+
 def test_local_results_of_a_nest_are_one_nest_per_replica(strategy):
     result = strategy.run(lambda: {"id": replica_id(), "name": "x"})
     nests = strategy.experimental_local_results(result)

@@ -452,7 +452,8 @@ def written(strategy, case):
 def returned(strategy):
     """What assigning gives in a replica, of a variable that is combined when it is written."""
     given = [r + 1.0 for r in range(strategy.num_replicas_in_sync)]
-    methods = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub")
+    rows = ("add", "sub", "mul", "div", "update", "max", "min")
+    methods = ("assign", "assign_add", "assign_sub", *(f"scatter_{how}" for how in rows))
     for aggregation in ("sum", "mean", "only_first_replica"):
         for method in methods:
             case = {"aggregation": aggregation, "method": method, "given": given}

@@ -45,7 +45,7 @@ class MixedStrategies(UsageError, RuntimeError):
     """Raised when a scope, model or variable of one strategy meets another strategy."""
 
 
-class VariableNotReduced(UsageError, RuntimeError):
+class VariableNotReduced(UsageError, NotImplementedError):
     """Raised when replicas write different values to a variable that must stay equal."""
 
 

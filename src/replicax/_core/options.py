@@ -17,25 +17,15 @@ class RunOptions:
     Args:
         experimental_enable_dynamic_batch_size: Kept for TensorFlow programs; every batch size
             works here, so only `True` makes sense.
-        experimental_bucketizing_dynamic_shape: Not offered: shapes are static in JAX.
+        experimental_bucketizing_dynamic_shape: Kept for TensorFlow programs, without effect: each
+            shape has its own compiled program. Pad to a few lengths in the input pipeline.
         experimental_xla_options: XLA compiler options for the compiled step, as a dict. Inside
             `rx.function` the step is part of the function's program, compiled with its options.
-
-    Raises:
-        UsageError: If dynamic shapes are asked for.
     """
 
     experimental_enable_dynamic_batch_size: bool = True
     experimental_bucketizing_dynamic_shape: bool = False
     experimental_xla_options: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.experimental_bucketizing_dynamic_shape:
-            raise UsageError(
-                "Shapes are static in a compiled step. "
-                "Received: experimental_bucketizing_dynamic_shape=True. "
-                "JAX compiles one program per shape. Pad to a few lengths in the input pipeline."
-            )
 
 
 class CommunicationImplementation(enum.Enum):

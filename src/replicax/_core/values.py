@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import PerReplicaMisuse, UsageError
-from replicax._core.placement import is_here, is_spread
+from replicax._core.placement import is_here, is_spread, movable
 
 
 class DistributedValues:
@@ -75,8 +75,9 @@ class PerReplica(DistributedValues):
     @property
     def values(self) -> tuple[Any, ...]:
         if self.parts is not None:
-            return tuple(part for replica, part in enumerate(self.parts) if is_here(part, replica))
-        return tuple(self.by_replica().values())
+            here = (part for replica, part in enumerate(self.parts) if is_here(part, replica))
+            return tuple(map(movable, here))
+        return tuple(map(movable, self.by_replica().values()))
 
     def by_replica(self) -> dict[int, Any]:
         """The components of the replicas that this process drives, by the replicas' numbers."""

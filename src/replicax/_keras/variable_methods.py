@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from replicax._core.context import current_frame
+from replicax._core.errors import VariableNotReduced
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
 from replicax._keras.capture import CaptureScope
@@ -75,6 +76,10 @@ class VariableMethods:
         """The value."""
         return _compat.read(self)  # pyright: ignore[reportArgumentType]
 
+    @property
+    def initializer(self) -> None:
+        """There is none to run: a variable has its value from the beginning."""
+
     def initialized_value(self) -> Any:
         """The value; it always has one."""
         return self.read_value()
@@ -101,8 +106,7 @@ class VariableMethods:
 
     def scatter_nd_update(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replace the parts at several indices."""
-        value = self.read_value()
-        return assign_parts(self, value.at[_places(indices)].set(jnp.asarray(updates, value.dtype)))
+        return _replace_at(self, _places(indices), "set", updates)
 
     def scatter_nd_add(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Add to the parts at several indices."""
@@ -116,9 +120,7 @@ class VariableMethods:
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace rows: those of an object with `indices` and `values`, a `tf.IndexedSlices`."""
-        value, rows = self.read_value(), jnp.asarray(sparse_delta.indices)
-        updates = jnp.asarray(sparse_delta.values, value.dtype)
-        return assign_parts(self, value.at[rows].set(updates))
+        return _replace_at(self, sparse_delta.indices, "set", sparse_delta.values)
 
     def scatter_add(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -136,44 +138,41 @@ class VariableMethods:
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace elements of rows that are smaller than those of `values`."""
-        return _change_rows(self, sparse_delta, "max")
+        return _replace_at(self, sparse_delta.indices, "max", sparse_delta.values)
 
     def scatter_min(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace elements of rows that are larger than those of `values`."""
-        return _change_rows(self, sparse_delta, "min")
+        return _replace_at(self, sparse_delta.indices, "min", sparse_delta.values)
 
     def scatter_mul(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Multiply rows by those of an object with `indices` and `values`."""
-        return _change_rows(self, sparse_delta, "multiply")
+        return _scale_rows(self, sparse_delta, _multiplied)
 
     def scatter_div(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Divide rows by those of an object with `indices` and `values`."""
-        return _change_rows(self, sparse_delta, "divide")
+        return _scale_rows(self, sparse_delta, _divided)
 
     def scatter_nd_max(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replace what is smaller at several indices."""
-        value = self.read_value()
-        return assign_parts(self, value.at[_places(indices)].max(jnp.asarray(updates, value.dtype)))
+        return _replace_at(self, _places(indices), "max", updates)
 
     def scatter_nd_min(self, indices: Any, updates: Any, name: str | None = None) -> Any:
         """Replace what is larger at several indices."""
-        value = self.read_value()
-        return assign_parts(self, value.at[_places(indices)].min(jnp.asarray(updates, value.dtype)))
+        return _replace_at(self, _places(indices), "min", updates)
 
     def batch_scatter_update(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace parts of each row: `indices` are of the axis behind the batch."""
-        value, rows = self.read_value(), jnp.asarray(sparse_delta.indices)
+        rows = jnp.asarray(sparse_delta.indices)
         outer = jnp.meshgrid(*map(jnp.arange, rows.shape), indexing="ij")[:-1]
-        updates = jnp.asarray(sparse_delta.values, value.dtype)
-        return assign_parts(self, value.at[(*outer, rows)].set(updates))
+        return _replace_at(self, (*outer, rows), "set", sparse_delta.values)
 
     def __getitem__(self, index: Any) -> Any:
         part = super().__getitem__(index)  # pyright: ignore[reportAttributeAccessIssue]
@@ -221,10 +220,62 @@ def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
     return variable if _compat.get_stateless_scope() is None else value
 
 
-def _change_rows(variable: Any, sparse_delta: Any, how: str) -> Any:
+def _replace_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
+    """Replace parts by `set`, `max` or `min`."""
+    if _group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
+        raise _not_combined(variable, "replace")
+    value = variable.read_value()
+    replaced = getattr(value.at[places if isinstance(places, tuple) else jnp.asarray(places)], how)
+    return assign_parts(variable, replaced(jnp.asarray(updates, value.dtype)))
+
+
+def _multiplied(value: Any, rows: Any, factors: Any) -> Any:
+    return value.at[rows].multiply(factors)
+
+
+def _divided(value: Any, rows: Any, divisors: Any) -> Any:
+    return jax.lax.div(value, jnp.ones_like(value).at[rows].multiply(divisors))
+
+
+def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any], Any]) -> Any:
+    """Multiply or divide rows; in `run` by the factors of all replicas, one after the other."""
     value, rows = variable.read_value(), jnp.asarray(sparse_delta.indices)
-    change = getattr(value.at[rows], how)
-    return assign_parts(variable, change(jnp.asarray(sparse_delta.values, value.dtype)))
+    factors, group = jnp.asarray(sparse_delta.values, value.dtype), _group()
+    if group is not None and _is_local(variable):
+        raise _not_combined(variable, "scale")
+    if group is None or variable.aggregation not in _BLENDING:
+        return assign_parts(variable, scale(value, rows, factors))
+    if not _is_agreed(variable):
+        raise _not_combined(variable, "scale, in a branch or a loop,")
+    if variable.aggregation == "mean":
+        factors = factors * group.share if group.share else jnp.ones_like(factors)
+    rows, factors = group.all_gather([rows, factors], 0)
+    scaled = scale(value, rows, factors)
+    if variable.aggregation == "mean":
+        return variable.assign(scaled)  # equal on all replicas, and so is its mean
+    added = change(scaled, value)
+    return variable.assign_add(jnp.where(group.replica_id() == 0, added, jnp.zeros_like(added)))
+
+
+def _not_combined(variable: Any, what: str) -> VariableNotReduced:
+    return VariableNotReduced(
+        f"Replicas cannot {what} parts of variable '{variable.path}' together. Received: "
+        f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}', "
+        "which would mix the new parts of one replica with the old ones of the others. Gather the "
+        "updates first, `ctx.all_gather(updates, axis=0)`, and create the variable without both."
+    )
+
+
+def _group() -> Any:
+    """The replicas that run together; None outside of `run`, and where there is one."""
+    frame = current_frame()
+    replica = frame.replica if frame else None
+    return replica.group if replica is not None and replica.num_replicas_in_sync > 1 else None
+
+
+def _is_local(variable: Any) -> bool:
+    """Whether each replica writes by itself, and only reading combines."""
+    return variable.synchronization == VariableSynchronization.ON_READ
 
 
 def _add_at(variable: Any, places: Any, updates: Any, sign: int) -> Any:
@@ -238,6 +289,9 @@ _HOW = {
     "only_first_replica": Settlement.FIRST,
     "sum": Settlement.SUM,
 }
+
+
+_BLENDING = ("mean", "sum")  # aggregations by which every replica counts
 
 
 def agreed_value(variable: Any, value: Any) -> Any:
@@ -272,13 +326,11 @@ def assign_parts(variable: Any, whole: Any) -> Any:
 
 
 def _is_agreed(variable: Any) -> bool:
-    frame, scope = current_frame(), _compat.get_stateless_scope()
-    replica = frame.replica if frame else None
+    scope = _compat.get_stateless_scope()
     return (
-        replica is not None
-        and replica.num_replicas_in_sync > 1
+        _group() is not None
         and variable.aggregation in _HOW
-        and variable.synchronization != VariableSynchronization.ON_READ
+        and not _is_local(variable)
         and isinstance(scope, CaptureScope)
         and not scope.is_branch  # replicas may take different ones, and cannot communicate there
     )

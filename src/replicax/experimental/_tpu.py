@@ -11,25 +11,23 @@ if TYPE_CHECKING:
     from replicax.tpu.experimental import DeviceAssignment
 
 
-def TPUStrategy(
-    tpu_cluster_resolver: ClusterResolver | None = None,
-    device_assignment: DeviceAssignment | None = None,
-) -> strategies.TPUStrategy:
-    """Make a `TPUStrategy`; an older spelling of its arguments.
-
-    **Differs from TF:** it is a function, and what it returns is an `rx.TPUStrategy`.
+class TPUStrategy(strategies.TPUStrategy):
+    """A `TPUStrategy`; an older spelling of its arguments.
 
     Args:
         tpu_cluster_resolver: What describes the TPU.
         device_assignment: Which chips form which replica.
 
-    Returns:
-        The strategy.
-
     Example:
         >>> import replicax as rx
         >>> resolver = rx.cluster_resolver.TPUClusterResolver(fallback="cpu")
-        >>> type(rx.experimental.TPUStrategy(resolver)) is rx.TPUStrategy
+        >>> isinstance(rx.experimental.TPUStrategy(resolver), rx.TPUStrategy)
         True
     """
-    return strategies.TPUStrategy(tpu_cluster_resolver, device_assignment)
+
+    def __init__(
+        self,
+        tpu_cluster_resolver: ClusterResolver | None = None,
+        device_assignment: DeviceAssignment | None = None,
+    ) -> None:
+        super().__init__(tpu_cluster_resolver, device_assignment)

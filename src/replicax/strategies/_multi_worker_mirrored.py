@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from replicax._core.compression import compression_of
 from replicax._core.cross_device_ops import CollectiveAllReduce
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
 
 
-@final
 class MultiWorkerMirroredStrategy(Strategy):
     """Synchronous training on the devices of several processes, on one machine or many.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from replicax.cluster_resolver import ClusterResolver
 
 
-@final
 class TPUStrategy(Strategy):
     """Synchronous training on the chips of a TPU: one host's, a pod slice's, or several slices'.
 

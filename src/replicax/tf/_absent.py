@@ -67,7 +67,6 @@ ABSENT = {
     "tensorflow_text": "Use keras_hub's tokenizers, or Python's own text functions in "
     "`Dataset.map`.",
     "tf.AggregationMethod": "Gradients are added up; leave it out.",
-    "tf.Assert": "Use `tf.debugging.assert_*`, or `rx.assert_finite`.",
     "tf.ConfigProto": "Sessions are gone; see `tf.config` for the devices.",
     "tf.CriticalSection": "A step runs at once on its device; leave it out.",
     "tf.DeviceSpec": "A device is its text, such as 'GPU:0'.",

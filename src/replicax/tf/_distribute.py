@@ -25,18 +25,18 @@ def CollectiveHints(
     return CommunicationOptions(bytes_per_pack, timeout_seconds)
 
 
-def MultiWorkerMirroredStrategy(
-    communication: CommunicationImplementation = CommunicationImplementation.AUTO,
-    cluster_resolver: ClusterResolver | None = None,
-) -> strategies.MultiWorkerMirroredStrategy:
-    """Make a `MultiWorkerMirroredStrategy`; an older spelling of its arguments.
-
-    **Differs from TF:** it is a function, and what it returns is an
-    `tf.distribute.MultiWorkerMirroredStrategy`.
+class MultiWorkerMirroredStrategy(strategies.MultiWorkerMirroredStrategy):
+    """A `MultiWorkerMirroredStrategy`; an older spelling of its arguments.
 
     Args:
         communication: How the workers communicate.
         cluster_resolver: Who is in the cluster.
     """
-    options = CommunicationOptions(implementation=CommunicationImplementation(communication))
-    return strategies.MultiWorkerMirroredStrategy(cluster_resolver, options)
+
+    def __init__(
+        self,
+        communication: CommunicationImplementation = CommunicationImplementation.AUTO,
+        cluster_resolver: ClusterResolver | None = None,
+    ) -> None:
+        options = CommunicationOptions(implementation=CommunicationImplementation(communication))
+        super().__init__(cluster_resolver, options)

@@ -68,6 +68,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "custom_gradient", "function", "print",
         ),
         {
+            "Assert": "._debugging",
             "UnconnectedGradients": "replicax._tape.tape_values",
             "recompute_grad": "replicax._tape.custom_gradient",
             "constant_initializer": "keras.initializers:Constant",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import unittest
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import keras
 import numpy as np
+from absl.testing import absltest
 
 from replicax._core.startup import count_accelerators, has_plugin
 
 
-class TestCase(unittest.TestCase):
-    """A test case that compares nests of arrays."""
+class TestCase(absltest.TestCase):
+    """A test case that compares nests of arrays, with the checks of Abseil's."""
 
     def setUp(self) -> None:
         keras.utils.set_random_seed(87654321)
@@ -29,6 +32,13 @@ class TestCase(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         return folder.name
 
+    @contextlib.contextmanager
+    def session(self, *arguments: Any, **named: Any) -> Iterator[TestCase]:
+        """There are no sessions: `with self.session()` leaves a test as it is."""
+        yield self
+
+    cached_session = session
+
     def assertAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
         """Equal shapes and values."""
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b), msg or "")
@@ -37,12 +47,10 @@ class TestCase(unittest.TestCase):
     def assertAllClose(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Equal structures and shapes, and values that are close."""
-        self.assertEqual(jax.tree.structure(a), jax.tree.structure(b), msg)
-        for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-            left, right = np.asarray(one), np.asarray(other)
-            self.assertEqual(left.shape, right.shape, msg)
-            np.testing.assert_allclose(left, right, rtol, atol, err_msg=msg or "")
+        """Equal structures and shapes, and values that are close; a list may stand for an array."""
+        for one, other in _pairs(a, b):
+            self.assertEqual(one.shape, other.shape, msg)
+            np.testing.assert_allclose(one, other, rtol, atol, err_msg=msg or "")
 
     def assertNotAllClose(self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6) -> None:
         """Some value is not close."""
@@ -73,9 +81,28 @@ class TestCase(unittest.TestCase):
         """The type of an array."""
         self.assertEqual(np.asarray(target).dtype, np.dtype(expected_dtype))
 
-    def assertEmpty(self, container: Any, msg: str | None = None) -> None:
-        """Nothing is in it."""
-        self.assertEqual(len(container), 0, msg)
+
+def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The arrays of two nests."""
+    left, right = _array(a), _array(b)
+    if left is not None and right is not None:
+        yield left, right
+        return
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        a, b = list(a.values()), [b[key] for key in a]
+    if isinstance(a, dict) or isinstance(b, dict) or len(a) != len(b):
+        raise AssertionError(f"Nests of different structures: {a} and {b}")
+    for one, other in zip(a, b, strict=True):
+        yield from _pairs(one, other)
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """A number, an array, or a list of them as one array."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return None
+    return None if array.dtype == object else array
 
 
 main = unittest.main

@@ -97,6 +97,11 @@ class LoadStatus:
         """Say that the checkpoint may hold more, which is never refused without being asked."""
         return self
 
+    def initialize_or_restore(self, session: None = None) -> None:
+        """Nothing: `restore` has restored, and variables have values from the beginning."""
+
+    run_restore_ops = initialize_or_restore
+
 
 def _some(names: Sequence[str]) -> str:
     """Names for a message: not hundreds of them."""

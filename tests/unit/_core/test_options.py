@@ -32,11 +32,6 @@ def test_options_do_not_change(options):
         setattr(options, name, None)
 
 
-def test_shapes_are_static():
-    with pytest.raises(UsageError, match="Shapes are static in a compiled step"):
-        RunOptions(experimental_bucketizing_dynamic_shape=True)
-
-
 def test_a_pipeline_on_a_device_is_not_fetched_again():
     # Pair 52.
     with pytest.raises(ValueError, match="A pipeline placed on a device delivers there itself"):

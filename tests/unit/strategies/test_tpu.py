@@ -249,3 +249,5 @@ def test_an_assignment_may_leave_devices_out():
     build = rx.tpu.experimental.DeviceAssignment.build
     strategy = rx.experimental.TPUStrategy(fallback(), build(topology, num_replicas=3))
     assert strategy.extended.worker_devices == ("CPU:0", "CPU:1", "CPU:2")
+    assert isinstance(strategy, rx.TPUStrategy)
+    assert isinstance(strategy, rx.experimental.TPUStrategy)

@@ -38,6 +38,8 @@ class Cases(tf.test.TestCase):
     def test_right(self):
         self.assertAllEqual(jnp.arange(2), [0, 1])
         self.assertAllClose({"a": jnp.ones(2)}, {"a": np.ones(2) + 1e-8})
+        self.assertAllClose((jnp.ones(2), 1.0), [np.ones(2), 1.0])
+        self.assertAllClose((jnp.float32(1), jnp.float32(2)), np.asarray([1.0, 2.0]))
         self.assertNotAllClose([1.0], [2.0])
         self.assertNotAllEqual([1.0], [2.0])
         self.assertAllInRange([1, 2], 1, 2)
@@ -45,6 +47,9 @@ class Cases(tf.test.TestCase):
         self.assertNear(1.0, 1.1, 0.2)
         self.assertDTypeEqual(np.ones(1, "int8"), "int8")
         self.assertEmpty([])
+        self.assertLen([1], 1)
+        with self.cached_session():
+            self.assertAllEqual(self.evaluate(jnp.ones(1)), [1])
         assert self.evaluate(jnp.ones(1)).tolist() == [1]
         assert self.get_temp_dir()
 
@@ -54,9 +59,13 @@ class Cases(tf.test.TestCase):
             lambda: self.assertAllEqual([1, 1], [[1, 1]]),
             lambda: self.assertAllClose([1.0], [1.1]),
             lambda: self.assertAllClose([1.0], [[1.0]]),
+            lambda: self.assertAllClose({"a": 1.0}, {"b": 1.0}),
+            lambda: self.assertAllClose({"a": 1.0}, [1.0]),
+            lambda: self.assertAllClose([[1.0], [1.0, 2.0]], [[1.0]]),
             lambda: self.assertAllInRange([3], 1, 2),
             lambda: self.assertAllInSet([4], {1}),
             lambda: self.assertShapeEqual([1], 1),
+            lambda: self.assertLen([1], 2),
         ):
             with self.assertRaises(AssertionError):
                 check()
