@@ -34,9 +34,9 @@ LAYERS = {
         "_core.events",
     },
     "cluster_resolver": {"_core.errors", "_core.env"},
-    "_core": {"_core", "_control", "cluster_resolver"},
+    "_core": {"_core"},
     "_cpu": {"_core", "_control"},
-    "_program": {"_core", "_cpu"},
+    "_program": {"_core", "_control", "_cpu"},
     "_keras": {"_core", "_control", "_cpu", "_program"},
     "_function": {"_core", "_control", "_cpu", "_program", "_keras"},
     "_tape": {"_core", "_program", "_keras"},
@@ -60,7 +60,7 @@ LAYERS = {
     "config": {"_core", "_cpu", "_mesh", "cluster_resolver"},
     "strategies": {*ENGINE, "_ps", "cluster_resolver", "tpu"},
     "coordinator": {"_ps", "_core"},
-    "train": {"_core", "_control", "_keras", "_input"},
+    "train": {"_core", "_control", "_program", "_keras", "_input"},
     "callbacks": {
         "_core",
         "_control",
@@ -310,6 +310,7 @@ def test_every_package_has_a_layer():
     [
         ("_core.x", "from replicax._mesh import runtime", "may not import _mesh"),
         ("_core.x", "from replicax._cpu import kernels", "may not import _cpu"),
+        ("_core.x", "from replicax._control import current", "may not import _control"),
         ("_core.x", "from .._keras import capture", "may not import _keras"),
         ("_core.x", "def f():\n    import keras", "may not import keras"),
         ("_core.env", "from replicax._core import values", "may not import _core"),

@@ -3,7 +3,7 @@
 `jax.device_put` onto devices of several processes compares the values of all processes with a
 collective operation. Here every process hands over what belongs to its own devices, and nobody
 waits for anybody. That the values agree is seen to elsewhere: `_control/agreement.py` and
-`_core/program.py`.
+`_program/identity.py`.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import numpy as np
 
 from replicax._control.agreement import Agreement, agree
 from replicax._core import events
+from replicax._core.digests import checksum, glance
 from replicax._core.events import COPY, INPUT
 from replicax._core.placement import gather_rows, own_copy, place_batch, place_rows
-from replicax._core.program import checksum, glance
 from replicax._core.values import WorkerRows, refuse_text
 from replicax._fit.data import HostAdapter
 from replicax._keras import _compat

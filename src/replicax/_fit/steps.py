@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core import events
-from replicax._core.device_errors import blame
 from replicax._core.events import Step, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
-from replicax._core.program import agree_on_program
-from replicax._core.state_watch import StateWatch
 from replicax._fit.step_program import (
     model_step,
     program_of_steps,
@@ -34,6 +31,9 @@ from replicax._keras.program import Program, queue_of
 from replicax._keras.repeated import are_alike, joined, spread, together
 from replicax._program.central import may_fail
 from replicax._program.compiling import compile_for
+from replicax._program.device_errors import blame
+from replicax._program.identity import agree_on_program
+from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
     from replicax._keras.distribution import StoreDistribution

@@ -14,7 +14,6 @@ from replicax._core import seams
 from replicax._core.eager import functions_run_eagerly
 from replicax._core.events import Step, tell
 from replicax._core.inside_pipeline import NeedsValues, is_inside
-from replicax._core.program import agree_on_shared
 from replicax._core.tracing import host_loop
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
@@ -22,6 +21,7 @@ from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
 from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
+from replicax._program.identity import agree_on_shared
 
 if TYPE_CHECKING:
     from replicax._function.function_programs import FunctionProgram

@@ -14,7 +14,6 @@ import numpy as np
 from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.placement import is_spread
-from replicax._core.program import agree_on_program
 from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
@@ -35,6 +34,7 @@ from replicax._keras.feeding import (
 from replicax._keras.program import Program, ProgramState
 from replicax._keras.signature import ProgramCache, Signature
 from replicax._program.compiling import compile_for, devices_of, platform_of
+from replicax._program.identity import agree_on_program
 from replicax._program.table_gradients import evaluate_by_rows
 
 _NOTHING = Signature.of((), {})

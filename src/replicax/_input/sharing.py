@@ -11,8 +11,8 @@ from typing import Any, final
 import jax
 import numpy as np
 
+from replicax._core.digests import checksum, glance
 from replicax._core.errors import UnbatchedInput, UsageError
-from replicax._core.program import checksum, glance
 from replicax._input.policy import split_batch, worker_batch_sizes
 from replicax._input.source import check_batch, check_structure, has_scalars
 from replicax.data import AutoShardPolicy

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from replicax._core.digests import uncounted
 from replicax._core.packing import combine_packed
 from replicax._core.placement import place, to_host
-from replicax._core.program import uncounted
 from replicax._keras import _compat
 from replicax._keras.per_instance import PerInstance
 

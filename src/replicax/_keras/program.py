@@ -21,7 +21,6 @@ import jax
 from jax.extend.core import get_opaque_trace_state
 
 from replicax._core import events
-from replicax._core.device_errors import blame
 from replicax._core.events import COMPUTE
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
@@ -32,10 +31,11 @@ from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._program.central import CentralProgram, may_fail, tells_python
 from replicax._program.compiling import compiled
+from replicax._program.device_errors import blame
 
 if TYPE_CHECKING:
-    from replicax._core.state_watch import StateWatch
     from replicax._keras.capture import Captured
+    from replicax._program.state_watch import StateWatch
 
 
 @final

@@ -19,9 +19,7 @@ from replicax._core.context import Frame, ReplicaContext, entered
 from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
 from replicax._core.placement import is_spread, place
-from replicax._core.program import agree_on_program, agree_on_shared
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
-from replicax._core.state_watch import StateWatch
 from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
 from replicax._keras.compressed import CompressedSum
@@ -31,6 +29,8 @@ from replicax._keras.signature import ProgramCache, Signature
 from replicax._mesh.inlined import call_inlined, is_recorded
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._mesh.transfer import put_pieces, put_uneven
+from replicax._program.identity import agree_on_program, agree_on_shared
+from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
     from replicax._core.compression import Compression

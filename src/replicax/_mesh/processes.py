@@ -29,11 +29,9 @@ from replicax._control import (
     wait_until_open,
 )
 from replicax._control.agreement import agree
-from replicax._core.device_errors import is_device_error
 from replicax._core.env import RX_SECOND_PORT, prefer_nccl_ring, second_port
 from replicax._core.errors import BackendAlreadyInitialized, ClusterError, ClusterSpecError
 from replicax._core.options import CommunicationImplementation, CommunicationOptions
-from replicax._core.program import versions
 from replicax._core.startup import begin
 from replicax._cpu.tuning import agree_on_tuning
 from replicax._net import (
@@ -45,6 +43,8 @@ from replicax._net import (
     is_loopback,
     secret_of_this_machine,
 )
+from replicax._program.device_errors import is_device_error
+from replicax._program.identity import versions
 from replicax.cluster_resolver import ClusterResolver, JaxProcess, detect
 
 logger = logging.getLogger("replicax")

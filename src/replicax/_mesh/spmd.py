@@ -23,7 +23,7 @@ from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
 if TYPE_CHECKING:
-    from replicax._core.state_watch import StateWatch
+    from replicax._program.state_watch import StateWatch
 
 ReplicaFn = Callable[[SyncGroup, Sequence[Any]], Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from replicax._core.digests import uncounted
 from replicax._core.errors import UsageError
-from replicax._core.program import uncounted
 from replicax._keras import _compat
 from replicax._keras.compressed import LeftOver, left_over_by
 from replicax._keras.module import Module

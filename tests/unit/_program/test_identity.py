@@ -10,16 +10,10 @@ import keras
 import numpy as np
 import pytest
 
-from replicax._core import program
+from replicax._core.digests import checksum, glance, uncounted
 from replicax._core.errors import WorkersDiffer
-from replicax._core.program import (
-    agree_on_program,
-    checksum,
-    glance,
-    program_facts,
-    uncounted,
-    versions,
-)
+from replicax._program import identity
+from replicax._program.identity import agree_on_program, program_facts, versions
 
 from channels import as_workers
 from helpers import run_python
@@ -29,7 +23,7 @@ X = jnp.ones((2, 3))
 FACTS = """
 import json
 import replicax, keras, jax, jax.numpy as jnp
-from replicax._core import program
+from replicax._program import identity
 
 keras.utils.set_random_seed(0)
 layer = keras.Sequential([keras.layers.Dense(4, "relu"), keras.layers.Dropout(0.5)])
@@ -45,8 +39,8 @@ def fn(x, key):
 arguments = jnp.ones((2, 3)), jax.random.key(0)
 forward = jax.make_jaxpr(fn)(*arguments)
 closed = jax.make_jaxpr(jax.grad(lambda *given: fn(*given)[0].sum()))(*arguments)
-words = [*program._words(closed), *program._words(forward)]
-print(json.dumps([program.program_facts(closed, arguments[:1]), words]))
+words = [*identity._words(closed), *identity._words(forward)]
+print(json.dumps([identity.program_facts(closed, arguments[:1]), words]))
 """
 
 
@@ -107,7 +101,7 @@ def test_arguments_are_shown():
 
 
 def test_one_worker_agrees_without_a_look(monkeypatch):
-    monkeypatch.setattr(program, "program_facts", None)
+    monkeypatch.setattr(identity, "program_facts", None)
     assert agree_on_program("step", None, None) == 0
 
 

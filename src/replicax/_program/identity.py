@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,14 @@ from typing import Any
 
 import jax
 import jax.extend
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from replicax._control import current
 from replicax._control.agreement import agree
+from replicax._core.digests import checksum, uncounted
 from replicax._core.errors import WorkersDiffer
-from replicax._core.placement import is_spread, to_host
+from replicax._core.placement import is_spread
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 
@@ -63,15 +62,6 @@ def variable_facts(variables: Sequence[tuple[str, Any]]) -> dict[str, str]:
     }
 
 
-def uncounted(path: str) -> str:
-    """A variable's path without Keras' numbers, as in `dense_3/kernel`, `adam/dense_3_kernel_m`.
-
-    A worker that has made another layer before counts otherwise. A number ends before `#`, too,
-    by which checkpoints tell variables of one path apart.
-    """
-    return re.sub(r"_\d+(?=[_/#]|$)", "", path)
-
-
 def agree_on_program(
     what: str, closed: Any, arguments: Any, variables: Sequence[tuple[str, Any]] = ()
 ) -> int:
@@ -109,43 +99,6 @@ def _first_difference(columns: Sequence[Sequence[int]]) -> int | None:
         if len(set(row)) > 1:
             return place
     return None
-
-
-def checksum(nest: Any) -> str:
-    """A short number for the content of host arrays."""
-    total = 0
-    for leaf in jax.tree.leaves(nest):
-        total = _summed(leaf, total)
-    return f"{total:08x}"
-
-
-def glance(nest: Any, rows: int | None = None) -> str:
-    """A short number for the shapes of a batch, and its first and last row: quick for any size.
-
-    `rows` says how many it has, if only the first and the last one are there.
-    """
-    leaves = jax.tree.leaves(nest)
-    shapes = [np.shape(leaf) for leaf in leaves]
-    if rows is not None:
-        shapes = [(rows, *shape[1:]) for shape in shapes]
-    total = zlib.crc32(str(shapes).encode())
-    for leaf in leaves:
-        for part in (leaf[:1], leaf[-1:]) if np.ndim(leaf) else (leaf,):
-            total = _summed(part, total)
-    return f"{total:08x}"
-
-
-def _summed(leaf: Any, total: int) -> int:
-    """The checksum of what comes before a leaf, and of the leaf."""
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        total = zlib.crc32(str(jax.random.key_impl(leaf)).encode(), total)
-        return _summed(jax.random.key_data(leaf), total)
-    array = np.ascontiguousarray(to_host(leaf))
-    # To spell the name of the type takes longer.
-    total = zlib.crc32(f"{array.shape}{array.dtype.str}".encode(), total)
-    if array.dtype.hasobject or array.dtype.kind in "SU":
-        return zlib.crc32(repr(array.tolist()).encode(), total)
-    return zlib.crc32(array.reshape(-1).view(np.uint8).data, total)
 
 
 def _words(program: Any) -> Iterator[str]:
