@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-import jax.extend
-
-from replicax._program.jaxpr import called
+from replicax._program.jaxpr import flatten
 
 
 @final
@@ -70,7 +68,15 @@ class Graph:
         first = len(jaxpr.invars) - len(names)
         inputs = [f"variable_{number}" for number in range(first)] + [*names]
         found = [self._add(name or "argument", "Placeholder", []) for name in inputs]
-        self._walk(program, found)
+
+        def constant(*_: Any) -> str:
+            return self._add("Const", "Const", [])
+
+        def note(equation: Any, operands: list[str]) -> list[str]:
+            op = equation.primitive.name
+            return [self._add(op, op, operands)] * len(equation.outvars)
+
+        flatten(program, found, constant, note, remat=True)
 
     def as_graph_def(self) -> GraphDef:
         """The nodes, as `.node`."""
@@ -85,27 +91,3 @@ class Graph:
         named = f"{name}_{count}" if count else name
         self._nodes.append(Node(named, op, list(inputs)))
         return named
-
-    def _walk(self, program: Any, inputs: Sequence[str]) -> list[str]:
-        """Add the nodes of a program, and of those that it calls; the names of its results."""
-        jaxpr = program.jaxpr
-        names = dict(zip(jaxpr.invars, inputs, strict=True))
-        names.update((v, self._add("Const", "Const", [])) for v in jaxpr.constvars)
-
-        def name_of(value: Any) -> str:
-            return (
-                self._add("Const", "Const", [])
-                if isinstance(value, jax.extend.core.Literal)
-                else names[value]
-            )
-
-        for equation in jaxpr.eqns:
-            given = [name_of(value) for value in equation.invars]
-            inner = called(equation, remat=True)
-            if inner is None:
-                op = equation.primitive.name
-                found = [self._add(op, op, given)] * len(equation.outvars)
-            else:
-                found = self._walk(inner, given)
-            names.update(zip(equation.outvars, found, strict=True))
-        return [name_of(value) for value in jaxpr.outvars]

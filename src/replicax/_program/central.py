@@ -15,14 +15,8 @@ import jax.numpy as jnp
 
 from replicax._core.tracing import is_traced
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import any_equation
-from replicax._program.parting import (
-    Operation,
-    Operations,
-    computed,
-    computed_once,
-    parted,
-)
+from replicax._program.jaxpr import Operation, any_equation
+from replicax._program.parting import Operations, computed, computed_once, parted
 
 if TYPE_CHECKING:
     from replicax._core.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
@@ -36,6 +36,51 @@ def called(equation: Any, *, remat: bool = False) -> Any:
     if inner is None or len(getattr(inner, "jaxpr", inner).invars) != len(equation.invars):
         return None
     return inner if hasattr(inner, "consts") else ClosedJaxpr(inner, ())
+
+
+class Operation(NamedTuple):
+    """An operation of a program without calls, where values are known by keys.
+
+    Where a program is parted, it may be `within` a map over the replicas, which the value of an
+    operation without an equation goes into or comes out of; and it `stays` with the replicas.
+    """
+
+    equation: Any
+    operands: Sequence[Any]
+    results: Sequence[Any]
+    within: Any = None
+    stays: bool = False
+
+
+def flatten(
+    closed: Any,
+    inputs: Sequence[Any],
+    constant: Callable[..., Any],
+    note: Callable[[Any, list[Any]], Sequence[Any]],
+    *,
+    remat: bool = False,
+) -> list[Any]:
+    """Go through a closed jaxpr and those that it calls; the keys of its results.
+
+    `inputs` are the keys of its arguments. `constant` makes one for a constant, or for the value
+    and the type of a literal; `note` makes those of an equation's results, told of its operands'.
+    With `remat`, what is rematerialized counts as called.
+    """
+    known = dict(zip(closed.jaxpr.constvars, map(constant, closed.consts), strict=True))
+    known.update(zip(closed.jaxpr.invars, inputs, strict=True))
+
+    def key(atom: Any) -> Any:
+        return constant(atom.val, atom.aval) if isinstance(atom, Literal) else known[atom]
+
+    for equation in closed.jaxpr.eqns:
+        operands = [key(atom) for atom in equation.invars]
+        inner = called(equation, remat=remat)
+        if inner is None:
+            results = note(equation, operands)
+        else:
+            results = flatten(inner, operands, constant, note, remat=remat)
+        known.update(zip(equation.outvars, results, strict=True))
+    return [key(atom) for atom in closed.jaxpr.outvars]
 
 
 def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:

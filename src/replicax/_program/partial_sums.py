@@ -8,11 +8,10 @@ are taken here by replica, and their parts travel together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
@@ -20,16 +19,8 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned
 from replicax._cpu.tuning import is_on
-from replicax._program.jaxpr import bind, called
+from replicax._program.jaxpr import Operation, bind, flatten
 from replicax._program.rows import Axis, axes_of_results, summed_axes
-
-
-class _Operation(NamedTuple):
-    """An operation of a program without inner calls; values are known by keys."""
-
-    equation: Any
-    operands: Sequence[Any]
-    results: Sequence[Any]
 
 
 def with_sums_together(
@@ -49,8 +40,13 @@ def with_sums_together(
         known = _Known(mesh, add_up)
         keys = known.take(jax.tree.leaves(state))
         keys += [known.take([leaf], 0 if leaf.ndim else None)[0] for leaf in jax.tree.leaves(batch)]
-        operations: list[_Operation] = []
-        results = list(_flattened(closed.jaxpr, closed.consts, keys, known, operations))
+        operations: list[Operation] = []
+
+        def note(equation: Any, operands: list[Any]) -> Sequence[Any]:
+            operations.append(Operation(equation, operands, [object() for _ in equation.outvars]))
+            return operations[-1].results
+
+        results = flatten(closed, keys, lambda value, _=None: known.take([value])[0], note)
         known.compute(operations)
         return jax.tree.unflatten(jax.tree.structure(shapes), [known.values[k] for k in results])
 
@@ -72,11 +68,11 @@ class _Known:
         self._rows.update(dict.fromkeys(keys, rows))
         return keys
 
-    def compute(self, operations: Sequence[_Operation]) -> None:
+    def compute(self, operations: Sequence[Operation]) -> None:
         """Compute all results, in rounds: all sums of a round are added up together."""
         while operations:
-            later: list[_Operation] = []
-            sums: list[tuple[_Operation, list[Axis]]] = []
+            later: list[Operation] = []
+            sums: list[tuple[Operation, list[Axis]]] = []
             unknown: set[Any] = set()
             for operation in operations:
                 if not unknown.isdisjoint(operation.operands):
@@ -91,14 +87,14 @@ class _Known:
                 self._sum(sums)
             operations = later
 
-    def _compute(self, operation: _Operation) -> None:
+    def _compute(self, operation: Operation) -> None:
         rows = [self._rows[key] for key in operation.operands]
         results = bind(operation.equation, self._read(operation))
         self.values.update(zip(operation.results, results, strict=True))
         axes = axes_of_results(operation.equation, rows)
         self._rows.update(zip(operation.results, axes, strict=True))
 
-    def _divided(self, operation: _Operation) -> list[Axis] | None:
+    def _divided(self, operation: Operation) -> list[Axis] | None:
         """Along which axes the operands of a sum over rows are divided, if they can be."""
         axes = summed_axes(operation.equation, [self._rows[key] for key in operation.operands])
         if axes is None:
@@ -110,7 +106,7 @@ class _Known:
         ]
         return None if any(length % self._mesh.shape[AXIS] for length in lengths) else axes
 
-    def _sum(self, sums: Sequence[tuple[_Operation, list[Axis]]]) -> None:
+    def _sum(self, sums: Sequence[tuple[Operation, list[Axis]]]) -> None:
         def parts(operands: list[list[Any]]) -> list[Any]:
             found = []
             for (operation, axes), values in zip(sums, operands, strict=True):
@@ -133,32 +129,9 @@ class _Known:
             (key,) = operation.results
             self.values[key], self._rows[key] = total, None
 
-    def _read(self, operation: _Operation) -> list[Any]:
+    def _read(self, operation: Operation) -> list[Any]:
         return [self.values[key] for key in operation.operands]
 
 
 def _spec(axis: Axis) -> PartitionSpec:
     return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
-
-
-def _flattened(
-    jaxpr: Any, consts: Sequence[Any], keys: Sequence[Any], known: _Known, into: list[_Operation]
-) -> Iterator[Any]:
-    """Note the operations of a jaxpr and of those it calls; the keys of its results."""
-    names = dict(zip(jaxpr.constvars, known.take(consts), strict=True))
-    names.update(zip(jaxpr.invars, keys, strict=True))
-
-    def key(atom: Any) -> Any:
-        literal = isinstance(atom, jax.extend.core.Literal)
-        return known.take([atom.val])[0] if literal else names[atom]
-
-    for equation in jaxpr.eqns:
-        operands = [key(atom) for atom in equation.invars]
-        inner = called(equation)
-        if inner is not None:
-            results = list(_flattened(inner.jaxpr, inner.consts, operands, known, into))
-        else:
-            results = [object() for _ in equation.outvars]
-            into.append(_Operation(equation, operands, results))
-        names.update(zip(equation.outvars, results, strict=True))
-    return map(key, jaxpr.outvars)

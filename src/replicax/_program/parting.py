@@ -9,19 +9,21 @@ A guess that is wrong costs time, never a number: any part of a pure program can
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import PartitionSpec
 
 from replicax._core.topology import AXIS
-from replicax._program.jaxpr import bind, called, named
+from replicax._program.jaxpr import Operation, bind, flatten, named
 from replicax._program.replication import NOTHING, VARIES, is_collective, labels_of_results
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
@@ -43,16 +45,6 @@ class _Map:
     leaving: dict[Any, PartitionSpec] = field(default_factory=dict)
 
 
-class Operation(NamedTuple):
-    """An operation; values are known by keys. Without an equation, a value that goes in or out."""
-
-    equation: Any
-    operands: Sequence[Any]
-    results: Sequence[Any]
-    within: _Map | None
-    stays: bool
-
-
 @final
 class Operations:
     """All operations of a program, those inside of calls and maps, too.
@@ -68,7 +60,7 @@ class Operations:
         self.inputs = [object() for _ in rows]
         for key, axis in zip(self.inputs, rows, strict=True):
             self._note(key, varies=axis is not None, rows=axis)
-        self.outputs = self._flatten(closed.jaxpr, closed.consts, self.inputs, None)
+        self.outputs = self._flatten(closed, self.inputs, None)
 
     def varies(self, key: Any) -> bool:
         """Whether a value is of rows, or of one replica."""
@@ -79,40 +71,22 @@ class Operations:
         if varies:
             self._varying.add(key)
 
-    def _constant(self, value: Any) -> Any:
-        key = object()
-        self.constants[key] = value
-        return key
+    def _flatten(self, closed: Any, keys: Sequence[Any], within: _Map | None) -> list[Any]:
+        """Note the operations of a program; the keys of its results."""
 
-    def _flatten(
-        self, jaxpr: Any, consts: Sequence[Any], keys: Sequence[Any], within: _Map | None
-    ) -> list[Any]:
-        """Note the operations of a jaxpr; the keys of its results."""
-        known = dict(zip(jaxpr.constvars, map(self._constant, consts), strict=True))
-        known.update(zip(jaxpr.invars, keys, strict=True))
-
-        def key(atom: Any) -> Any:
-            is_literal = isinstance(atom, jax.extend.core.Literal)
-            if not is_literal:
-                return known[atom]
+        def constant(value: Any, kind: Any = None) -> Any:
+            key = object()
             # A number that was made inside of a map carries its mesh.
-            return self._constant(
-                np.asarray(atom.val, getattr(atom.aval, "dtype", None)) if within else atom.val
-            )
+            carries = within is not None and kind is not None
+            dtype = getattr(kind, "dtype", None)
+            self.constants[key] = np.asarray(value, dtype) if carries else value
+            return key
 
-        for equation in jaxpr.eqns:
-            operands = [key(atom) for atom in equation.invars]
-            inner = called(equation)
-            if inner is not None:
-                results = self._flatten(inner.jaxpr, inner.consts, operands, within)
-            elif within is None and _maps_replicas(equation):
-                results = self._enter(equation, operands)
-            else:
-                results = self._operation(equation, operands, within)
-            known.update(zip(equation.outvars, results, strict=True))
-        return list(map(key, jaxpr.outvars))
+        return flatten(closed, keys, constant, functools.partial(self._operation, within))
 
-    def _operation(self, equation: Any, operands: list[Any], within: _Map | None) -> list[Any]:
+    def _operation(self, within: _Map | None, equation: Any, operands: list[Any]) -> list[Any]:
+        if within is None and _maps_replicas(equation):
+            return self._enter(equation, operands)
         results = [object() for _ in equation.outvars]
         differ = [self.varies(key) for key in operands]
         axes = [self.rows.get(key) for key in operands]
@@ -141,7 +115,8 @@ class Operations:
             for key, spec in zip(operands, params["in_specs"], strict=True)
         ]
         body = params["jaxpr"]
-        results = self._flatten(getattr(body, "jaxpr", body), (), inside, here)
+        closed = ClosedJaxpr(getattr(body, "jaxpr", body), ())
+        results = self._flatten(closed, inside, here)
         return [
             self._through(here, key, spec, into=False)
             for key, spec in zip(results, params["out_specs"], strict=True)

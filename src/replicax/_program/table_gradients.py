@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import jax
@@ -25,11 +25,16 @@ from jax.sharding import Mesh, PartitionSpec
 from replicax._core.packing import packed, summing_in_packs, unpacked
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned_on
-from replicax._cpu.tables import Firsts, find_firsts, is_for, is_for_kernel
-from replicax._program.columns import made, parted
+from replicax._cpu.tables import (
+    Firsts,
+    add_sums,
+    find_firsts,
+    is_for,
+    is_for_kernel,
+    sums_where_first,
+)
 from replicax._program.jaxpr import Values, any_equation, bind, is_jit, named
 from replicax._program.rows import is_look_up, pays_to_gather
-from replicax._program.table_rows import Rows
 
 _SCALED = {"mul": operator.mul, "div": operator.truediv}
 _ADDED = {"add": operator.pos, "add_any": operator.pos, "sub": operator.neg}
@@ -44,7 +49,9 @@ def evaluate_by_rows(closed: Any, *args: Any, platform: str, replicas: int = 1) 
     """Run a closed jaxpr on arrays or tracers, with the gradients of tables as rows.
 
     `replicas` says over how many its sums are taken, if all have programs of the same shapes.
+    Products are turned before, where that pays on the platform.
     """
+    closed = turned_on(platform, closed)
     if not has_tables(closed.jaxpr):
         return jax.extend.core.jaxpr_as_fun(closed)(*args)
     return _Evaluation(replicas, platform).outputs(closed, args)
@@ -70,6 +77,126 @@ def with_rows(step: Callable[..., Any], mesh: Mesh | None, *, platform: str) -> 
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return stepped
+
+
+@dataclass
+class Columns:
+    """One result of an operation that parts the columns of an array, made when it is needed.
+
+    The gradient of tables whose rows were put side by side is parted so: a kernel that adds the
+    rows to a table reads them where they are. `results` are all of them, once one was asked for;
+    the same list for all.
+    """
+
+    equation: Any
+    whole: Any
+    number: int
+    results: list[Any]
+
+    @property
+    def aval(self) -> Any:
+        return self.equation.outvars[self.number].aval
+
+    @property
+    def first(self) -> int:
+        """The column that they begin with."""
+        return sum(self.equation.params["sizes"][: self.number])
+
+    def made(self) -> Any:
+        if not self.results:
+            with named(self.equation):
+                self.results.extend(bind(self.equation, [self.whole]))
+        return self.results[self.number]
+
+
+def parted(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+    """The results of an operation, if these are columns of an array."""
+    is_split = equation.primitive is lax.split_p
+    if not is_split or equation.params["axis"] != equation.invars[0].aval.ndim - 1:
+        return None
+    results: list[Any] = []
+    return [Columns(equation, made(operands[0]), n, results) for n in range(len(equation.outvars))]
+
+
+def made(value: Any) -> Any:
+    """A value, as an array if it is columns of one."""
+    return value.made() if isinstance(value, Columns) else value
+
+
+def shape_of(value: Any) -> Any:
+    """Shape and type of a value."""
+    return value.aval if isinstance(value, Columns) else jax.typeof(value)
+
+
+@dataclass
+class Rows:
+    """A sum of rows, each added to zeros where its index says.
+
+    Args:
+        scatter: The operation that makes the whole of it.
+        zeros: What the rows are added to.
+        indices: Where each row belongs.
+        updates: The rows, or the columns of an array that they are.
+        firsts: Of the indices; the same for all that have these.
+        whole: All of it, once that was asked for.
+        factor: What each row is still to be multiplied with.
+        by_kernel: Whether there is a kernel that adds rows to tables, and each device has these.
+    """
+
+    scatter: Any
+    zeros: Any
+    indices: Any
+    updates: Any
+    firsts: Firsts
+    whole: Any = None
+    factor: Any = None
+    by_kernel: bool = False
+
+    @property
+    def may_repeat(self) -> bool:
+        return not self.scatter.params["unique_indices"]
+
+    @property
+    def is_for_kernel(self) -> bool:
+        """Whether a kernel makes the sums and adds them; it needs no first rows for that."""
+        arrays = self.zeros, self.indices, shape_of(self.updates)
+        return self.may_repeat and self.by_kernel and is_for_kernel(*arrays)
+
+    @property
+    def lacks_firsts(self) -> bool:
+        return self.may_repeat and self.firsts.places is None and not self.is_for_kernel
+
+    def made(self) -> Rows:
+        """The same, the rows as an array of their own, with nothing that is to be multiplied."""
+        rows = made(self.updates)
+        return replace(
+            self, updates=rows if self.factor is None else rows * self.factor, factor=None
+        )
+
+    def changed(self, how: Callable[[Any], Any]) -> Rows:
+        rows = self.made()
+        return replace(rows, updates=how(rows.updates), whole=None)
+
+    def times(self, factor: Any) -> Rows:
+        """The rows times a number: the kernel that adds them does that, too."""
+        if self.factor is None and self.is_for_kernel:
+            return replace(self, factor=factor, whole=None)
+        return self.changed(lambda updates: updates * factor)
+
+    def made_whole(self) -> Any:
+        return bind(self.scatter, [self.zeros, self.indices, self.made().updates])[0]
+
+    def added_to(self, table: Any, sign: Callable[[Any], Any]) -> Any:
+        if not self.is_for_kernel:
+            rows = self.made().updates
+            sums = sums_where_first(rows, self.firsts) if self.may_repeat else rows
+            return bind(self.scatter, [table, self.indices, sign(sums)])[0]
+        if isinstance(self.updates, Columns) and self.zeros.ndim == 2:
+            rows, column = self.updates.whole, self.updates.first
+        else:
+            rows, column = made(self.updates), 0
+        factor, subtracts = 1 if self.factor is None else self.factor, sign is operator.neg
+        return add_sums(table, self.indices, rows, factor, column=column, subtracts=subtracts)
 
 
 @final
