@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, final
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import take_current_trace
 
 from replicax._core.errors import UsageError
+from replicax._core.tracing import is_transformed
 
 # XLA:CPU copies arrays of less than 100 KB at once, and longer ones on the threads of the devices.
 _AT_ONCE_BYTES = 64 * 1024
@@ -59,9 +59,7 @@ def _shown(array: Any) -> str:
 
 def is_compiling(*values: Any) -> bool:
     """Whether this code is traced, to be compiled; no backend is asked."""
-    if any(isinstance(value, Tracer) for value in values):
-        return True
-    return _kind_of_trace() is not _kind_outside()
+    return any(isinstance(value, Tracer) for value in values) or is_transformed()
 
 
 def array_of(value: Any) -> Any:
@@ -184,19 +182,3 @@ class _Line:
 @functools.cache
 def _line() -> _Line:
     return _Line()
-
-
-def _kind_of_trace() -> type:
-    with take_current_trace() as trace:
-        # A tape around code that is carried out at once compiles nothing.
-        return _kind_outside() if getattr(trace, "is_eager", False) else type(trace)
-
-
-@functools.cache
-def _kind_outside() -> type:
-    """The kind where nothing is traced, as in a new thread."""
-    found: list[type] = []
-    thread = threading.Thread(target=lambda: found.append(_kind_of_trace()))
-    thread.start()
-    thread.join()
-    return found[0]

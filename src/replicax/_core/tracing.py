@@ -39,16 +39,19 @@ class Reader(Protocol):
         ...
 
 
-_reader: ContextVar[Reader | None] = ContextVar("replicax_reader", default=None)
+# In place of a reader, where a compiled function runs as plain Python: nobody has to answer there.
+_HOST_LOOP = "host loop"
+_reader: ContextVar[Reader | str | None] = ContextVar("replicax_reader", default=None)
 
 
 def current_reader() -> Reader | None:
     """Who answers now; None if no function is traced."""
-    return _reader.get()
+    reader = _reader.get()
+    return None if isinstance(reader, str) else reader
 
 
 @contextlib.contextmanager
-def read_by(reader: Reader | None) -> Generator[None, None, None]:
+def read_by(reader: Reader | str | None) -> Generator[None, None, None]:
     """Let `reader` answer in a `with` block."""
     token = _reader.set(reader)
     try:
@@ -57,27 +60,19 @@ def read_by(reader: Reader | None) -> Generator[None, None, None]:
         _reader.reset(token)
 
 
-_looping: ContextVar[bool] = ContextVar("replicax_host_loop", default=False)
-
-
 def is_host_loop() -> bool:
-    """Whether a compiled function runs as a host loop now."""
-    return _looping.get()
+    """Whether a compiled function runs as a host loop now, and none is traced in it."""
+    return _reader.get() is _HOST_LOOP
 
 
-@contextlib.contextmanager
-def host_loop() -> Generator[None, None, None]:
+def host_loop() -> contextlib.AbstractContextManager[None]:
     """Run a `with` block as part of a host loop."""
-    token = _looping.set(True)
-    try:
-        yield
-    finally:
-        _looping.reset(token)
+    return read_by(_HOST_LOOP)
 
 
 def refuse_to_loop(what: str) -> None:
     """End the trace, if a function is traced."""
-    reader = _reader.get()
+    reader = current_reader()
     if reader is not None:
         reader.loop(what)
 
@@ -98,7 +93,12 @@ def trace_around_tapes() -> Any:
 
 def is_traced() -> bool:
     """Whether operations become part of a program, a gradient or the like, now."""
-    return current_trace() is not _evaluation()
+    return current_trace() is not evaluation()
+
+
+def is_transformed() -> bool:
+    """`is_traced`, but for tapes, in which all values are numbers."""
+    return trace_around_tapes() is not evaluation()
 
 
 def refuse_inside_a_trace(home: Any = None) -> None:
@@ -107,10 +107,10 @@ def refuse_inside_a_trace(home: Any = None) -> None:
     `home` is the trace that the elements belong to; None for outside of all.
     """
     trace = current_trace()
-    home = home or _evaluation()
+    home = home or evaluation()
     while trace is not home:
         # Tapes, `grad` and `vmap` hand constants on to the trace around; a program keeps them.
-        around = getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
+        around = _around(trace)
         if around is None or type(trace) is _staging():
             raise UsageError(
                 "A function that JAX traces gets data by its arguments. Received: one that takes "
@@ -122,8 +122,21 @@ def refuse_inside_a_trace(home: Any = None) -> None:
         trace = around
 
 
+def is_staged() -> bool:
+    """Whether operations become part of a program now, also inside of tapes, `grad` and `vmap`."""
+    trace = current_trace()
+    while trace is not None and type(trace) is not _staging():
+        trace = _around(trace)
+    return trace is not None
+
+
+def _around(trace: Any) -> Any:
+    """The trace around one of a tape, of `grad` or of `vmap`; None around others."""
+    return getattr(trace, "parent", None) or getattr(trace, "parent_trace", None)
+
+
 @functools.cache
-def _evaluation() -> Any:
+def evaluation() -> Any:
     """The trace that carries out operations at once."""
     with jax.core.eval_context():
         return current_trace()

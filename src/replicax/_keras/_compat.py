@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import keras
@@ -226,26 +226,39 @@ def iterations(optimizer: BaseOptimizer) -> KerasVariable:
 SLOT_OF, ANY_SLOT = "add_variable_from_reference", "add_variable"
 """The methods of `BaseOptimizer` that make a variable: the first calls the second."""
 
-_adding: ContextVar[Any] = ContextVar("replicax_adding", default=None)
+
+class _Maker(NamedTuple):
+    """The optimizer that makes variables now, and the variable that it makes one for."""
+
+    optimizer: Any = None
+    parameter: Any = None
+
+
+_nobody = _Maker()
+_maker: ContextVar[_Maker] = ContextVar("replicax_maker", default=_nobody)
 
 
 @contextlib.contextmanager
-def adding_slot(parameter: Any) -> Iterator[None]:
+def _made_by(**changes: Any) -> Iterator[None]:
+    token = _maker.set(_maker.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        _maker.reset(token)
+
+
+def adding_slot(parameter: Any) -> contextlib.AbstractContextManager[None]:
     """Take the variables that are made in a `with` block for an optimizer's.
 
     Args:
         parameter: The variable that the optimizer keeps it for; `ANY_SLOT` for none.
     """
-    token = _adding.set(parameter)
-    try:
-        yield
-    finally:
-        _adding.reset(token)
+    return _made_by(parameter=parameter)
 
 
 def parameter_being_served() -> Any:
     """What `adding_slot` was told, or None."""
-    return _adding.get()
+    return _maker.get().parameter
 
 
 def note_slot(variable: KerasVariable, parameter: Any) -> None:
@@ -256,29 +269,23 @@ def note_slot(variable: KerasVariable, parameter: Any) -> None:
 
 def slot(variable: KerasVariable) -> str | None:
     """The path of the variable that an optimizer keeps this one for; None if it is no slot."""
-    served = _adding.get()
+    served = _maker.get().parameter
     if served is not None:  # the one that is being made
         return getattr(served, "path", "")
     return getattr(variable, "_replicax_slot", None)
 
 
-_building: ContextVar[Any] = ContextVar("replicax_building", default=None)
-
-
 def build_optimizer(optimizer: BaseOptimizer, variables: Any) -> None:
     """Make the optimizer's variables; all that is made meanwhile is its own."""
-    token = _building.set(optimizer)
-    try:
+    with _made_by(optimizer=optimizer):
         optimizer.build(variables)
         optimizer.built = True
-    finally:
-        _building.reset(token)
 
 
 def optimizer_in_scope() -> Any:
     """The optimizer that is making variables now, or None."""
-    if _building.get() is not None:
-        return _building.get()
+    if _maker.get().optimizer is not None:
+        return _maker.get().optimizer
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = [getattr(scope, "caller", None) for scope in scopes]
     return next((one for one in callers if isinstance(one, BaseOptimizer)), None)

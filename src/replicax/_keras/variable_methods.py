@@ -42,7 +42,7 @@ class VariableMethods:
     ) -> Any:
         """Replace the value; the variable, or None without `read_value`."""
         value = _part(value)
-        agreed = agreed_value(self, value)
+        agreed = _agreed_value(self, value)
         assigned = super().assign(value)  # pyright: ignore[reportAttributeAccessIssue]
         return _result(self, assigned, agreed, read_value)
 
@@ -55,7 +55,7 @@ class VariableMethods:
     ) -> Any:
         """Add to the value; the variable, or None without `read_value`."""
         delta = _part(delta)
-        agreed = agreed_sum(self, delta)
+        agreed = _agreed_sum(self, delta)
         assigned = super().assign_add(delta)  # pyright: ignore[reportAttributeAccessIssue]
         return _result(self, assigned, agreed, read_value)
 
@@ -68,7 +68,7 @@ class VariableMethods:
     ) -> Any:
         """Subtract from the value; the variable, or None without `read_value`."""
         delta = _part(delta)
-        agreed = agreed_sum(self, -jnp.asarray(delta))
+        agreed = _agreed_sum(self, -jnp.asarray(delta))
         assigned = super().assign_sub(delta)  # pyright: ignore[reportAttributeAccessIssue]
         return _result(self, assigned, agreed, read_value)
 
@@ -213,7 +213,9 @@ def _part(value: Any) -> Any:
 def _result(variable: Any, value: Any, agreed: Any, read_value: bool) -> Any:
     """What assigning gives: in `run`, the value that the replicas agree on."""
     if agreed is not None:
-        note_agreed(variable, agreed)
+        scope: Any = _compat.get_stateless_scope()
+        # For what the replicas add next; the variable was assigned.
+        scope.agreed[id(variable)] = scope.state_mapping[id(variable)], agreed
         value = agreed
     if not read_value:
         return None
@@ -289,33 +291,26 @@ _HOW = {
     "only_first_replica": Settlement.FIRST,
     "sum": Settlement.SUM,
 }
-
-
 _BLENDING = ("mean", "sum")  # aggregations by which every replica counts
 
 
-def agreed_value(variable: Any, value: Any) -> Any:
+def _agreed_value(variable: Any, value: Any) -> Any:
     """The value that replicas assign together; None where each has its own."""
     return _settled(variable, value) if _is_agreed(variable) else None
 
 
-def agreed_sum(variable: Any, delta: Any) -> Any:
+def _agreed_sum(variable: Any, delta: Any) -> Any:
     """The value after what replicas are about to add together; None where each has its own."""
     if not _is_agreed(variable):
         return None
-    scope, key = _scope(), id(variable)
+    scope: Any = _compat.get_stateless_scope()
+    key = id(variable)
     before = variable.read_value()
     if key in scope.writes:
         own, before = scope.agreed.get(key, (None, None))
         if own is not scope.state_mapping[key]:  # written since by other means
             return None
     return before + _settled(variable, delta)
-
-
-def note_agreed(variable: Any, agreed: Any) -> None:
-    """Remember what replicas agreed on, for what they add next; the variable was assigned."""
-    scope = _scope()
-    scope.agreed[id(variable)] = scope.state_mapping[id(variable)], agreed
 
 
 def assign_parts(variable: Any, whole: Any) -> Any:
@@ -341,11 +336,6 @@ def _settled(variable: Any, own: Any) -> Any:
     how: Settlement = _HOW[variable.aggregation]
     frame: Any = current_frame()
     return settle([how], [array], [array], frame.replica.group)[0]
-
-
-def _scope() -> Any:
-    """The scope that takes the writes of a replica: there is one."""
-    return _compat.get_stateless_scope()
 
 
 @final

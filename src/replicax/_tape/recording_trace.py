@@ -8,6 +8,8 @@ tests/unit/_core/test_recording_trace.py holds a contract test for each method.
 from __future__ import annotations
 
 import contextlib
+import functools
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -17,7 +19,8 @@ import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.errors import TapeMisuse
-from replicax._program.closed_over import closed_over, with_arguments
+from replicax._core.tracing import current_trace, evaluation
+from replicax._program.compiling import compiled
 from replicax._program.jaxpr import is_jit
 from replicax._tape.derivative import (
     Derivative,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from replicax._tape.wengert import WengertList
 
 _core = jax.extend.core
+_FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
+_known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDictionary()
 
 
 @final
@@ -49,7 +54,7 @@ class RecordingTrace(jax.core.Trace):
     def is_eager(self) -> bool:
         """Whether operations are carried out at once, and not compiled."""
         parent = self.parent
-        return parent.is_eager if isinstance(parent, RecordingTrace) else parent is _evaluation()
+        return parent.is_eager if isinstance(parent, RecordingTrace) else parent is evaluation()
 
     def stage_value(self, val: Any) -> Any:
         return self.parent.stage_value(val)
@@ -194,13 +199,42 @@ def recorded(log: WengertList) -> Generator[RecordingTrace]:
         yield trace
 
 
-def current_trace() -> Any:
-    """The trace that operations are carried out in now."""
-    with _core.take_current_trace() as trace:
-        return trace
+def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
+    """The arrays that the functions of an operation close over, and those in these functions."""
+    found: tuple[Any, ...] = ()
+    for value in params.values():
+        for item in value if type(value) is tuple else (value,):
+            if isinstance(item, _FUNCTIONS):
+                found += _constants(item)
+    return found
 
 
-def _evaluation() -> Any:
-    """The trace that carries out operations at once."""
-    with jax.core.eval_context():
-        return current_trace()
+@functools.lru_cache(maxsize=64)
+def with_arguments(
+    closed: Any, places: tuple[int, ...], layouts: tuple[Any, ...]
+) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+    """A compiled function of some constants, at these places, and of its operands.
+
+    A layout that is no `Sharding` stands for anywhere.
+    """
+
+    def call(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
+        constants = list(closed.consts)
+        for place, value in zip(places, values, strict=True):
+            constants[place] = value
+        opened = _core.ClosedJaxpr(closed.jaxpr, constants)
+        return list(_core.jaxpr_as_fun(opened)(*operands))
+
+    wanted = [one if isinstance(one, jax.sharding.Sharding) else None for one in layouts]
+    devices = next((one.device_set for one in wanted if one is not None), None)
+    return compiled(call, devices=devices, out_shardings=wanted)
+
+
+def _constants(function: Any) -> tuple[Any, ...]:
+    known = _known.get(function)
+    if known is None:
+        jaxpr = getattr(function, "jaxpr", function)
+        known = tuple(getattr(function, "consts", ()))
+        known += sum((closed_over(equation.params) for equation in jaxpr.eqns), ())
+        _known[function] = known
+    return known

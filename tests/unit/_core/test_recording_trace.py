@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from jax import lax
 
 from replicax._core.errors import TapeMisuse
+from replicax._core.tracing import current_trace
 from replicax._tape.derivative import _kept
-from replicax._tape.recording_trace import RecordingTrace, current_trace, recorded
+from replicax._tape.recording_trace import RecordingTrace, recorded
 from replicax._tape.wengert import WengertList
 
 X = jnp.array([0.3, -1.2, 2.5, 0.9], jnp.float32)
