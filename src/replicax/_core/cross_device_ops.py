@@ -203,13 +203,12 @@ class CollectiveAllReduce(CrossDeviceOps):
     merging on GPUs and TPUs.
     """
 
-    def __init__(self, bytes_per_pack: int = 0, *, packs_by_default: bool = False) -> None:
+    def __init__(self, bytes_per_pack: int = 0) -> None:
         self.bytes_per_pack = bytes_per_pack
-        self.packs_by_default = packs_by_default
 
     def combine(self, op: ReduceOp, leaves: list[Any], group: SyncGroup) -> list[Any]:
-        if not self.bytes_per_pack and not self.packs_by_default:
-            return sum_leaves(op, leaves, group)
+        if not self.bytes_per_pack:
+            return super().combine(op, leaves, group)
         return sum_leaves(op, leaves, group, self.bytes_per_pack)
 
 

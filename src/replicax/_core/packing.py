@@ -92,22 +92,11 @@ def sum_in_packs(leaves: list[Any], bytes_per_pack: int = 0, largest: int = 0) -
 
 def summing_in_packs(equation: Any) -> Callable[[list[Any]], list[Any]] | None:
     """What sums other arrays alike, if an operation is the call of `sum_in_packs`; else None."""
-    sizes = _sizes_of(equation)
-    return functools.partial(sum_in_packs, **sizes) if sizes else None
-
-
-def pack_size_of(equation: Any) -> int | None:
-    """`bytes_per_pack`, if an operation is the call of `sum_in_packs` for arrays of any size."""
-    sizes = _sizes_of(equation)
-    return sizes["bytes_per_pack"] if sizes and not sizes["largest"] else None
-
-
-def _sizes_of(equation: Any) -> dict[str, int] | None:
-    before, is_sum, sizes = str(equation.params.get("name", "")).partition(_SUM)
-    if not is_sum or before:
+    name = str(equation.params.get("name", ""))
+    if not name.startswith(_SUM):
         return None
-    bytes_per_pack, largest = map(int, sizes.split("_"))
-    return {"bytes_per_pack": bytes_per_pack, "largest": largest}
+    bytes_per_pack, largest = map(int, name.removeprefix(_SUM).split("_"))
+    return _summing(bytes_per_pack, largest)
 
 
 @functools.lru_cache(maxsize=64)

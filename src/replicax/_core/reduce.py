@@ -127,8 +127,8 @@ class SyncGroup:
 
         return tree.unflatten(combine_packed(arrays, one_by_one, bytes_per_pack=size))
 
-    def sum(self, leaves: list[Any], bytes_per_pack: int | None = None) -> list[Any]:
-        """Σ over the group of every leaf, in one all-reduce of XLA's choosing, or in packs of ours.
+    def sum(self, leaves: list[Any], bytes_per_pack: int = 0) -> list[Any]:
+        """Σ over the group of every leaf, in an all-reduce of XLA's choosing or in packs of a size.
 
         Where replicas are traced apart, nothing travels, and a constant may be `x.shape[0]`, which
         differs: it is summed like any value. `lax.psum` would multiply it while tracing.
@@ -136,7 +136,7 @@ class SyncGroup:
         if self._gathers is not None:
             zero = 0 * self.replica_id()
             leaves = [leaf + zero.astype(leaf.dtype) for leaf in leaves]
-        elif bytes_per_pack is not None:
+        elif bytes_per_pack:
             return sum_in_packs(leaves, bytes_per_pack)
         return list(lax.psum(leaves, AXIS))
 
@@ -185,7 +185,7 @@ class SyncGroup:
 
 
 def sum_leaves(
-    op: ReduceOp, leaves: list[Any], group: SyncGroup, bytes_per_pack: int | None = None
+    op: ReduceOp, leaves: list[Any], group: SyncGroup, bytes_per_pack: int = 0
 ) -> list[Any]:
     """The all-reduce of all leaves: see `SyncGroup.sum`."""
     totals = group.sum(leaves, bytes_per_pack)
@@ -220,7 +220,7 @@ def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, rep
         UnevenBatch: If components of different shapes are combined element by element.
     """
     if isinstance(value, PerReplica) and value.is_even and axis is None:
-        total = jnp.sum(value.stacked, axis=0) if value.total is None else value.total
+        total = jnp.sum(value.stacked, axis=0)
         return total / replicas if op is ReduceOp.MEAN else total
     if axis is None:
         return _reduce_elements(op, value, replicas)

@@ -17,7 +17,6 @@ from replicax._core.placement import is_spread
 from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
-from replicax._cpu.products import turned_on
 from replicax._function.input_signature import PLAIN
 from replicax._keras.capture import Captured, Static, capture
 from replicax._keras.feeding import (
@@ -176,11 +175,10 @@ class FunctionProgram:
         seen = values if state.store is None else state.store.lend(values[:1])
         devices = devices_of(captured.jaxpr, [*seen, *arrays])
         platform = platform_of(devices)
-        closed = turned_on(platform, captured.jaxpr)
 
         def program(written: list[Any], others: list[Any], leaves: list[Any]) -> Any:
             values = state.in_order(written, others)
-            results = evaluate_by_rows(closed, *values, *leaves, platform=platform)
+            results = evaluate_by_rows(captured.jaxpr, *values, *leaves, platform=platform)
             return results[: captured.num_outputs], results[captured.num_outputs :], jnp.int32(0)
 
         made = state.compile(

@@ -18,15 +18,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
+from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
 from replicax._core import events
+from replicax._core.errors import UsageError
 from replicax._core.events import COMPUTE
 from replicax._core.host_calls import carried_out
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
-from replicax._core.tracing import outside_of_all
+from replicax._core.tracing import is_staged, is_transformed, outside_of_all
 from replicax._keras import _compat
 from replicax._keras.capture import raise_explained
 from replicax._program.central import CentralProgram, may_fail, tells_python
@@ -138,22 +140,32 @@ class Program:
 
         Returns:
             The outputs.
+
+        Raises:
+            UsageError: If a program of JAX alone calls it, which knows no variables.
         """
+        is_traced = get_opaque_trace_state() != outside_of_all()
+        if is_traced and is_staged():
+            return self.inline(arrays)
         if self._is_common or events.listeners:
             events.begin_step(doing, common=self._is_common, identity=self._identity)
         try:
             self._queue.wait()
             if self._watch is not None:
                 self._watch.step(self.state.named)
-            is_traced = get_opaque_trace_state() != outside_of_all()
             compiled = self.compiled if is_traced or self._is_new else self._steady
             with uninterrupted:  # a signal between donation and write would lose the values
                 written, others = self.state.taken()
+                has_tracers = is_traced and is_transformed()
+                if has_tracers:  # then new values may be none, and the old ones stay
+                    written = list(map(copied, written))
                 if events.clock is None and not self._is_checked:
                     outputs, news, token = compiled(written, others, arrays)
                 else:
                     call = [carried_out, compiled] if self._is_checked else [compiled]
                     outputs, news, token = events.timed(COMPUTE, *call, written, others, arrays)
+                if has_tracers:
+                    _refuse_tracers(self.state.written, news)
                 self.state.give(news)
                 if token.sharding is not self._sharding:  # arrays of equal shapes may be elsewhere
                     self._sharding = token.sharding
@@ -168,10 +180,34 @@ class Program:
         return outputs
 
     def inline(self, arrays: Any) -> Any:
-        """Compute it as a part of the program around it, which lends, keeps and waits."""
+        """Compute it as a part of the program around it, which lends, keeps and waits.
+
+        Raises:
+            UsageError: If it has variables, and that program is one of JAX alone.
+        """
+        variables = [*self.state.written, *self.state.others]
+        if variables and _compat.get_stateless_scope() is None:
+            raise UsageError(
+                "A step with variables is no part of what JAX compiles on its own. Received: "
+                f"variable '{variables[0].path}' in `jax.jit`, `jax.lax.scan` or the like. Its "
+                "value would be a constant there, and what is written would be lost. Compile "
+                "with `rx.function` in place of `jax.jit`."
+            )
         outputs, news, _ = self.compiled(*self.state.values(), arrays)
         _compat.write_all(self.state.written, news)
         return outputs
+
+
+def _refuse_tracers(variables: Sequence[Any], news: Sequence[Any]) -> None:
+    """Refuse to give variables what `jax.grad` or `jax.vmap` only computes with."""
+    for variable, new in zip(variables, news, strict=True):
+        if isinstance(new, Tracer):
+            raise UsageError(
+                "A variable gets a number. Received: for variable "
+                f"'{variable.path}' a value of `jax.grad`, `jax.vmap` or the like around the "
+                "step, which has none outside of it. Transform the function inside the step, or "
+                "take a gradient with `rx.value_and_grad` or a `GradientTape`."
+            )
 
 
 @final

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from replicax._control import Offer, current
 from replicax._control.agreement import agree
@@ -20,13 +21,14 @@ from replicax._core.errors import WorkersDiffer, by_worker
 from replicax._core.events import COPY, Step, begin_common, position, tell, timed
 from replicax._core.placement import is_spread, place
 from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_value
+from replicax._core.tracing import is_staged, outside_of_all
 from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
+from replicax._keras.capture import current_recorder
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution, adopt
 from replicax._keras.program import Queue, queue_of
 from replicax._keras.signature import ProgramCache, Signature
-from replicax._mesh.inlined import call_inlined, is_recorded
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
 from replicax._mesh.transfer import put_pieces, put_uneven
 from replicax._program.identity import agree_on_program, agree_on_shared
@@ -105,9 +107,10 @@ class Engine:
     ) -> Any:
         """Run `fn` once per replica; one compiled program per signature."""
         traced = _compat.get_stateless_scope() is not None
-        if traced and self.topology.num_replicas == 1 and is_recorded():
-            with strategy.scope():
-                return call_inlined(strategy, fn, args, kwargs, self.reducer.combine)
+        if traced and self.topology.num_replicas == 1 and current_recorder() is not None:
+            return self._inlined(strategy, fn, args, kwargs)
+        # In a program of JAX alone as well, such as one of `jax.jit`.
+        traced = traced or (get_opaque_trace_state() != outside_of_all() and is_staged())
         if self.topology.num_processes > 1:
             args, kwargs = jax.tree.map(
                 self._from_host, (args, dict(kwargs)), is_leaf=is_distributed
@@ -126,8 +129,11 @@ class Engine:
 
         def make() -> ReplicaProgram:
             options = None if traced else compiler_options
+            on_devices = self.store.is_resident or self.store.home is not None
+            donate = on_devices and not traced
             with strategy.scope():
-                return self._build(strategy, fn, signature.without_arrays(), arrays(), options)
+                parts = signature.without_arrays()
+                return self._build(strategy, fn, parts, arrays(), options, donate=donate)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
@@ -140,6 +146,18 @@ class Engine:
             tell(lambda: Step("run", arrays(), result))
         return result
 
+    def _inlined(
+        self, strategy: Any, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call `fn` as a part of a closure for a worker of parameter servers, the one replica.
+
+        The closure's recorder has to hear of gradients, additions and look-ups as they are traced.
+        Values of an inner trace would mean nothing to it.
+        """
+        context = ReplicaContext(strategy, SyncGroup(1, self.reducer.combine))
+        with strategy.scope(), entered(Frame(strategy, context)):
+            return seams.call_traced(fn, args, kwargs)
+
     def _wrapped(self, made: ReplicaProgram, arrays: Sequence[Any]) -> Any:
         """The function's output, of distributed values, from what the program gives."""
         values, replicas = list(arrays), self.topology.num_replicas
@@ -148,8 +166,6 @@ class Engine:
                 if not isinstance(values[i], PerReplica):
                     value = values[i]
                     values[i] = PerReplica(value) if varies else Mirrored(value, replicas)
-            for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
-                values[place].total = total
         rest, captured = iter(values), made.captured
         leaves = [next(rest) if out is None else out.value for out in captured.outputs]
         return captured.tree.unflatten(leaves)
@@ -161,15 +177,14 @@ class Engine:
         signature: Signature,
         arrays: Sequence[Any],
         compiler_options: dict[str, Any] | None,
+        *,
+        donate: bool,
     ) -> ReplicaProgram:
         def replica_fn(group: SyncGroup, leaves: Sequence[Any]) -> Any:
             args, kwargs = signature.rebuild(leaves)
             context = ReplicaContext(strategy, group)
             with entered(Frame(strategy, context, sum_gradients=self._sum_gradients)):
                 return seams.call_traced(fn, args, kwargs)
-
-        on_devices = self.store.is_resident or self.store.home is not None
-        traced = _compat.get_stateless_scope() is not None
 
         def agree(captured: Captured) -> int:
             variables = captured.common(map(_compat.stored, captured.variables))
@@ -181,10 +196,9 @@ class Engine:
             arrays,
             self.topology,
             self.reducer.combine,
-            donate=on_devices and not traced,
+            donate=donate,
             adopt=functools.partial(adopt, self.store),
             compiler_options=compiler_options,
-            sums=traced and self.topology.pays_per_array,
             agree=agree if self.topology.num_processes > 1 else None,
             watch=self._watch,
         )

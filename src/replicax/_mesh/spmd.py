@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import jax
@@ -13,12 +13,10 @@ from jax.sharding import PartitionSpec
 from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
-from replicax._cpu.products import turned_on
 from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
 from replicax._keras.program import Program, ProgramState
-from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -36,13 +34,11 @@ class ReplicaProgram:
     Args:
         captured: The function's state and output structure.
         varies: For each output array, whether it differs per replica.
-        sums: Of which output arrays the sums over replicas come behind them.
         program: What computes it, of arrays, with even values of replicas as stacks.
     """
 
     captured: Captured
     varies: tuple[bool, ...]
-    sums: tuple[int, ...]
     program: Program
 
 
@@ -56,7 +52,6 @@ def build(
     adopt: Callable[[Sequence[Any]], None],
     layout: Callable[[Any], Any] = _compat.layout,
     compiler_options: dict[str, Any] | None = None,
-    sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
     watch: StateWatch | None = None,
 ) -> ReplicaProgram:
@@ -69,11 +64,8 @@ def build(
         VariableNotReduced: If replicas write different values to an unaggregated variable.
     """
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
-    along: tuple[int, ...] = ()
-    if even:
-        captured, varies, body, along = _build_spmd(fn, arrays, topology, combine, sums=sums)
-    else:
-        captured, varies, body = build_uneven(fn, arrays, topology, combine)
+    make = _build_spmd if even else build_uneven
+    captured, varies, body = make(fn, arrays, topology, combine)
     adopt(captured.variables)
     state = ProgramState.of(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
@@ -81,7 +73,7 @@ def build(
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs, news, *token = body(state.in_order(news, others), arrays)
         if layouts is not None:
-            pairs = zip(outputs, [*varies, *[False] * len(along)], strict=True)
+            pairs = zip(outputs, varies, strict=True)
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
@@ -97,7 +89,7 @@ def build(
     program = Program(
         state, made, topology.devices, is_common=bool(agree), identity=identity, watch=watch
     )
-    return ReplicaProgram(captured, varies, along, program)
+    return ReplicaProgram(captured, varies, program)
 
 
 def stack_of(array: Any) -> Any:
@@ -114,8 +106,8 @@ def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> 
 
 
 def _build_spmd(
-    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine, *, sums: bool
-) -> tuple[Captured, tuple[bool, ...], Any, tuple[int, ...]]:
+    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine
+) -> tuple[Captured, tuple[bool, ...], Any]:
     replicas, several = topology.num_replicas, topology.model_parallel > 1
     mesh = topology.mesh if several else None
     group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
@@ -133,27 +125,24 @@ def _build_spmd(
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
-    summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
-    summed = replace(summed, jaxpr=turned_on(topology.platform, summed.jaxpr))
-    is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
         outputs, news = settled(
-            summed, how, group, state, leaves, platform=topology.platform, replicas=alike
+            captured, how, group, state, leaves, platform=topology.platform, replicas=alike
         )
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
-        stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
+        stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
         # The map has an output in any case: of one without, XLA runs one device's part alone, and
         # the others would print nothing.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     if replicas == 1:
-        return captured, varies, replica, along
+        return captured, varies, replica
     split, whole = PartitionSpec(AXIS), PartitionSpec()
 
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
@@ -165,10 +154,10 @@ def _build_spmd(
         mesh=topology.mesh,
         axis_names={AXIS},
         in_specs=(specs(rows), specs(shares)),
-        out_specs=(specs(is_split), specs(written), whole),
+        out_specs=(specs(varies), specs(written), whole),
         check_vma=False,
     )
-    return captured, varies, mapped, along
+    return captured, varies, mapped
 
 
 def _local_aval(array: Any) -> Any:

@@ -67,8 +67,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         local = local_steps(sync_every, options)
         resolver = cluster_resolver or detect()
         topology = Topology.cluster() if start(resolver, options) else Topology.local()
-        packs = topology.pays_per_array
-        reducer = CollectiveAllReduce(options.bytes_per_pack, packs_by_default=packs)
+        reducer = CollectiveAllReduce(options.bytes_per_pack)
         store = DeviceStore(replicated(topology), topology)
         compression = compression_of(options.compression)
         engine = Engine(topology, store, reducer, compression=compression, local_steps=local)

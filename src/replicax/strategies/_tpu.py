@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from replicax._core.cross_device_ops import CollectiveAllReduce
+from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.topology import Topology
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, replicated
@@ -76,10 +76,8 @@ class TPUStrategy(Strategy):
             process_index=jax.process_index(),
             num_processes=jax.process_count(),
         )
-        packs = topology.num_processes > 1 and topology.platform == "cpu"
-        reducer = CollectiveAllReduce(packs_by_default=packs)
         store = DeviceStore(replicated(topology), topology)
-        super().__init__(Engine(topology, store, reducer), cluster_resolver=resolver)
+        super().__init__(Engine(topology, store, CrossDeviceOps()), cluster_resolver=resolver)
 
     def experimental_assign_to_logical_device(self, tensor: Any, logical_device_id: int) -> Any:
         """Say that a tensor is for one of the devices of each replica; its numbers stay.

@@ -33,7 +33,6 @@ OPERATIONS = {
     "nccl": NcclAllReduce(),
     "nccl, many packs": NcclAllReduce(num_packs=5),
     "collective": CollectiveAllReduce(),
-    "collective, one pack": CollectiveAllReduce(packs_by_default=True),
     "collective, small packs": CollectiveAllReduce(20),
     "hierarchical, unpacked": HierarchicalCopyAllReduce(0),
     "hierarchical": HierarchicalCopyAllReduce(),
@@ -88,17 +87,18 @@ def sums(jaxpr):
 
 
 @pytest.mark.parametrize(
-    ("operation", "sizes"),
+    ("bytes_per_pack", "packs_up_to", "sizes"),
     [
-        (CollectiveAllReduce(), [3, 3, 3]),
-        (CollectiveAllReduce(packs_by_default=True), [9]),
-        (CollectiveAllReduce(12), [6, 3]),
-        (CollectiveAllReduce(12, packs_by_default=True), [6, 3]),
-        (CollectiveAllReduce(1), [3, 3, 3]),
+        (0, None, [3, 3, 3]),  # not on CPUs
+        (0, 0, [9]),
+        (12, None, [6, 3]),
+        (12, 0, [6, 3]),
+        (1, 0, [3, 3, 3]),
     ],
 )
-def test_workers_exchange_packs_of_a_size(operation, sizes):
-    group = SyncGroup(2, operation.combine)
+def test_workers_exchange_packs_of_a_size(bytes_per_pack, packs_up_to, sizes):
+    combine = CollectiveAllReduce(bytes_per_pack).combine
+    group = SyncGroup(2, combine, packs_up_to=packs_up_to)
     leaves = [np.ones(3, "float32")] * 3
     assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == sizes
 
@@ -129,10 +129,9 @@ def test_an_operation_that_says_how_it_packs_is_obeyed():
     assert travelling(lambda *leaves: group.all_reduce(ReduceOp.SUM, leaves), *leaves) == [3, 3]
 
 
-@pytest.mark.parametrize("packs_by_default", [False, True])
-def test_one_call_may_have_other_packs(packs_by_default):
-    operation = CollectiveAllReduce(packs_by_default=packs_by_default)
-    group = SyncGroup(2, operation.combine)
+@pytest.mark.parametrize("packs_up_to", [None, 0])
+def test_one_call_may_have_other_packs(packs_up_to):
+    group = SyncGroup(2, CollectiveAllReduce().combine, packs_up_to=packs_up_to)
     options = CommunicationOptions(bytes_per_pack=12)
     nest = {"a": np.ones((2, 3), "float32"), "b": [np.full((2, 3), 2.0, "float32")] * 2}
 

@@ -123,6 +123,16 @@ def test_it_decorates():
     assert float(with_brackets(jnp.float32(1))) == 2.0
 
 
+def test_what_jax_compiles_may_hold_a_function_without_variables():
+    double = rx.function(lambda x: x * 2)
+    assert float(jax.jit(lambda x: double(x) + 1)(3.0)) == 7.0
+    assert float(double(jnp.float32(5.0))) == 10.0
+    counter = Counter(1.0)
+    with pytest.raises(rx.errors.UsageError, match="is no part of what JAX compiles"):
+        jax.jit(counter.add)(3.0)
+    assert float(counter.add(jnp.float32(2.0))) == 3.0
+
+
 def test_without_xla_it_is_compiled_as_well():
     # `jit_compile=False` means "without XLA" in TensorFlow, not "run eagerly".
     with pytest.raises(rx.errors.LeakedTracer, match="cannot look at the value"):

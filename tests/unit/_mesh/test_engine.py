@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from jax import lax
 
 from replicax._core.cross_device_ops import CrossDeviceOps
 from replicax._core.errors import UsageError, WorkersDiffer
 from replicax._core.reduce import ReduceOp
-from replicax._core.topology import Topology
+from replicax._core.topology import AXIS, Topology
 from replicax._core.values import Mirrored, PerReplica
 from replicax._mesh.engine import Engine
 from replicax._mesh.store import DeviceStore, on, replicated
@@ -42,6 +43,37 @@ def call(engine, fn, *args, **kwargs):
 def test_a_call_runs_once_per_replica():
     result = call(engine_of(), lambda x: x * 2, PerReplica(np.array([1.0, 3.0])))
     assert [float(part) for part in result.values] == [2.0, 6.0]
+
+
+def test_what_jax_compiles_may_hold_a_call_without_variables():
+    engine = engine_of()
+
+    def total(x):
+        found = call(engine, lambda own: own * (lax.axis_index(AXIS) + 1.0), x)
+        return engine.reduce(ReduceOp.SUM, found, None)
+
+    compiled = jax.jit(total)
+    assert [float(compiled(2.0)), float(compiled(5.0))] == [6.0, 15.0]
+    assert float(jax.jit(jax.grad(total))(2.0)) == 3.0
+    assert float(total(jnp.float32(4.0))) == 12.0
+
+
+@pytest.mark.parametrize(
+    ("around", "argument"), [(jax.jit, 2.0), (jax.grad, 2.0), (jax.vmap, np.ones(2, "float32"))]
+)
+def test_what_jax_only_computes_with_is_not_written_to_variables(around, argument):
+    engine, kept = engine_of(), keras.Variable(3.0, aggregation="sum")
+
+    def step(x):
+        kept.assign_add(x)
+        return x
+
+    call(engine, step, jnp.float32(1.0))
+    with pytest.raises(UsageError, match=kept.path):
+        around(lambda x: call(engine, step, x).value)(argument)
+    assert float(kept.value) == 5.0
+    call(engine, step, jnp.float32(1.0))
+    assert float(kept.value) == 7.0
 
 
 def test_results_are_wrapped_as_what_they_are():
