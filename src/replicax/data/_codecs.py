@@ -18,15 +18,9 @@ _JPEG = b"\xff\xd8"  # how one begins
 
 
 def decode(contents: bytes, channels: int) -> np.ndarray:
-    """The uint8 pixels of an image, of the shape (height, width, channels).
+    """Pixels of a JPEG, PNG, BMP, GIF or WebP: uint8 of shape (height, width, channels).
 
-    Args:
-        contents: The bytes of a JPEG, PNG, BMP, GIF or WebP.
-        channels: How many channels; 0 for those of the image.
-
-    Raises:
-        CorruptRecord: If the bytes are no image.
-        UsageError: If Pillow is missing.
+    `channels` 0 keeps the channels of the image.
     """
     if contents[:2] == _JPEG and (pixels := _of_jpeg(contents, channels)) is not None:
         return pixels
@@ -62,12 +56,7 @@ def _of_jpeg(contents: bytes, channels: int) -> np.ndarray | None:
 
 
 def decode_frames(contents: bytes) -> np.ndarray:
-    """The uint8 pixels of an animation, of the shape (pictures, height, width, 3).
-
-    Raises:
-        CorruptRecord: If the bytes are no image.
-        UsageError: If Pillow is missing.
-    """
+    """Pixels of an animation: uint8 of shape (pictures, height, width, 3)."""
     with needs_package("pillow", extra="data"):
         from PIL import ImageSequence
     with _opened(contents) as image:

@@ -39,15 +39,7 @@ _PATIENCE = 2.0  # seconds that a worker has to end by itself
 
 @final
 class Crew:
-    """Worker processes; they start at the first `receive`.
-
-    Args:
-        job: What they do.
-        buffer_size: How many elements each makes ahead.
-
-    Raises:
-        UsageError: If the job cannot be sent to another process.
-    """
+    """Worker processes, started by the first `receive`; each makes `buffer_size` elements ahead."""
 
     def __init__(self, job: Job, buffer_size: int) -> None:
         try:

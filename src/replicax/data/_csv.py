@@ -76,15 +76,7 @@ def make_csv_dataset(
 
 @dataclass(frozen=True)
 class Named:
-    """The function that gives the columns of a batch their names.
-
-    Args:
-        names: One per column.
-        label: The column to take out, or None.
-
-    Raises:
-        UsageError: If there is no such column.
-    """
+    """The function that gives the columns of a batch their names and takes out the label."""
 
     names: tuple[str, ...]
     label: str | None

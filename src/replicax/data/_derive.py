@@ -42,11 +42,7 @@ def derived(dataset: Any, node: Node) -> Any:
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
-    """A number of elements as an int.
-
-    Raises:
-        UsageError: If it is none, or smaller than `least`.
-    """
+    """A number of elements as an int of at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -71,11 +67,7 @@ def chosen_seed(seed: Any) -> tuple[int, bool]:
 
 
 def dataset_node(dataset: Any, where: str) -> Node:
-    """The node of a data set that another one is combined with.
-
-    Raises:
-        UsageError: If it is none.
-    """
+    """The node of a data set that another one is combined with."""
     node = getattr(dataset, "node", None)
     if isinstance(node, Node):
         return node

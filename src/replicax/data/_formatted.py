@@ -24,12 +24,7 @@ def has_formats(source: Any) -> bool:
 
 
 def formatted_rows(source: Any, numbers: Sequence[int]) -> dict[str, Any]:
-    """The columns of several rows at once.
-
-    Args:
-        source: The data set.
-        numbers: Which rows.
-    """
+    """The columns of the rows with these numbers, read at once."""
     rows = dict(_with_arrays(source)[list(numbers)])
     doubles = _doubles(source)
     if doubles is not None:
@@ -38,11 +33,7 @@ def formatted_rows(source: Any, numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def formatted_iterator(source: Any) -> Iterator[dict[str, Any]]:
-    """The rows one by one.
-
-    Args:
-        source: The data set; it may be a stream.
-    """
+    """The rows of a data set or stream, one by one."""
     doubles = _doubles(source)
     if doubles is None:
         return (_typed(source, dict(row)) for row in _with_arrays(source))

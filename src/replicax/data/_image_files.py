@@ -44,11 +44,7 @@ class ImageFiles:
 
 
 def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -> None:
-    """Check that it is said where to split and what to return, and that both calls split alike.
-
-    Raises:
-        UsageError: If not.
-    """
+    """Check that a split has a fraction, a subset, and an order that both calls share."""
     if (fraction is None) != (subset is None) or (fraction is not None and not 0 < fraction < 1):
         raise UsageError(
             "A split has a fraction between 0 and 1, and a subset. Received: validation_split="
@@ -76,19 +72,7 @@ def image_files(
     follow_links: bool,
     formats: tuple[str, ...] = FORMATS,
 ) -> ImageFiles:
-    """The images below a folder, sorted by path; the arguments are those of the public function.
-
-    Args:
-        directory: See there, as the others.
-        labels: See there.
-        label_mode: See there.
-        class_names: See there.
-        follow_links: See there.
-        formats: The endings of the files, which may be texts, too.
-
-    Raises:
-        UsageError: If there is no such folder, or labels and classes do not fit the files.
-    """
+    """The images or texts below a folder, sorted by path; arguments as in the public functions."""
     folder = Path(directory)
     if not folder.is_dir():
         raise UsageError(

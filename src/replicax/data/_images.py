@@ -88,14 +88,7 @@ def image_dataset_from_directory(
 class LoadImage:
     """The function of a path that gives an image; labels beside it pass through.
 
-    Args:
-        size: Height and width, or one number for both.
-        color_mode: See `image_dataset_from_directory`.
-        interpolation: See there.
-        crop: Whether to cut off borders rather than to distort.
-
-    Raises:
-        UsageError: If an argument is none of these.
+    The fields are arguments of `image_dataset_from_directory`.
     """
 
     size: Any
@@ -148,12 +141,7 @@ def _dataset(
 
 
 def decoded(path: str, channels: int) -> np.ndarray:
-    """The uint8 pixels of a file, of shape (height, width, channels); of the first frame.
-
-    Raises:
-        UsageError: If the file cannot be opened, or Pillow is missing.
-        CorruptRecord: If it is no image, or a damaged one.
-    """
+    """Pixels of a file's first frame: uint8 of shape (height, width, channels)."""
     with open_bytes(path) as file:
         contents = file.read()
     try:

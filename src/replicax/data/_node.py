@@ -129,12 +129,7 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 @final
 class Feed:
-    """The elements of one pass over a node, whatever its handles are.
-
-    Args:
-        node: The description.
-        path: Which pass.
-    """
+    """The elements of one pass over a node, whatever its handles are."""
 
     def __init__(self, node: Node, path: Path) -> None:
         self._table = node.table
@@ -222,11 +217,7 @@ class OneByOne(ABC):
 
     @abstractmethod
     def make(self) -> Any:
-        """The next element.
-
-        Raises:
-            StopIteration: At the end, each time.
-        """
+        """Make the next element; at the end raise StopIteration, each time."""
 
 
 @final

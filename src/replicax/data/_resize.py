@@ -40,15 +40,9 @@ def _weighted(images: np.ndarray, terms: Any, after: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def taps(old: int, new: int, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each of the `new` places the old ones that it is a sum of, and their weights.
+    """The old rows that each new row is a weighted sum of, and the weights.
 
-    Args:
-        old: How many rows there are.
-        new: How many there will be.
-        method: One of `METHODS`.
-
-    Returns:
-        Two arrays of shape (number of terms, `new`).
+    Both arrays have the shape (number of terms, `new`).
     """
     scale = old / new
     centres = (np.arange(new) + 0.5) * scale

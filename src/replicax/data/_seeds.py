@@ -24,10 +24,8 @@ def drawn_seeds(node: Any) -> list[int]:
 def with_seeds(node: Node, seeds: Mapping[int, int]) -> Node:
     """`node` with other seeds where nobody gave one: those of a position, or of the chief.
 
-    Args:
-        node: The pipeline.
-        seeds: The new seed in place of each that was drawn. A data set that is used twice has
-            one seed, and stays in step with itself.
+    `seeds` maps each drawn seed to the new one. A data set that is used twice has one seed, and
+    stays in step with itself.
     """
     if not seeds:
         return node

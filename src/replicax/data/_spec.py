@@ -84,11 +84,7 @@ def _kind_of(value: Any) -> type:
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
-    """The spec of elements that have any of these.
-
-    Raises:
-        UsageError: If they differ in structure.
-    """
+    """The spec that elements of any of these specs have."""
     tree, found = columns(specs)
     return tree.unflatten([_common(leaves) for leaves in found])
 
@@ -114,29 +110,17 @@ def batched(spec: Any, rows: int | None) -> Any:
 
 
 def stack(elements: Sequence[Any]) -> Any:
-    """One batch of these elements.
-
-    Raises:
-        UsageError: If they differ in structure or shape.
-    """
+    """One batch of these elements."""
     return _combined(elements, _stack_leaves)
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """One batch of the rows of these.
-
-    Raises:
-        UsageError: If they differ in structure, or in the shape of their rows.
-    """
+    """One batch of the rows of these."""
     return batches[0] if len(batches) == 1 else _combined(batches, np.concatenate)
 
 
 def columns(elements: Sequence[Any]) -> tuple[Any, list[tuple[Any, ...]]]:
-    """The structure of these elements, and for each place in it what stands there.
-
-    Raises:
-        UsageError: If they differ in structure.
-    """
+    """The structure of these elements, and the values in each place of it."""
     # Only if there are any: the question is asked of every part of every element.
     mixed = bool(elements) and composite_in(elements[0]) is not None
     leaves, whole = jax.tree.flatten(list(elements), is_leaf=is_composite if mixed else None)
@@ -212,11 +196,7 @@ def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
 
 
 def num_rows(batch: Any) -> int:
-    """The rows of a batch: the size of the first axis of its arrays.
-
-    Raises:
-        UsageError: If an array has none, or they differ.
-    """
+    """The rows of a batch: the size of the first axis of its arrays."""
     refuse_composites(batch)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
@@ -252,11 +232,7 @@ def split_rows(batch: Any) -> list[Any]:
 
 
 class RowBuffer:
-    """Batches in, rows out in any other size.
-
-    Args:
-        batches: What is in it at the start.
-    """
+    """Batches in, rows out in any other size."""
 
     def __init__(self, batches: Sequence[Any] = ()) -> None:
         self._batches = list(batches)

@@ -34,16 +34,9 @@ _Slice = tuple[int, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor is.
+    """Where a tensor is: `size` bytes from `offset` on in the file number `shard`.
 
-    Args:
-        kind: The number of its type.
-        shape: Its shape.
-        shard: Which file has it.
-        offset: Where its bytes begin.
-        size: How many they are.
-        checksum: Their checksum.
-        slices: Whether it is stored in pieces, under other names.
+    `kind` is the number of its type. With `slices` it is stored in pieces, under other names.
     """
 
     kind: int
@@ -65,12 +58,7 @@ class Entry:
 class Bundle:
     """The tensors of one of TensorFlow's checkpoints, by name; each is read when it is asked for.
 
-    Args:
-        prefix: The path without `.index`.
-
-    Raises:
-        CheckpointError: If the index is damaged, or written in a way that is not read here.
-        UsageError: If google-crc32c is missing.
+    `prefix` is the path without `.index`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -126,12 +114,7 @@ class Bundle:
             yield key, block[place - size : place]
 
     def read(self, name: str) -> np.ndarray:
-        """The value of a tensor: text as an array of `bytes`.
-
-        Raises:
-            CheckpointError: If the data are damaged, or not there.
-            UsageError: If the tensor is stored in a way that is not read here.
-        """
+        """The value of a tensor: text as an array of `bytes`."""
         entry = self.entries[name]
         if entry.slices:
             raise self._unread(f"with {name!r} in pieces, as TensorFlow 1 wrote divided variables")

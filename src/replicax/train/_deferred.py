@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 class Restored:
     """A checkpoint that was read, and the objects that have got their values from it.
 
-    Args:
-        path: Where it is, for messages.
-        saved: What it holds, by part.
-        arrays: The values, by name.
-        parts: The parts that there are, asked again whenever an object was added.
-        channel: The connection to the other workers.
+    `saved` is by part, `arrays` by name; `parts` is asked again whenever an object was added.
     """
 
     def __init__(
@@ -46,11 +41,7 @@ class Restored:
         self._waiting: list[Waiting] = []
 
     def restore(self) -> Callable[[], None]:
-        """Match the parts with what was saved; the result gives them their values.
-
-        Raises:
-            UsageError: If one has no value, or another shape or type.
-        """
+        """Match the parts with what was saved; the result gives them their values."""
         return self._restore(self._parts())
 
     def settle(self) -> None:

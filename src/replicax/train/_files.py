@@ -28,12 +28,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds.
-
-    Args:
-        body: Data of JSON.
-        arrays: Arrays by name.
-    """
+    """What a checkpoint holds: a body for JSON, and arrays by name."""
 
     body: dict[str, Any]
     arrays: dict[str, np.ndarray]
@@ -42,9 +37,7 @@ class Content:
 def write(path: str, content: Content) -> None:
     """Write a checkpoint in one go: whatever ends the program, it is whole or not there.
 
-    Raises:
-        UsageError: If something else is there, which would be lost.
-        CheckpointError: If the disk is full, or the folder cannot be written to.
+    It takes the place of a checkpoint, but of nothing else, which would be lost.
     """
     try:
         with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
@@ -59,11 +52,7 @@ def write(path: str, content: Content) -> None:
 
 
 def read(path: str) -> Content:
-    """Read a checkpoint.
-
-    Raises:
-        CheckpointError: If there is none, or it is damaged.
-    """
+    """Read a checkpoint."""
     return unpacked(packed(path), path)
 
 
@@ -83,15 +72,7 @@ def packed(path: str) -> bytes:
 
 
 def unpacked(payload: bytes, path: str) -> Content:
-    """What `packed` gave, checked.
-
-    Args:
-        payload: The bytes.
-        path: Where they are from, for messages.
-
-    Raises:
-        CheckpointError: If they are not what was written.
-    """
+    """The content of a payload, checked; `path` is for messages."""
     begin = 8 + int.from_bytes(payload[:8])
     body = _parsed(payload[8:begin])
     if body is None:

@@ -20,14 +20,11 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @dataclass(eq=False)
 class Node:
-    """An object in a checkpoint.
+    """An object in a checkpoint, with the objects below it by the names of its attributes.
 
-    Args:
-        children: The objects below it, by the names of its attributes.
-        key: The name of its value, of a variable.
-        name: What the variable itself is called.
-        others: The names of other values that it has, such as positions of iterators.
-        slots: What an optimizer of Keras 2 keeps of variables: the variable, what, and the value.
+    A variable has the `key` of its value and a `name` of its own. `others` are the names of other
+    values, such as positions of iterators. Slots are what an optimizer of Keras 2 keeps of
+    variables: the variable, what, and the value.
     """
 
     children: dict[str, Node] = field(default_factory=dict)
@@ -52,9 +49,7 @@ class Node:
 def graph_of(message: bytes) -> Node:
     """The root of the graph in a message `TrackableObjectGraph`.
 
-    Raises:
-        IndexError: If there is no such object as the message names.
-        ValueError: If it is no such message.
+    Another message raises ValueError, or IndexError where it names objects that are not there.
     """
     bodies = [list(fields(body)) for number, body in fields(message) if number == 1]
     nodes = [Node() for _ in bodies]
@@ -91,8 +86,7 @@ def full_name(part: str, name: str) -> str:
 def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:
     """The variables below an object, each with the one in the checkpoint that has its name.
 
-    Raises:
-        UsageError: If the names of one lead to several.
+    Names of one variable that lead to several are refused.
     """
     found: dict[int, tuple[Any, Node]] = {}
     seen, queue = {(id(node), id(owner))}, deque([(node, owner)])

@@ -19,12 +19,7 @@ from replicax._keras.module import Module
 
 @dataclass(frozen=True)
 class Variables:
-    """What holds Keras variables.
-
-    Args:
-        name: Its name in the checkpoint.
-        owner: The model, layer, optimizer, metric or generator of seeds.
-    """
+    """The Keras variables of a model, layer, optimizer, metric or generator of seeds."""
 
     name: str
     owner: Any
@@ -52,12 +47,7 @@ def _is_generator(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class LeftOvers:
-    """What is left over of compressed gradients: nothing, before a step made it.
-
-    Args:
-        name: Its name in the checkpoint.
-        owner: What one optimizer keeps.
-    """
+    """What one optimizer has left over of compressed gradients: nothing before the first step."""
 
     name: str
     owner: LeftOver
@@ -65,12 +55,9 @@ class LeftOvers:
 
 @dataclass(frozen=True)
 class Stateful:
-    """What has `get_state` and `set_state`.
+    """What has `get_state` and `set_state`: an iterator, a `Value`, or an object of the user.
 
-    Args:
-        name: Its name in the checkpoint.
-        owner: An iterator, a `Value`, or an object of the user.
-        optional: Whether a checkpoint without it may be restored.
+    A checkpoint without an optional one may be restored.
     """
 
     name: str
@@ -82,16 +69,10 @@ Part = Variables | LeftOvers | Stateful
 
 
 def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Part]:
-    """The parts of a tree of objects by name; a compiled model brings its optimizer.
+    """The parts of a tree of objects by name.
 
-    And an optimizer what it keeps between the replicas of its strategy.
-
-    Args:
-        objects: The objects, each with those below it.
-        whole: Names of modules that are one part, as older checkpoints have them.
-
-    Raises:
-        UsageError: If an object is no part of a checkpoint.
+    A compiled model brings its optimizer, and an optimizer what it keeps between the replicas of
+    its strategy. Modules named in `whole` are one part, as older checkpoints have them.
     """
     parts: list[Part] = [
         part for name, value in objects.items() for part in _parts(name, value, whole)
@@ -175,9 +156,7 @@ def build_optimizers(parts: Sequence[Part]) -> None:
 def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str, np.ndarray, Any]]:
     """Path, value, and what stands behind it, of each variable of a part.
 
-    Args:
-        part: The part.
-        copy: Whether the next step may run before the values are written.
+    `copy` if the next step may run before the values are written.
     """
     if isinstance(part, LeftOvers):
         for path, value in part.owner.values().items():
@@ -188,11 +167,9 @@ def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str,
 
 
 def to_host(variable: Any, *, copy: bool) -> np.ndarray:
-    """The value of a variable in host memory.
+    """The value in host memory of a Keras variable that is whole on every device that has it.
 
-    Args:
-        variable: A Keras variable, whole on every device that has it.
-        copy: Whether the next step may run before the value is written.
+    `copy` if the next step may run before the value is written.
     """
     value = _compat.read(variable)
     if not value.is_fully_addressable:
@@ -207,13 +184,7 @@ def rows_of(variable: Any) -> dict[str, np.ndarray]:
 
 
 def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
-    """Restore a variable, and the rows that stand behind it.
-
-    Args:
-        variable: The variable.
-        arrays: What was saved, by name.
-        key: The name of its value; what stands behind has names that begin so.
-    """
+    """Restore a variable from its key, and the rows behind it from keys that begin so."""
     variable.assign(arrays[key])
     if getattr(variable, "is_dynamic", False):
         first = f"{key}/"
@@ -231,18 +202,10 @@ def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
 
 
 def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]) -> list[int]:
-    """Which saved entry each variable gets.
+    """Which saved entry (`path`, `shape`, `dtype`) each variable gets; `name` is for messages.
 
     By path; or, if Keras counted layers differently (`dense_3` for `dense`), by order where the
     paths are the same but for these numbers.
-
-    Args:
-        name: The part, for messages.
-        saved: `path`, `shape` and `dtype` of each saved variable.
-        variables: Those to be restored.
-
-    Raises:
-        UsageError: If there is none for a variable, or it has another shape or type.
     """
     here = _unique([variable.path for variable in variables])
     there = _unique([entry["path"] for entry in saved])
@@ -263,11 +226,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
 
 
 def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
-    """Refuse a saved value of another shape or type.
-
-    Raises:
-        UsageError: If it is one.
-    """
+    """Refuse a saved value of another shape or type."""
     mine = (list(variable.shape), _dtype(variable))
     if mine != (entry["shape"], entry["dtype"]):
         raise UsageError(

@@ -43,11 +43,7 @@ class Value:
 
 
 def encoded(value: Any) -> Any:
-    """Plain data as JSON; what JSON does not know is marked.
-
-    Raises:
-        UsageError: If it is not plain data.
-    """
+    """Plain data as JSON; what JSON does not know is marked."""
     if value is None or isinstance(value, (bool, int, float, str)) and type(value) in _SCALARS:
         return value
     if isinstance(value, list):

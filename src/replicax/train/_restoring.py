@@ -34,11 +34,7 @@ def seen_alike(channel: Channel, path: str) -> bytes | None:
 
 
 def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
-    """Refuse one of TensorFlow's checkpoints that is another one on another worker.
-
-    Raises:
-        CheckpointError: On all workers.
-    """
+    """Refuse, on all workers, a checkpoint of TensorFlow that differs between them."""
     if len(set(channel.exchange("checkpoint seen", zlib.crc32(index)))) > 1:
         raise CheckpointError(
             "All workers restore the same checkpoint. Received: files that differ between "

@@ -41,14 +41,7 @@ _Plan = list[tuple[Any, Node]]
 class RestoredGraph:
     """One of TensorFlow's checkpoints, and the objects that have got their values from it.
 
-    Args:
-        path: Where it is, for messages.
-        bundle: Its tensors.
-        parts: The parts that there are, asked again whenever an object was added.
-
-    Raises:
-        CheckpointError: If its graph of objects is damaged.
-        UsageError: If it has none.
+    `parts` is asked again whenever an object was added.
     """
 
     def __init__(self, path: str, bundle: Bundle, parts: Callable[[], list[Part]]) -> None:
@@ -78,12 +71,7 @@ class RestoredGraph:
         return int(self._bundle.read(node.key)) if node and node.key else 0
 
     def restore(self) -> Callable[[], None]:
-        """Match the parts with what was saved; the result gives them their values.
-
-        Raises:
-            CheckpointError: If values are damaged.
-            UsageError: If a variable has no value, or another shape or type.
-        """
+        """Match the parts with what was saved; the result gives them their values."""
         return self._restore(self._parts())
 
     def settle(self) -> None:
@@ -174,10 +162,7 @@ class RestoredGraph:
     def _plan(self, part: Variables, node: Node, before: _Plan) -> _Plan:
         """Which of the checkpoint's values each variable of a part gets.
 
-        Args:
-            part: The part.
-            node: What has its name in the checkpoint.
-            before: What other parts get.
+        `node` has the part's name in the checkpoint; `before` is what other parts get.
         """
         own = {id(variable): variable for variable in part.variables}
         found = [(one, there) for one, there in match(node, part.owner) if id(one) in own]
@@ -294,11 +279,8 @@ def _with_slots(
 ) -> tuple[_Plan, str]:
     """What an optimizer gets, and what is left out; slots must be those of their variables.
 
-    Args:
-        part: The optimizer.
-        node: What has its name in the checkpoint.
-        found: What it gets by the names of its attributes.
-        nodes: The checkpoint's nodes of the variables that it trains, by `id`.
+    `found` is what it gets by the names of its attributes. `nodes` are the checkpoint's nodes of
+    the variables that it trains, by `id`.
     """
     trained = _compat.trainable_variables(part.owner) if part.owner.built else []
     attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)

@@ -14,15 +14,10 @@ Result = TypeVar("Result")
 
 
 def together(channel: Channel, name: str, action: Callable[[], Result]) -> Result:
-    """Do something on this worker; raise on all workers if it fails on any.
+    """Do something on this worker; if it fails on any, raise on all.
 
-    Args:
-        channel: The line to the other workers.
-        name: What is done, in one word or two.
-        action: Does it.
-
-    Raises:
-        CheckpointError: If it failed on another worker; here, what it raises.
+    Here an error of this worker is raised as it is, one of another as a CheckpointError. `name`
+    says in a word or two what is done.
     """
     failure: Exception | None = None
     result: list[Result] = []

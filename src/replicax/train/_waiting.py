@@ -22,13 +22,7 @@ def is_to_wait(part: Variables, saved: Saved) -> bool:
 
 @final
 class Waiting:
-    """The values of a model, layer or optimizer that has not all of its variables yet.
-
-    Args:
-        part: What they are for.
-        saved: What was saved of it.
-        arrays: The values, by name.
-    """
+    """The values of a model, layer or optimizer that has not all of its variables yet."""
 
     def __init__(
         self,

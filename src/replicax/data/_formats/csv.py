@@ -29,21 +29,11 @@ class Column(NamedTuple):
 class CsvFormat:
     """Rows as tuples with a NumPy scalar or a `str` for each column; a row may span lines.
 
+    A record default is the type of a column whose every row has a value, or the value of rows
+    without one. Selected columns are numbers, increasing.
+
     **Differs from TF:** texts are `str`, and must be UTF-8. A quotation mark within a field
     without quotation marks is part of it. Lines end with a line feed.
-
-    Args:
-        record_defaults: For each column its type, if every row must have a value, or the value
-            of rows that do not: int32, int64, float32, float64 or text.
-        header: Whether to pass over the first row.
-        field_delim: The character between two fields.
-        use_quote_delim: Whether fields in quotation marks may hold delimiters and line ends.
-        na_value: A text that means, like an empty field, that there is no value.
-        select_cols: The numbers of the columns to take, increasing; None for all.
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If an argument is none of these.
     """
 
     record_defaults: Sequence[Any]
@@ -70,12 +60,7 @@ class CsvFormat:
     def records(
         self, path: str, start: LinePosition | None
     ) -> Generator[tuple[tuple[Any, ...], LinePosition], None, None]:
-        """Yield (row, position after it), from position `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened.
-            CorruptRecord: If a row is not what the columns say, or no CSV.
-        """
+        """Yield (row, position after it), from position `start`."""
         with contextlib.closing(self.rows(path, start)) as rows:
             if self.header and start is None and next(rows, None) is None:
                 raise CorruptRecord(
@@ -143,11 +128,7 @@ class CsvFormat:
 
     @np.errstate(over="ignore")
     def _column(self, texts: Sequence[str], dtype: str, default: Any) -> Any:
-        """The values of a column.
-
-        Raises:
-            ValueError: If one is missing, or is not of this type; or an `OverflowError`.
-        """
+        """The values of a column; a missing or unfit one raises ValueError or OverflowError."""
         missing = {"", self.na_value}
         lacks = any(text in texts for text in missing)
         if (lacks and default is None) or (dtype != "str" and "_" in "".join(texts)):

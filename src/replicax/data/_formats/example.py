@@ -164,12 +164,7 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Feature]) 
 
 
 def columns_of(serialized: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
-    """Features of a batch; one of fixed length is in all of its examples, or has its default.
-
-    Raises:
-        UsageError: If an example does not have what the features say.
-        CorruptRecord: If the bytes of one are no example.
-    """
+    """Features of a batch; one of fixed length is in all of its examples, or has its default."""
     found = by_kernel(serialized, {name: one.dtype for name, one in features.items()})
     if found is not None:
         whole = {name: _with_default(found[name], one) for name, one in features.items()}
@@ -260,12 +255,7 @@ def features_of(serialized: Any, index: int) -> Any:
 
 
 def message_of(kind: str, serialized: Any, index: int) -> Any:
-    """A record as a message, an "Example" or "SequenceExample".
-
-    Raises:
-        CorruptRecord: If it is none.
-        UsageError: If it is no bytes.
-    """
+    """A record as a message, an "Example" or "SequenceExample"."""
     try:
         return message_class(kind).FromString(serialized)
     except messages()[1] as error:

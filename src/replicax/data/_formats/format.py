@@ -34,16 +34,9 @@ class FileFormat(Protocol):
 
 
 def open_bytes(path: str, compression: str | None = None, start: int = 0) -> BinaryIO:
-    """Open a file for reading its uncompressed bytes.
+    """Open a file for reading its uncompressed bytes from number `start` on.
 
-    Args:
-        path: The file.
-        compression: None or `""` for none, `"GZIP"` or `"ZLIB"`.
-        start: How many uncompressed bytes to pass over.
-
-    Raises:
-        UsageError: If the file cannot be opened, or there is no such compression.
-        CorruptRecord: From a read, if the compressed bytes are damaged or cut off.
+    A read of damaged or truncated compressed bytes raises CorruptRecord.
     """
     window_bits = window_bits_of(compression)
     try:
@@ -66,11 +59,7 @@ def open_bytes(path: str, compression: str | None = None, start: int = 0) -> Bin
 
 
 def window_bits_of(compression: str | None) -> int | None:
-    """What zlib calls this compression; None for none.
-
-    Raises:
-        UsageError: If there is no such compression.
-    """
+    """zlib's `wbits` for this compression; None without compression."""
     if compression not in WINDOW_BITS:
         raise UsageError(
             "A compression is None, 'GZIP' or 'ZLIB'. Received: compression="

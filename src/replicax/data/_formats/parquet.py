@@ -25,13 +25,8 @@ _PAGE_BYTES = 1024 * 1024
 class ParquetFormat:
     """The rows of a Parquet file as dicts: NumPy scalars, `str`, `bytes`, arrays for lists.
 
-    A missing number is NaN, a missing time NaT, where the type of the column has them.
-
-    Args:
-        columns: The names of the columns to read, which saves reading the others; None for all.
-
-    Raises:
-        UsageError: If no column is left.
+    A missing number is NaN, a missing time NaT, where the type of the column has them. Columns
+    that are not named are not read.
     """
 
     columns: Sequence[str] | None = None
@@ -49,13 +44,7 @@ class ParquetFormat:
     def records(
         self, path: str, start: RowPosition | None
     ) -> Generator[tuple[dict[str, Any], RowPosition], None, None]:
-        """Yield (row, position after it), from position `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened, a column is missing or of a type without a
-                NumPy counterpart, or pyarrow is missing.
-            CorruptRecord: If the file is no whole Parquet file, or a value is missing.
-        """
+        """Yield (row, position after it), from position `start`."""
         with contextlib.closing(self._blocks(path, start or (0, 0))) as blocks:
             for group, row, block in blocks:
                 names = block.schema.names

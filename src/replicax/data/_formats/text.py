@@ -18,12 +18,6 @@ class TextFormat:
 
     **Differs from TF:** a `\r` inside of a line stays, and a byte order mark at the beginning of
     the file is left out.
-
-    Args:
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If there is no such compression.
     """
 
     compression: str | None = None
@@ -42,12 +36,7 @@ class TextFormat:
 def lines_of(
     path: str, compression: str | None, start: LinePosition | None
 ) -> Generator[tuple[str, LinePosition], None, None]:
-    """Yield (line with its end, position after it), from position `start`.
-
-    Raises:
-        UsageError: If the file cannot be opened.
-        CorruptRecord: If a line is not UTF-8.
-    """
+    """Yield (line with its end, position after it), from position `start`."""
     offset, number = start or (0, 0)
     with open_bytes(path, compression, offset) as file:
         for raw in file:

@@ -34,12 +34,6 @@ class TFRecordFormat:
 
     **Differs from TF:** a file that ends within the length of a record, or a GZIP file that ends
     within its own checksum, is an error too.
-
-    Args:
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If there is no such compression.
     """
 
     compression: str | None = None
@@ -48,12 +42,7 @@ class TFRecordFormat:
         window_bits_of(self.compression)
 
     def records(self, path: str, start: int | None) -> Generator[tuple[bytes, int], None, None]:
-        """Yield (record, offset behind it), from offset `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened, or google-crc32c is missing.
-            CorruptRecord: If a checksum is wrong or the file is cut off.
-        """
+        """Yield (record, offset behind it), from offset `start`."""
         crc32c, offset, checked = crc32c_function(), start or 0, b""
         with open_bytes(path, self.compression, offset) as file:
             while header := file.read(_HEADER.size):

@@ -68,14 +68,11 @@ class _Shelf:
 
 @final
 class Ahead:
-    """Values that a thread makes before they are asked for.
+    """At most `size` values that a thread makes before they are asked for.
 
-    Args:
-        produce: Makes the next value; raises StopIteration at the end.
-        snapshot: The position after the value made last.
-        size: How many values wait at most; at least one.
-        portion: The thread makes so many one after the other, then it sleeps until as many were
-            taken. What takes little time costs less so: the processor's caches know the way.
+    `produce` raises StopIteration at the end; `snapshot` is the position after its last value.
+    The thread makes a `portion` at a stretch and sleeps until as many were taken: cheap values
+    cost less so, because the processor's caches stay warm.
     """
 
     def __init__(

@@ -36,11 +36,7 @@ _EXIT_PATIENCE = 2.0  # seconds that are waited for calls whose results nobody t
 
 
 def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
-    """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data.
-
-    Raises:
-        MapFailed: If the function raises.
-    """
+    """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data."""
     token = inside.set(True)
     try:
         # As in tf.data, a named tuple stays one argument.

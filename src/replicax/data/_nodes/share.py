@@ -77,15 +77,9 @@ def shared(node: Node, share: Share) -> Node:
 
 
 def run_of(node: Node, start: int, stop: int | None) -> Node | None:
-    """The elements of `node` from number `start` to the one before `stop`, and no others made.
+    """Elements `start` to `stop` - 1 of a node without worker processes, or to its end.
 
-    Args:
-        node: Without worker processes.
-        start: The first element.
-        stop: The one behind the last; None for all that follow.
-
-    Returns:
-        None if the elements before `start` would have to be made to get there.
+    None if the elements before `start` would have to be made to get there.
     """
     changes: dict[str, Any] = {}
     match node:

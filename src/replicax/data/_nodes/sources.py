@@ -235,11 +235,7 @@ def known_before() -> Generator[None]:
 
 
 def first_spec(node: Node) -> Any:
-    """The spec of the first element of a node, read for this.
-
-    Raises:
-        UsageError: If there is none, or if nothing may be read.
-    """
+    """The spec of a node's first element, which is read for this."""
     if not _reads.get():
         raise UsageError(
             "What a batch looks like is known before it is there if the data set says it. "
@@ -257,11 +253,7 @@ def first_spec(node: Node) -> Any:
 
 
 def spec_of_all(nodes: Sequence[Node]) -> Any:
-    """The spec of elements of any of these nodes, as far as they have some.
-
-    Raises:
-        UsageError: If none has, or if they differ in structure.
-    """
+    """The spec of elements of any of these nodes; nodes without elements do not count."""
     known: list[Any] = []
     unknown: list[UsageError] = []
     for node in nodes:

@@ -26,12 +26,7 @@ _TOGETHER = 8
 
 @final
 class Unfetched:
-    """A batch of rows in memory, to be fetched in parts.
-
-    Args:
-        table: Has the rows.
-        numbers: Theirs, an array or a range.
-    """
+    """A batch of rows in memory, to be fetched in parts; their numbers are an array or a range."""
 
     def __init__(self, table: Table, numbers: Any) -> None:
         self.table, self._numbers = table, numbers
@@ -71,11 +66,8 @@ def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
 def in_parts(node: Node, together: int = _TOGETHER) -> Node:
     """A pipeline whose batches are `Unfetched`, if they are of rows in memory.
 
-    Rows that have to be made may be made of random numbers, of which all workers draw as many.
-
-    Args:
-        node: The pipeline.
-        together: Of how many batches the numbers of the rows are made at once.
+    Row numbers of `together` batches are made at once. Rows that have to be made may be made of
+    random numbers, of which all workers draw as many.
     """
     if isinstance(node, Batch) and _row_bytes(node) is not None:
         return InParts(node, together)

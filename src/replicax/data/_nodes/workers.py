@@ -61,14 +61,9 @@ def in_this_process(node: Node) -> Node:
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of a pass do.
+    """What the workers of a pass run: the elements after `offset`, of which `taken` were read.
 
-    Args:
-        node: What they run.
-        path: Which pass.
-        offset: How many elements are passed over.
-        taken: How many behind these were read.
-        notes: For each worker, the last position that is known and how many it gave since.
+    A note is a worker's last known position and the number of elements it gave since.
     """
 
     node: Node

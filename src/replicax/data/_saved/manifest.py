@@ -24,12 +24,7 @@ _TEXT = {"str": str, "bytes": bytes}
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the elements.
-
-    Args:
-        dtype: What NumPy calls its type, or `str` or `bytes`.
-        shape: Its axes; None for one that varies.
-    """
+    """One array of the elements; an axis whose size varies is None."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -65,14 +60,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a saved data set is.
+    """What a saved data set is; files have their sizes in bytes.
 
-    Args:
-        rows: How many elements there are.
-        compression: None or `GZIP`.
-        structure: The nest of an element, with the number of a leaf in each place.
-        leaves: The arrays of an element.
-        files: The size of each file.
+    The structure is the nest of an element, with the number of a leaf in each place.
     """
 
     rows: int
@@ -95,12 +85,7 @@ def is_saved(folder: str) -> bool:
 
 
 def read_manifest(folder: str) -> Manifest:
-    """The description of the data set that is saved there, whose files have been checked.
-
-    Raises:
-        UsageError: If there is none, or one of another version.
-        CorruptRecord: If a part of it is missing or cut off.
-    """
+    """The description of the data set that is saved there, whose files have been checked."""
     if not is_saved(folder):
         raise UsageError(
             f"`load` reads a folder that `save` wrote. Received: {folder!r}, without {NAME}. "

@@ -138,10 +138,8 @@ def _close(streams: list[BinaryIO]) -> None:
 class Column:
     """One array of the elements: the counterpart of what writes it.
 
-    Args:
-        leaf: What it holds.
-        files: Its values; for text where each begins (`offsets`); for rows of different shapes
-            these (`shapes`), and where the rows begin among the values (`starts`).
+    Beside its values there are files of where each text begins (`offsets`), or of the shapes of
+    rows (`shapes`) and where these begin among the values (`starts`).
     """
 
     def __init__(self, leaf: Leaf, files: Mapping[str, Any]) -> None:
@@ -222,15 +220,7 @@ class SavedTable:
 
 @final
 class Contents:
-    """A saved data set. Its files are open as long as this is there, unless they are compressed.
-
-    Args:
-        folder: Where it is.
-
-    Raises:
-        UsageError: If none is there, or of another version.
-        CorruptRecord: If it is not whole.
-    """
+    """A saved data set. Its files are open as long as this is there, unless they are compressed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.abspath(folder)

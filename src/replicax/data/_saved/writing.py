@@ -23,14 +23,7 @@ _BLOCK = 2**16  # rows that are noted at a time when the first of another shape 
 
 @final
 class Writer:
-    """Writes elements to a folder beside `path`, which takes its place when all are there.
-
-    Args:
-        path: The folder of the data set.
-
-    Raises:
-        UsageError: If something else is there.
-    """
+    """Writes elements to a folder beside `path`, which takes its place when all are there."""
 
     def __init__(self, path: str) -> None:
         self._new = NewFolder(path, {NAME})
@@ -42,11 +35,7 @@ class Writer:
         self.discard = weakref.finalize(self, _discard, self._streams, self._new)
 
     def append(self, element: Any) -> None:
-        """Write an element.
-
-        Raises:
-            UsageError: If it is not like those before it, or not of arrays.
-        """
+        """Write an element, which is of arrays and like those before it."""
         leaves, tree = jax.tree.flatten(element)
         if self._tree is None:
             self._tree = tree
@@ -59,12 +48,7 @@ class Writer:
         self._rows += 1
 
     def finish(self, compression: str | None = None, *, replace: bool = True) -> None:
-        """Put the folder into its place, all at once.
-
-        Args:
-            compression: None or `GZIP`.
-            replace: Whether it takes the place of a data set that is there.
-        """
+        """Put the folder into its place at once; without `replace`, discard it if one is there."""
         leaves = tuple(column.finish() for column in self._columns)
         if compression == "GZIP":
             for stream in self._streams:
