@@ -54,11 +54,7 @@ class MPIRank(NamedTuple):
 
 
 def mpi_rank(environ: Mapping[str, str]) -> MPIRank | None:
-    """What an MPI launcher says about this process, or None if none started it.
-
-    Raises:
-        ClusterSpecError: If a variable is no number.
-    """
+    """What an MPI launcher says about this process, or None if none started it."""
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank in environ and size in environ:
             return MPIRank(

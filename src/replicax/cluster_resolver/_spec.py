@@ -156,9 +156,7 @@ class ClusterSpec:
 def of_run(cluster: Cluster, run: str) -> ClusterSpec:
     """The cluster of one run, where another run may have the same addresses.
 
-    Args:
-        cluster: Its tasks.
-        run: The scheduler's name for the run; empty if it gives none.
+    `run` is the scheduler's name for it; empty if it gives none.
     """
     spec = ClusterSpec(cluster)
     object.__setattr__(spec, "run", run)

@@ -12,15 +12,7 @@ _KINDS = ("gpu", "cpu")
 
 
 def fallback_of(fallback: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The kinds of devices to fall back to, in their order.
-
-    Args:
-        fallback: What the program says; empty if it says nothing.
-        variables: The environment variables.
-
-    Raises:
-        ClusterSpecError: If one is neither a GPU nor a CPU.
-    """
+    """The kinds of devices to fall back to, in order: the program's, else the environment's."""
     received = f"fallback={fallback!r}"
     kinds = (fallback,) if isinstance(fallback, str) else tuple(fallback)
     if not kinds and variables.get(TPU_FALLBACK):

@@ -38,17 +38,11 @@ _TWO_DEVICES = ("v2", "v3", "tpu7x")
 @final
 @dataclass(frozen=True)
 class TpuSlice:
-    """A TPU as one of its hosts sees it.
+    """A TPU as one of its hosts sees it; what nothing says is empty, or 0 chips.
 
-    Args:
-        hosts: Where the hosts of this slice listen, by number; empty if nothing names them.
-        worker: The number of this host in its slice.
-        slices: How many slices train together.
-        slice_id: The number of this one.
-        coordinator: The host that is the first of all slices.
-        chips: How many chips this host has; 0 if nothing says it.
-        kind: The type of the TPU, such as `v5litepod-16`; empty if nothing says it.
-        name: Its name; empty if nothing says it.
+    `hosts` are the addresses of this slice's hosts, by number; `worker` is the number of this one.
+    `slices` train together, of which `coordinator` is the first host; `slice_id` is this slice.
+    `kind` is a type such as `v5litepod-16`. `chips` are those of this host.
     """
 
     hosts: tuple[str, ...] = ()
@@ -87,15 +81,7 @@ class TpuSlice:
 
 
 def slice_of(variables: Mapping[str, str], chips: int) -> TpuSlice:
-    """The TPU that variables describe.
-
-    Args:
-        variables: The environment variables, or what stands for them elsewhere.
-        chips: How many chips the host has, if the variables do not say it.
-
-    Raises:
-        ClusterSpecError: If they contradict each other.
-    """
+    """The TPU that environment variables describe; they may leave out the `chips` of this host."""
     name = PROCESS_ADDRESSES if variables.get(PROCESS_ADDRESSES) else WORKER_HOSTNAMES
     hosts = _with_ports([_host_of(text) for text in variables[name].split(",")])
     slices = number_of(variables, NUM_SLICES, set_by=_SET_BY) if variables.get(NUM_SLICES) else 1
@@ -131,14 +117,7 @@ def at_addresses(text: str, variables: Mapping[str, str]) -> TpuSlice:
 
 
 def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
-    """What the metadata server of a TPU VM says, under the names of the variables.
-
-    Args:
-        ask: Gets one attribute of the instance.
-
-    Raises:
-        ClusterError: If it does not answer, or the machine is no TPU VM.
-    """
+    """What the metadata server of a TPU VM says, under the names of the variables."""
     known = {
         _WORKER_ID: str(ask("agent-worker-number")).strip(),
         WORKER_HOSTNAMES: str(ask("worker-network-endpoints")).strip(),

@@ -27,13 +27,8 @@ def run_attempts(
 ) -> Outcome:
     """Run workers to their end, again after a failure; never again after a signal to us.
 
-    Args:
-        cluster: Given how many times there were workers before, plans new ones, and holds what
-            they need, their ports, as long as they run.
-        max_restarts: How many times they are started again.
-        sink: Where their output goes.
-        signals: What ends all.
-        rules: What holds for all of them.
+    `cluster` is given the number of earlier attempts. It plans the workers, and holds their ports
+    as long as they run.
     """
     outcome = Outcome()
     for restart in range(max_restarts + 1):

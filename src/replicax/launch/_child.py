@@ -21,15 +21,10 @@ _SHOW_CURSOR = "\x1b[?25h"
 def run_child(
     arguments: Sequence[str], environment: Mapping[str, str], *, grace: float = _GRACE_SECONDS
 ) -> int:
-    """Run a program with our standard streams and wait for it.
+    """Run a program with our standard streams, wait for it, and return its exit code.
 
-    Args:
-        arguments: The program and its arguments.
-        environment: All of the child's environment.
-        grace: Seconds that it has to end after SIGTERM.
-
-    Returns:
-        Its exit code; as in a shell, 128 and the number of the signal that ended it.
+    As in a shell, the code is 128 and the number of the signal that ended it. After SIGTERM it has
+    `grace` seconds to end.
     """
     with _sigterm_as_exit():
         child = _start(arguments, environment)

@@ -199,16 +199,11 @@ def _strategies(text: str) -> tuple[str, ...]:
 
 
 def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> dict[str, str]:
-    """What the child must find in its environment before it imports JAX.
+    """The environment that the child must have before it imports JAX: Keras on JAX, virtual CPUs.
 
-    Args:
-        environ: The environment to start from.
-        replicas: How many devices are asked for; None leaves the choice to the machine.
-
-    Returns:
-        `environ` with Keras on JAX, `replicas` virtual CPU devices, and a thread pool with room
-        for all: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without
-        a TPU, libtpu is kept out.
+    `replicas` None leaves the number of devices to the machine. The thread pool has room for all:
+    XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without a TPU, libtpu is
+    kept out.
     """
     devices = replicas or _DEFAULT_CPU_REPLICAS
     return {

@@ -32,10 +32,7 @@ _W = TypeVar("_W", bound=Ended)
 def choose_culprit(culprit: _W | None, failed: Sequence[_W], *, asked: bool) -> _W | None:
     """Choose between the culprit so far and workers that were just seen to have failed.
 
-    Args:
-        culprit: The one so far.
-        failed: Those that ended with an error or a signal.
-        asked: Whether they were asked to end: then it is no fault to do so.
+    It is no fault to end when `asked` to.
     """
     # Of several at once, one that was killed: the others noticed that it was missing.
     for worker in sorted(failed, key=lambda worker: (worker.returncode or 0) > 0):

@@ -24,17 +24,7 @@ def child_for_script(
     arguments: Sequence[str],
     environ: Mapping[str, str],
 ) -> tuple[list[str], dict[str, str]]:
-    """The child process of one of `COMMANDS`.
-
-    Args:
-        command: Which.
-        request: Its arguments.
-        arguments: Those of the script.
-        environ: The environment to start from.
-
-    Returns:
-        The program with its arguments, and its environment.
-    """
+    """The arguments and environment of the child process of one of `COMMANDS`."""
     cores = os.cpu_count() or 1
     if command == "plan":
         options = plan_request(request, arguments)

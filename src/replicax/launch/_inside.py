@@ -43,9 +43,7 @@ def main(arguments: list[str]) -> None:
 def after_import(name: str, then: Callable[[], object]) -> None:
     """Call a function once, right after a module is imported; now if it is already.
 
-    Args:
-        name: The module's full name.
-        then: What is called, before the import gives the module to anybody.
+    The call comes before the import gives the module to anybody.
     """
     if name in sys.modules:
         then()
@@ -56,10 +54,7 @@ def after_import(name: str, then: Callable[[], object]) -> None:
 def run(target: str, arguments: Sequence[str], *, is_module: bool) -> None:
     """Run a program as `__main__`, so that it sees what it would see without us.
 
-    Args:
-        target: A Python file, a folder or an archive with a `__main__.py`, or a module's name.
-        arguments: What follows in `sys.argv`.
-        is_module: Whether it is the name of a module.
+    It is a Python file, a folder or an archive with a `__main__.py`, or a module.
     """
     main_module = ModuleType("__main__")
     sys.argv[:] = ["-m" if is_module else target, *arguments]

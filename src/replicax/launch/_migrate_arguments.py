@@ -88,9 +88,7 @@ def add_migrate(commands: Any) -> None:
 def migrate_environment(environ: Mapping[str, str], *, replicas: int) -> dict[str, str]:
     """The environment of the child: it asks modules for names, and needs no accelerator.
 
-    Args:
-        environ: The environment to start from.
-        replicas: On how many virtual devices programs run, which inherit it.
+    The programs that it runs inherit `replicas` virtual devices.
     """
     return {
         **{name: value for name, value in environ.items() if name != "TF_CONFIG"},

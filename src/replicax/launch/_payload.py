@@ -34,16 +34,7 @@ def is_name(text: str) -> bool:
 
 
 def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
-    """Write a call for the workers to read.
-
-    Args:
-        file: Where.
-        function: The function, or its name, `module:function`.
-        args: Its arguments.
-
-    Raises:
-        UsageError: If cloudpickle is missing, or something cannot be sent.
-    """
+    """Write a call of a function, or of `module:function`, for the workers to read."""
     try:
         data = pickle.dumps(args) if isinstance(function, str) else _by_value((function, args))
     except UsageError:
@@ -73,11 +64,7 @@ def load_call(descriptor: int) -> Call:
 
 
 def save_result(descriptor: int, result: Any) -> None:
-    """Write what a worker's function returned; what an earlier attempt has written is replaced.
-
-    Raises:
-        UsageError: If it cannot be sent.
-    """
+    """Write what a worker's function returned; what an earlier attempt has written is replaced."""
     try:
         data = pickle.dumps(result)
     except Exception:

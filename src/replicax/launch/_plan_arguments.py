@@ -152,10 +152,7 @@ def plan_environment(
 ) -> dict[str, str]:
     """The environment of the child: JAX on the CPU, with as many virtual devices as are asked for.
 
-    Args:
-        environ: The environment to start from; the devices that it asks for may be more.
-        request: The arguments.
-        cores: How many cores this machine has.
+    `environ` may ask for more devices than the request.
     """
     asked = environ.get("JAX_NUM_CPU_DEVICES", "")
     devices = max(request["cpu"] or 1, int(asked) if asked.isdigit() else 1)

@@ -98,10 +98,7 @@ def profile_environment(
 ) -> dict[str, str]:
     """The environment of the child: Keras on JAX, and enough virtual devices.
 
-    Args:
-        environ: The environment to start from.
-        replicas: On how many of them the script is to train; None for as it does by itself.
-        cores: How many cores there are.
+    `replicas` None lets the script train on as many as it does by itself.
     """
     asked: dict[str, str] = {}
     if replicas is not None:

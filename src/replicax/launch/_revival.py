@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 @final
 class Revivals:
-    """How often each has been started again.
-
-    Args:
-        leader: Who leads; None if nobody does.
-        most: How often each of the others may be.
-    """
+    """How often each task but the leader was started again: `most` times at the most."""
 
     def __init__(self, leader: Task | None, most: int) -> None:
         self._leader = leader

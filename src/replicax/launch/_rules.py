@@ -44,13 +44,7 @@ class Grace(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended.
-
-    Args:
-        failure: How the worker failed that is to blame; None if none did.
-        signum: The signal that ended us, or None.
-        timed_out: Whether the time was over.
-    """
+    """How it ended: the failure of the worker to blame, the signal that ended us, or neither."""
 
     failure: ProcessFailed | None = None
     signum: int | None = None
@@ -60,15 +54,10 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all workers.
+    """What holds for all workers: the deadline is on the clock of `time.monotonic`.
 
-    Args:
-        grace: How long they have to end.
-        prefix: Whether each of their lines says whose it is.
-        captures: Whether their output comes through us; else they have our standard streams.
-        deadline: When to end all, on the clock of `time.monotonic`.
-        leader: Whose end is that of all, if the others may fail without him.
-        revivals: How many times each of the others is then started again by itself.
+    Without `captures` they have our standard streams. The end of the leader is the end of all;
+    each of the others is started again by itself `revivals` times.
     """
 
     grace: Grace = Grace()

@@ -80,16 +80,7 @@ class Here(NamedTuple):
 
 
 def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Do what was asked for.
-
-    Args:
-        request: The arguments.
-        typed: The same as they were typed, to tell what to type on other machines.
-        environ: The environment.
-
-    Returns:
-        The exit code.
-    """
+    """Do what was asked for and return the exit code; `typed` is told to other machines."""
     sys.stdout.flush()
     sink, signals = Terminal(environ), Signals()
     try:
@@ -141,11 +132,7 @@ def _run(
 
 
 def check_program(program: Program) -> None:
-    """Refuse a file that is not there, instead of letting every worker say so.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """Refuse a file that is not there, instead of letting every worker say so."""
     if not program.is_module and not Path(program.target).exists():
         raise UsageError(
             f"The program to run is a Python file. Received: {program.target!r}. "

@@ -23,9 +23,8 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # no red: it looks like an 
 class Lines:
     """Cuts the bytes of one stream into lines.
 
-    Args:
-        longest: A longer line is cut in pieces, so that a worker that prints no line end does
-            not fill the memory.
+    A line longer than `longest` is cut in pieces: a worker that prints no line end must not fill
+    the memory.
 
     Example:
         >>> from replicax.launch._stream import Lines
@@ -116,10 +115,6 @@ class Terminal:
 
     Output that nobody reads, `less` or a terminal that was stopped, must not keep us from
     watching the workers. So it waits here; if there is too much of it, the workers wait.
-
-    Args:
-        environ: Where NO_COLOR may be.
-        descriptors: Of OUT and ERR.
     """
 
     def __init__(self, environ: Mapping[str, str], descriptors: tuple[int, int] = (1, 2)) -> None:

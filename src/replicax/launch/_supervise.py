@@ -35,14 +35,7 @@ def supervise(
     signals: Signals,
     rules: Rules,
 ) -> Outcome:
-    """Start workers and stay with them until none is left.
-
-    Args:
-        plans: The workers.
-        sink: Where their output goes.
-        signals: What ends all before its time.
-        rules: What holds for all of them.
-    """
+    """Start workers and stay with them until none is left."""
     with ExitStack() as cleanup:
         watcher = cleanup.enter_context(closing(Watcher.start()))
 

@@ -72,13 +72,7 @@ class Watcher:
 
 @final
 class Worker:
-    """A worker that was started.
-
-    Args:
-        plan: What it is.
-        process: The process, which leads a group.
-        watcher: Who remembers the group.
-    """
+    """A worker that was started; its process leads a group, which the watcher remembers."""
 
     def __init__(
         self, plan: ProcessPlan, process: subprocess.Popen[bytes], watcher: Watcher
