@@ -24,14 +24,7 @@ FEW_ROWS = 16
 @final
 @dataclass(frozen=True)
 class Finding:
-    """Something that takes time.
-
-    Args:
-        cause: What, in two words.
-        share: Which part of a step it takes.
-        number: What was measured, in a sentence.
-        advice: What to do.
-    """
+    """Something that takes a share of a step, with a sentence of what was measured."""
 
     cause: str
     share: float

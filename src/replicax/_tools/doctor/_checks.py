@@ -19,13 +19,9 @@ OK, WARN, WRONG = "ok", "warn", "wrong"
 @final
 @dataclass(frozen=True)
 class Check:
-    """What one check says.
+    """What one check says: `ok`, `warn` for what costs time or a feature, or `wrong`.
 
-    Args:
-        name: What was looked at.
-        level: `ok`, `warn` for what costs time or a feature, or `wrong`.
-        found: What was found.
-        fix: The command that mends it, or what to do; empty if nothing is to be done.
+    `fix` is the command that mends it, or what to do; empty if nothing is to be done.
     """
 
     name: str

@@ -28,23 +28,14 @@ _LINES = 15
 @final
 @dataclass(frozen=True)
 class Examination:
-    """How a script trains on several numbers of replicas.
-
-    Args:
-        script: The script.
-        profiles: Of the script as it is, from the fewest replicas to the most.
-        workers: Of each worker of a cluster of this machine, if that was asked for.
-        scaling: How it scales, `STRONG` and `WEAK`; one that cannot be measured is missing.
-        findings: All that takes time on the most replicas, the largest first.
-        advice: The one thing to do first.
-    """
+    """How a script trains on several numbers of replicas, from the fewest to the most."""
 
     script: str
     profiles: tuple[Profile, ...]
-    workers: tuple[Profile, ...]
-    scaling: Mapping[str, tuple[Point, ...]]
-    findings: tuple[Finding, ...]
-    advice: Finding
+    workers: tuple[Profile, ...]  # of a cluster of this machine, if that was asked for
+    scaling: Mapping[str, tuple[Point, ...]]  # by `STRONG` and `WEAK`, where it can be measured
+    findings: tuple[Finding, ...]  # on the most replicas, the largest first
+    advice: Finding  # what to do first
 
 
 @final

@@ -35,50 +35,27 @@ _SECONDS = 120  # a TPU that another process has is waited for, and a large mach
 @final
 @dataclass(frozen=True)
 class Facts:
-    """What was found.
-
-    Args:
-        python: Python's version.
-        versions: Those of packages; None for one that is not installed.
-        wanted: Which versions Replicax was tested with, such as `>=0.10,<0.11`, by package; empty
-            if Replicax itself is not installed.
-        backend: What `KERAS_BACKEND` says; None if nothing.
-        platform: What JAX computes on: `cpu`, `gpu` or `tpu`; empty if it does not start.
-        devices: How many devices JAX has.
-        jax_error: Why it does not start.
-        gpus: How many GPUs of NVIDIA the driver lists.
-        has_gpu_plugin: Whether JAX has what drives them.
-        chips: How many chips of a TPU are here.
-        cores: How many cores this process may use.
-        threads: What `NPROC` says, by which XLA's pool has its size; None if nothing.
-        loopback_error: Why two sockets of this machine cannot talk; empty if they can.
-        shared_bytes: How much room processes have to share memory; None if nobody says.
-        cache: The folder in which compiled programs are kept; None for nowhere.
-        cache_error: Why it cannot be written to; empty if it can.
-        has_compiler: Whether there is a C compiler.
-        kernels: The level of the CPU kernels that are loaded, such as `x86-64-v3`; None for none.
-        kernels_off: Why none are loaded; empty if some are.
-    """
+    """What was found; an empty error means that there is none."""
 
     python: str
-    versions: Mapping[str, str | None]
-    wanted: Mapping[str, str]
-    backend: str | None
-    platform: str
+    versions: Mapping[str, str | None]  # by package; None if not installed
+    wanted: Mapping[str, str]  # such as `>=0.10,<0.11`; empty without an installed Replicax
+    backend: str | None  # `KERAS_BACKEND`
+    platform: str  # empty if JAX does not start
     devices: int
     jax_error: str
-    gpus: int
+    gpus: int  # of NVIDIA, as the driver lists them
     has_gpu_plugin: bool
     chips: int
-    cores: int
-    threads: int | None
+    cores: int  # that this process may use
+    threads: int | None  # `NPROC`, the size of XLA's pool
     loopback_error: str
-    shared_bytes: int | None
-    cache: str | None
+    shared_bytes: int | None  # of the memory that processes share
+    cache: str | None  # the folder of compiled programs
     cache_error: str
     has_compiler: bool
-    kernels: str | None
-    kernels_off: str
+    kernels: str | None  # the level that is loaded, such as `x86-64-v3`
+    kernels_off: str  # why none are loaded
 
 
 PACKAGES = (

@@ -17,20 +17,14 @@ STRONG, WEAK = "strong", "weak"
 class Point:
     """A number of replicas, beside the smallest one.
 
-    Args:
-        replicas: How many.
-        rows: The rows of a batch, on all of them together.
-        seconds: How long a step takes.
-        efficiency: How long it would take if all replicas did as well as the fewest, as a part of
-            that.
-        lost: How many seconds of a step each part takes more than it would then.
+    The ideal step is the one in which all replicas do as well as the fewest.
     """
 
     replicas: int
-    rows: int | None
+    rows: int | None  # of the whole batch
     seconds: float
-    efficiency: float
-    lost: dict[str, float]
+    efficiency: float  # seconds of the ideal step / seconds
+    lost: dict[str, float]  # seconds of each part beyond the ideal step's
 
 
 def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:

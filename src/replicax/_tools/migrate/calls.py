@@ -45,15 +45,7 @@ class Remark:
 @final
 @dataclass
 class Judged:
-    """What is found in a module: at a line of a piece each.
-
-    Args:
-        uses: The names.
-        remarks: What is said.
-        checked: How many calls were checked.
-        unchecked: The calls of what is not known.
-        imports: The modules of the program that it imports.
-    """
+    """What is found in a module: at a line of a piece each."""
 
     uses: list[tuple[Home, int, str]] = field(default_factory=list)
     remarks: list[tuple[Home, int, Remark]] = field(default_factory=list)

@@ -58,27 +58,15 @@ class Missing:
 @final
 @dataclass(eq=False)
 class Findings:
-    """What is found in a file.
-
-    Args:
-        source: The file.
-        uses: Each name, and where it is used.
-        remarks: What is said of calls, classes and cells, and where.
-        checked: How many calls were checked.
-        unchecked: The calls of what is not known.
-        before: The sources of its pieces.
-        after: The same, rewritten.
-        trees: Its modules: one, and one more for each `%%writefile`.
-        imports: The files that it imports.
-    """
+    """What is found in a file; `trees` are its modules: one more for each `%%writefile`."""
 
     source: Program
     uses: dict[str, list[Place]] = field(default_factory=dict)
     remarks: list[tuple[Place, Remark]] = field(default_factory=list)
-    checked: int = 0
-    unchecked: list[Place] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
+    checked: int = 0  # the number of calls
+    unchecked: list[Place] = field(default_factory=list)  # calls of what is not known
+    before: list[str] = field(default_factory=list)  # the sources of the pieces
+    after: list[str] = field(default_factory=list)  # the same, rewritten
     trees: list[list[tuple[Home, ast.Module]]] = field(default_factory=list)
     imports: list[Findings] = field(default_factory=list)
 

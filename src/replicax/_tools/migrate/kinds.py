@@ -205,13 +205,9 @@ def misfits(
 ) -> list[str] | None:
     """Why a call does not fit; None if that cannot be told.
 
-    Args:
-        function: What is called: a function, a class, or a method of `kind`, with its `self`.
-        kind: The class; None for a function.
-        path: What it is called in the lists behind the class's name, such as ".fit".
-        count: How many arguments are given by position, with `self`.
-        named: The arguments that are given by name.
-        is_open: Whether others are given besides, by `*` or `**`.
+    `function` is a function, a class, or a method of `kind`. `path` is its name behind the class's
+    in the lists, such as ".fit". `count` arguments are given by position, `self` among them;
+    `is_open` says that others are given besides, by `*` or `**`.
     """
     try:
         signature = inspect.signature(function)

@@ -35,13 +35,7 @@ _BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Python source in a file.
-
-    Args:
-        original: The whole source, as it is in the file.
-        cell: The number of the notebook's cell, from 1; None in a script.
-        masked: The cell with its magics hidden.
-    """
+    """Python source in a file, or in a notebook's cell, from 1, whose magics are masked."""
 
     original: str
     cell: int | None = None
@@ -197,19 +191,12 @@ def write(path: Path, data: bytes, *, backup: bool) -> None:
 @final
 @dataclass(frozen=True)
 class MaskedCell:
-    """A cell with its magics hidden.
-
-    Args:
-        python: What is left, as Python.
-        lines: The lines that are hidden.
-        head: The cell magic, and what is above it.
-        alone: Whether the body is written to a file.
-    """
+    """A cell with its magics hidden."""
 
     python: str
-    lines: tuple[str, ...]
-    head: str = ""
-    alone: bool = False
+    lines: tuple[str, ...]  # those that are hidden
+    head: str = ""  # the cell magic, and what is above it
+    alone: bool = False  # whether the body is written to a file
 
     @property
     def offset(self) -> int:

@@ -36,13 +36,9 @@ _OF_THE_MACHINE = (
 @final
 @dataclass(frozen=True)
 class Options:
-    """How programs are tried.
+    """How programs are tried: under `MirroredStrategy` on so many virtual devices.
 
-    Args:
-        args: The arguments of the program.
-        steps: After so many training steps it is ended.
-        replicas: On so many virtual devices it trains, under `MirroredStrategy`.
-        seconds: After so many it is ended, wherever it is.
+    A program is ended after so many training steps or seconds, whichever comes first.
     """
 
     args: Sequence[str]

@@ -17,16 +17,7 @@ ENTRY = "ENTRY"
 @final
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Args:
-        name: Its name.
-        shape: What it gives, as text.
-        operation: What it does, such as `add`.
-        operands: The names of what it is done with, or a constant's value.
-        line: The whole line.
-        is_root: Whether the computation gives what it gives.
-    """
+    """One line of a computation; operands are names of instructions, or the value of a constant."""
 
     name: str
     shape: str

@@ -46,14 +46,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class Reading:
-    """A compiled step.
-
-    Args:
-        memory: What one device needs.
-        flops: How many operations one device does, as XLA counts them.
-        memory_traffic: How many bytes one device reads and writes, as XLA counts them.
-        collectives: The collective operations.
-    """
+    """A compiled step; operations and bytes are those of one device, as XLA counts them."""
 
     memory: Memory
     flops: float
@@ -64,13 +57,7 @@ class Reading:
 @final
 @dataclass(frozen=True)
 class TooLarge:
-    """A step that the compiler refused because of its memory.
-
-    Args:
-        needed: What it would need, in bytes; None if the compiler does not say.
-        available: What a program may use.
-        said: The compiler's words.
-    """
+    """A step that the compiler refused because of its memory, in bytes where it says so."""
 
     needed: int | None
     available: int | None

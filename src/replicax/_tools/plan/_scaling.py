@@ -22,19 +22,12 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Scaled:
-    """A step on so many chips.
-
-    Args:
-        chips: How many.
-        devices: What JAX calls devices: of TPU v2 and v3 two for each chip.
-        batch: The rows of the whole batch, of which a chip keeps its part.
-        wire: Bytes that one device sends in a step, by the kind of operation.
-    """
+    """A step on so many chips; each of TPU v2 and v3 is two of JAX's devices."""
 
     chips: int
     devices: int
-    batch: int
-    wire: dict[str, int]
+    batch: int  # rows of the whole one
+    wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
 
 
 @final
@@ -56,13 +49,9 @@ class Check:
 @final
 @dataclass(frozen=True)
 class Scaling:
-    """A strategy on growing numbers of chips.
+    """A strategy on growing numbers of chips, computed from one compiled topology.
 
-    Args:
-        strategy: Such as `mirrored`.
-        compiled: The topology whose compiled program everything comes from.
-        points: One for each number of chips.
-        checks: The other topologies of this kind that were compiled.
+    The checks are the other topologies of this kind that were compiled.
     """
 
     strategy: str

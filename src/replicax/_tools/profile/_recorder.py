@@ -36,12 +36,9 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 @final
 @dataclass(frozen=True)
 class Plan:
-    """How many steps are looked at.
+    """How many steps are looked at: the first compile and are not measured.
 
-    Args:
-        warm_up: Those that are not measured: they compile.
-        steps: Those that are measured.
-        traced: Those that JAX's profiler sees, which takes time; so they come behind the others.
+    JAX's profiler takes time, so the traced steps come behind the measured ones.
     """
 
     warm_up: int = 3
@@ -65,16 +62,10 @@ class ProgramUse:
 
 @final
 class Recorder:
-    """Notes spans and steps.
+    """Notes spans and steps; `begun` counts the training steps that have begun.
 
-    Args:
-        plan: How many steps are looked at.
-        folder: Where the trace goes; None for no trace.
-        scale: Each batch gets so many times the rows that it has, on its way to the devices.
-        on_step: Called at the begin of each step, with its number from 0.
-
-    Attributes:
-        begun: How many training steps have begun.
+    Each batch gets `scale` times its rows on its way to the devices. `on_step` is called when a
+    step begins, with its number from 0.
     """
 
     def __init__(

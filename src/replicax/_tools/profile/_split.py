@@ -32,15 +32,7 @@ class Span:
 @final
 @dataclass(frozen=True)
 class Step:
-    """A step: from where it begins to where the next one does.
-
-    Args:
-        kind: What it is, such as `train step`.
-        begin: Where it begins.
-        end: Where it ends.
-        number: How many training steps there were before.
-        is_traced: Whether JAX's profiler was on.
-    """
+    """A step, from its begin to the next one's; `number` counts training steps before it."""
 
     kind: str
     begin: Moment

@@ -39,12 +39,8 @@ class Operation(NamedTuple):
 class DeviceTimes:
     """What one device did in the steps that were traced, in seconds for each step.
 
-    Args:
-        device: Its number.
-        own: How long it computed.
-        collectives: How long it was in a collective operation, and computed nothing beside it: it
-            communicated, or waited for the other devices.
-        callbacks: How long it was in Python that the program calls, and computed nothing beside it.
+    A device in a collective communicates, or waits for others. Collectives and callbacks to Python
+    count while nothing is computed beside them.
     """
 
     device: int

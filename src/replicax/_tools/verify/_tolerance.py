@@ -21,15 +21,10 @@ def epsilon(types: Iterable[str]) -> float:
 
 
 def tolerance(rounding: float, terms: int, step: int) -> float:
-    """How much a sum may differ, relative to its size.
+    """How much a sum over so many rows may differ in a step, from 1, relative to its size.
 
     Errors of additions add up like a random walk, with the root of their number; what a step has
     made is what the next one starts from.
-
-    Args:
-        rounding: The rounding error of a number.
-        terms: How many rows the step has.
-        step: Its number, from 1.
 
     Example:
         >>> from replicax._tools.verify._tolerance import tolerance
