@@ -29,21 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs.
-
-    Args:
-        digest: Names it.
-        meta: The description; see `describe`.
-        main: From values, leaves and rows to results, gradients and changes.
-        ids: From leaves to the ids that are looked up, as far as they are computed.
-        recorded: What it was made of.
-    """
+    """What a worker runs, named by its digest; `describe` makes its `meta`."""
 
     digest: str
     meta: dict[str, Any]
-    main: bytes
-    ids: bytes
-    recorded: Recorded
+    main: bytes  # values, leaves and rows → results, gradients and changes
+    ids: bytes  # leaves → ids that are looked up, if they are computed
+    recorded: Recorded  # what it was made of
 
 
 def build(

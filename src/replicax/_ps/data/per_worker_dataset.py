@@ -49,13 +49,9 @@ class Unused:
 class PerWorkerDataset:
     """A data set of which every worker has its own copy, or its share; for closures.
 
-    Args:
-        make: Gives the data set, on a worker; or the data set itself.
-        shard: "off": each worker reads all of it. "dynamic": workers share the splits of it.
-        num_splits: Into how many splits it is cut; None for a number that suits.
-        workers: Says how many workers there are.
-        unused: Told when this, or an iterator of it, is no more.
-        change: Applied to each batch, on the worker.
+    `make` is the data set, or makes it on a worker. With shard "off" each worker reads all of it,
+    with "dynamic" workers share its splits. `change` is applied to each batch, on the worker.
+    `unused` is told when this, or an iterator of it, is no more.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class PerWorkerDataset:
         return PerWorkerIterator(self, self.begin_epoch())
 
     def __len__(self) -> int:
-        """How many batches an epoch has.
-
-        Raises:
-            TypeError: If that is not known, as Python wants it of `len`.
-        """
+        """How many batches an epoch has; a TypeError, as Python wants it, if that is not known."""
         if self.num_batches is not None:
             return self.num_batches
         raise TypeError(
@@ -203,21 +195,15 @@ class PerWorkerIterator:
         return place
 
     def get_state(self) -> dict[str, Any]:
-        """What is left of the epoch, of a data set that workers share.
+        """What is left of an epoch that workers share, for `set_state`, also of another program.
 
-        Returns:
-            Numbers, lists and dicts, to be given to `set_state`, also of another program. Closures
-            that have not ended count as not begun: call `join` first.
+        Closures that have not ended count as not begun: call `join` first.
         """
         division, splits = self._shared()
         return {"epoch": self.epoch, **division.described(), **splits.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `get_state` was called; the epochs that follow come after that one.
-
-        Raises:
-            UsageError: If it was called on another data set.
-        """
+        """Go on where `get_state` was called; the epochs that follow come after that one."""
         division, _ = self._shared()
         self.dataset.divide_like(division.resumed(state))
         self.epoch = self.dataset.begin_epoch(after=state["epoch"])

@@ -25,14 +25,10 @@ _PAUSE = 0.05  # seconds that a closure waits for the last ones before it lets g
 
 
 class Place(NamedTuple):
-    """Where a closure finds its batch.
+    """Where a closure finds its batch: its part of the data (0 if there is one), and number in it.
 
-    Args:
-        part: The part of the data whose batches are counted; 0 if there is one.
-        number: The batch in it.
-        stop: The batch behind the last of the split, if its end is known.
-        keep: Parts and numbers of batches that the worker has been given, too, and may ask for
-            in another order.
+    The split ends before `stop`, if that is known. `keep` are parts and numbers of batches that the
+    worker has been given, too, and may ask for in another order.
     """
 
     part: int
@@ -65,11 +61,9 @@ class _Given:
 class Splits:
     """The batches of one epoch, given to closures; for many threads.
 
-    Args:
-        waiting: The splits: part, first batch and the one behind the last, or None if the end
-            of the part shows only when it is read.
-        further: Behind these, splits of one part without a known end: where they begin, and how
-            many batches each has.
+    A waiting split is its part, first batch and the one behind the last, or None if the end of the
+    part shows only when it is read. Further ones, of one part without a known end, are where they
+    begin and how many batches each has.
     """
 
     def __init__(

@@ -30,13 +30,10 @@ _WORKERS_PER_SERVER = 4
 @final
 @dataclass(frozen=True)
 class Member:
-    """Where a member can be reached now.
+    """Where a member, numbered from 0 within its role ("server" or "worker"), can be reached now.
 
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number among those of its role, from 0.
-        addresses: All of one listener, such as `tcp://127.0.0.1:4000`; see `wire`.
-        incarnation: How often it was seen to have come back; what it held before is lost.
+    The addresses, such as `tcp://127.0.0.1:4000`, are of one listener; see `wire`. `incarnation`
+    counts how often it was seen to have come back; what it held before is lost.
     """
 
     role: str

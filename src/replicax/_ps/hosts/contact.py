@@ -20,23 +20,14 @@ ABOUT, GOODBYE = "about", "goodbye"
 
 
 class About(NamedTuple):
-    """Who listens at an address.
-
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number.
-        life: What no other process has, nor this one when it is started again.
-        addresses: All of its listener.
-        process: Its number, on its machine.
-        began: When the process began, as its kernel counts; empty if it does not say.
-    """
+    """Who listens at an address: a "server" or "worker"."""
 
     role: str
     index: int
-    life: str
+    life: str  # no other process has it, nor this one when started again
     addresses: tuple[str, ...]
-    process: int
-    began: str
+    process: int  # its number, on its machine
+    began: str  # by its kernel's clock; empty if it does not say
 
 
 @final

@@ -56,21 +56,13 @@ def main() -> None:
 @final
 @dataclass
 class _Child:
-    """A process that a member lives in.
-
-    Args:
-        role: The member's role.
-        index: Its number.
-        incarnation: How many were before it.
-        told: From where we read what it says; None when it has said it, or ended.
-        said: That it listens, or why it cannot; None before.
-    """
+    """A process that a member lives in."""
 
     role: str
     index: int
     incarnation: int
-    told: int | None
-    said: dict[str, Any] | None = None
+    told: int | None  # from where we read what it says; None at the end
+    said: dict[str, Any] | None = None  # that it listens, or why it cannot; None before
     heard: bytes = b""
 
     def hear(self) -> bool:

@@ -52,11 +52,8 @@ class WrongRun(ClusterError):
 class Post:
     """A place for a server or a worker: empty at first, and again when a new run begins.
 
-    Args:
-        presence: Says who is here, and hears that it may go.
-        make: Makes the state of a run, from its settings.
-        kept: For how many seconds a state is kept when its coordinator is gone.
-        parting: How many seconds a coordinator may be away before it is said that it is gone.
+    `make` makes the state of a run from its settings. The state is kept for `kept` seconds without
+    its coordinator, which may be away for `parting` seconds before it is said to be gone.
     """
 
     def __init__(

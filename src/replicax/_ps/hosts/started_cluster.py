@@ -37,14 +37,9 @@ _LINES_TOLD = 15
 class Members:
     """How the members of one role are started.
 
-    Args:
-        count: How many.
-        settings: What each is told, as JSON has it.
-        environment: Variables of their environment, beside that of all. Forks have those of both
-            roles, because they have imported the same.
-        resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
-            one core in a cluster that is joined, and nothing on this machine. Only a member that
-            asks for a GPU sees one.
+    Settings are plain JSON. Forks have the environments of both roles, because they have imported
+    the same. Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`: by default one core in a cluster
+    that is joined, and nothing on this machine. Only a member that asks for a GPU sees one.
     """
 
     count: int
@@ -90,24 +85,13 @@ class StartedCluster:
         show_output: bool = False,
         starter: str = START_MEMBER,
     ) -> StartedCluster:
-        """Start the members, here or by Ray.
+        """Start the members, by forks or by Ray.
 
-        It returns at once: `member` waits until one is there.
-
-        Args:
-            servers: How many servers, and how.
-            workers: How many workers, and how.
-            host: What starts them: `FORK`, or `RAY`, for which Ray is started or joined.
-            address: That of a Ray cluster to join, as `ray.init` takes it, such as `"auto"`. By
-                default Ray runs on this machine only, asks for a token that nobody else knows,
-                listens on the loopback interface, and has no dashboard.
-            runtime_env: What the members' machines need, as `ray.init` takes it. Only when joining:
-                members on this machine import from where this program does.
-            show_output: Whether what members print is shown.
-            starter: What starts a member, as `module:function`.
-
-        Raises:
-            UsageError: If Ray is not installed.
+        It returns at once: `member` waits until one is there. Without an address of a cluster to
+        join, Ray runs on this machine only, asks for a token that nobody else knows, listens on the
+        loopback interface, and has no dashboard. `runtime_env` is for joining: members on this
+        machine import from where this program does. `starter` starts a member, as
+        `module:function`.
         """
         if host == RAY:
             _check(address, runtime_env)

@@ -29,14 +29,7 @@ _went_home = threading.Event()
 @final
 @dataclass(frozen=True)
 class ServerDef:
-    """Which task a server is.
-
-    Args:
-        cluster: The cluster.
-        job_name: `"worker"` or `"ps"`.
-        task_index: Its number in the job.
-        protocol: What was given; nothing depends on it.
-    """
+    """Which task a server is: its job is "worker" or "ps"; nothing depends on the protocol."""
 
     cluster: ClusterSpec
     job_name: str

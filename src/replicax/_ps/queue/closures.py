@@ -33,27 +33,16 @@ CAPACITY = 256 * 1024
 @final
 @dataclass(eq=False, slots=True)
 class Closure:
-    """Something to run once on a worker.
-
-    Args:
-        id: Its number, another for each closure of a coordinator.
-        task: What to run; a lane knows how.
-        value: What it will have returned.
-        tag: The worker that is to run it; None for any.
-        movable: Whether another worker may run it if the one of the tag will not come back.
-        attempts: How often a lane has taken it.
-        deaths: The workers that died while they ran it.
-        newest: The newest closure that was scheduled when it was taken.
-    """
+    """Something to run once on a worker."""
 
     id: int
     task: Any
     value: RemoteValue = field(default_factory=RemoteValue)
-    tag: int | None = None
-    movable: bool = False
-    attempts: int = 0
-    deaths: list[int] = field(default_factory=list)
-    newest: int = -1
+    tag: int | None = None  # the worker that is to run it; None for any
+    movable: bool = False  # to another worker, if that of the tag is lost
+    attempts: int = 0  # how often a lane has taken it
+    deaths: list[int] = field(default_factory=list)  # the workers that died while they ran it
+    newest: int = -1  # the newest closure scheduled when it was taken
 
 
 @final

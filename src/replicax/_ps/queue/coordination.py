@@ -35,16 +35,9 @@ if TYPE_CHECKING:
 class Engine:
     """What lanes share: the way to all members, and what is known of them.
 
-    Args:
-        cluster: Where servers and workers are.
-        dial: Connects to one of them.
-        client: The way to the servers.
-        store: Where variables live.
-        recoveries: Brings servers back.
-        steady: The way to the servers that outlives them, and waits for them at the beginning.
-        patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
-        platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
-            one of them.
+    `steady` is the way to the servers that outlives them, and waits for them at the beginning. A
+    member that is gone is waited for `patience` seconds, or as long as the cluster waits.
+    `platform` is what workers on this machine compute on, as JAX calls it; None asks one of them.
     """
 
     def __init__(

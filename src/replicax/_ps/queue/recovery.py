@@ -29,19 +29,12 @@ _PAUSE = 0.1  # seconds, before one that died while it was restored is looked fo
 
 
 class Recovery(NamedTuple):
-    """A server that died and is back.
-
-    Args:
-        server: Which.
-        lost_updates: How many functions that had ended changed something there which is lost.
-        seconds: How long it took, from when somebody needed it.
-        source: Where its state is from: "replica" or "snapshot".
-    """
+    """A server that died and is back."""
 
     server: int
-    lost_updates: int
-    seconds: float
-    source: str
+    lost_updates: int  # closures that had ended and changed what is lost
+    seconds: float  # from when somebody needed it
+    source: str  # of its state: "replica" or "snapshot"
 
 
 @final

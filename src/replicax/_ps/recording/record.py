@@ -47,28 +47,20 @@ class Position:
 @final
 @dataclass(frozen=True)
 class Recorded:
-    """A closure as a pure function.
+    """A closure as a pure function; an int or a `Position` is the place of one of its outputs.
 
-    Args:
-        captured: From variables and leaves to outputs. The leaves are the arguments' arrays, the
-            arrays of `batches`, and positions of looked-up rows.
-        result: What the function returns, with a `Position` for each array.
-        pushes: Optimizers and variables, with the positions of their gradients.
-        writes: Variables, how they change ("set", "add"), and the positions of the values.
-        batches: Which iterator each batch is taken from, in order, and what it looks like.
-        tables: Variables that arrive as rows.
-        lookups: Tables, and the positions of the ids that are looked up in them.
-        checks: Conditions, with the positions of whether each holds and of what is said of it.
+    `captured` goes from variables and leaves to outputs. The leaves are the arguments' arrays, the
+    arrays of `batches`, and positions of looked-up rows.
     """
 
     captured: Captured
     result: Any
-    pushes: tuple[tuple[Push, tuple[int, ...]], ...]
-    writes: tuple[tuple[Any, str, int], ...]
-    batches: tuple[tuple[Any, Any], ...]
-    tables: tuple[Table, ...]
-    lookups: tuple[tuple[Any, int], ...]
-    checks: tuple[tuple[Check, tuple[int, ...]], ...]
+    pushes: tuple[tuple[Push, tuple[int, ...]], ...]  # optimizer and variables; gradients
+    writes: tuple[tuple[Any, str, int], ...]  # variable, "set" or "add", value
+    batches: tuple[tuple[Any, Any], ...]  # iterator, what the batch looks like
+    tables: tuple[Table, ...]  # variables that arrive as rows
+    lookups: tuple[tuple[Any, int], ...]  # table, ids
+    checks: tuple[tuple[Check, tuple[int, ...]], ...]  # condition; whether it holds, message
 
 
 def record(

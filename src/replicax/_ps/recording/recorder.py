@@ -69,17 +69,11 @@ class Table(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a closure has added to a variable so far.
+    """What a closure has added to a variable so far."""
 
-    Args:
-        total: The sum; None if only the difference is known, and only at the end.
-        value: What the variable is then.
-        is_sum: Whether it has been added to, and nothing else.
-    """
-
-    total: Any
-    value: Any
-    is_sum: bool
+    total: Any  # the sum; None if only the difference is known, at the end
+    value: Any  # of the variable then
+    is_sum: bool  # it has been added to, and nothing else
 
 
 @dataclass

@@ -34,26 +34,18 @@ _CHANGES = {
 class Cell:
     """A variable, or a shard of one.
 
-    Args:
-        part: What an optimizer has to know of it.
-        value: Its value. One that is trained by rows is changed in place; any other is replaced,
-            so that whoever has got hold of it may go on reading.
-        version: How often it was changed.
-        slots: What the optimizer keeps beside it.
-        optimizer: Which optimizer that is; None before the first.
-        replaced: How often it, or what is beside it, was replaced, and not only some rows of it.
-        changed: Which rows were changed since somebody asked; None for none.
-        captures: Who has to know of rows before they change.
+    A value that is trained by rows is changed in place. Any other is replaced, so that whoever has
+    got hold of it may go on reading.
     """
 
     part: Part
     value: Any
-    version: int = 0
+    version: int = 0  # how often it was changed
     slots: list[Any] = field(default_factory=list)
-    optimizer: int | None = None
-    replaced: int = 0
-    changed: np.ndarray | None = None
-    captures: list[RowCapture] = field(default_factory=list)
+    optimizer: int | None = None  # whose slots these are; None before the first
+    replaced: int = 0  # how often it or a slot was replaced as a whole
+    changed: np.ndarray | None = None  # rows since somebody asked
+    captures: list[RowCapture] = field(default_factory=list)  # told before rows change
 
     @property
     def is_in_place(self) -> bool:

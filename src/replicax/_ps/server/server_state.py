@@ -32,52 +32,34 @@ Stamp = tuple[int, int]
 class CellState:
     """A cell as it was.
 
-    Args:
-        number: Its number.
-        cell: The cell; nothing but its lists of captures may be looked at later.
-        part: What an optimizer has to know of it.
-        stamp: Its version, and how often it was replaced. What has the same is the same.
-        optimizer: Its optimizer.
-        arrays: The value and the slots. They never change; those that do are in `rows`.
-        rows: The rows that are wanted of one that is changed in place.
-        continues: Whether other rows are as they were when it was taken before.
-        table: Of a dynamic table, what it is; `arrays` are then an export of it.
+    The arrays are the value and the slots; they never change, those that do are in `rows`. Of a
+    dynamic table, which `table` describes, they are an export.
     """
 
     number: int
-    cell: Any
+    cell: Any  # only its lists of captures may be looked at later
     part: Part
-    stamp: Stamp
+    stamp: Stamp  # what has the same is the same
     optimizer: int | None
     arrays: list[Any]
-    rows: RowCapture | None = None
-    continues: bool = False
+    rows: RowCapture | None = None  # wanted, of one that is changed in place
+    continues: bool = False  # other rows are as when it was last taken
     table: dict[str, Any] | None = None
 
 
 @dataclass
 class ServerState:
-    """A server as it was.
+    """A server as it was."""
 
-    Args:
-        clock: How many pushes it had applied.
-        changes: How many changes of the coordinator.
-        applied: The ids of the pushes.
-        requests: The ids of the changes.
-        staleness: How many pushes were how late.
-        optimizers: The digests of their recipes, their kinds, steps and learning rates.
-        cells: The cells.
-        plans: What pushes mean.
-    """
-
-    clock: int
-    changes: int
-    applied: list[int]
-    requests: list[int]
-    staleness: dict[int, int]
+    clock: int  # the number of pushes that it had applied
+    changes: int  # the number of the coordinator's changes
+    applied: list[int]  # ids of pushes
+    requests: list[int]  # ids of changes
+    staleness: dict[int, int]  # lateness → number of pushes
+    # digest of the recipe, kind, step, learning rate
     optimizers: dict[int, tuple[str | None, str, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
-    plans: dict[str, Any] = field(default_factory=dict)
+    plans: dict[str, Any] = field(default_factory=dict)  # what pushes mean
 
 
 def capture(

@@ -30,19 +30,12 @@ _SLACK = 64 << 20  # bytes on disk that nobody needs, which are not worth writin
 
 
 class Restored(NamedTuple):
-    """What a server was restored from.
+    """What a server was restored from."""
 
-    Args:
-        entries: Of the manifest, by the cell's number.
-        files: The data files that it needs.
-        manifest: Its name; empty if there is none, but all that the coordinator has changed.
-        journal: The number of the first journal that is needed.
-    """
-
-    entries: dict[int, Entry]
-    files: set[str]
-    manifest: str
-    journal: int
+    entries: dict[int, Entry]  # of the manifest, by the cell's number
+    files: set[str]  # the data files that it needs
+    manifest: str  # its name; empty without one, with all that was changed
+    journal: int  # the number of the first that is needed
 
     @classmethod
     def of(cls, body: dict[str, Any], manifest: str) -> Restored:

@@ -39,11 +39,7 @@ def task_name(server: int) -> str:
 class Shard:
     """A variable, or some of its rows, on one server; its value is read when it is asked for.
 
-    Args:
-        device: The task that holds it, such as "/job:ps/task:1".
-        shape: Its shape.
-        dtype: The type of its elements.
-        read: Fetches the value.
+    The device is the task that holds it, such as "/job:ps/task:1".
     """
 
     device: str
@@ -66,17 +62,10 @@ class Shard:
 
 @final
 class ServerHome:
-    """The home of one variable, or of one slot of it.
+    """The home of one variable, or of one slot of it; it has no places until it has a value.
 
-    Args:
-        client: The way to the servers.
-        places: Where its rows are; empty until it has a value.
-        shape: The variable's shape.
-        dtype: The type of its elements.
-        make: Called for the first value: says where its rows are to be, and what makes their cells.
-        slot: Which slot it is; None for the variable itself.
-        changed: Called after each write.
-        before: Called before each read and write.
+    `make` is called for the first value: it says where the rows are to be, and what makes their
+    cells. `changed` is called after each write, `before` before each read and write.
     """
 
     def __init__(

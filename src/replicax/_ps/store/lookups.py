@@ -20,9 +20,7 @@ from replicax._ps.tables.id_sources import without
 class Wanted(NamedTuple):
     """The rows that a closure reads of one table, or the ids if it is a dynamic one.
 
-    Args:
-        rows: Each once, those of a part after those of the part before it.
-        parts: For each part of the table, which of them it has.
+    Each is there once, part after part of the table; `parts` says which are whose.
     """
 
     rows: np.ndarray

@@ -20,13 +20,6 @@ from replicax._core.errors import UsageError
 def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
     """Rows of each shard; the first `rows mod shards` of them have one more.
 
-    Args:
-        rows: Rows of the whole variable.
-        shards: How many shards there are.
-
-    Returns:
-        One number per shard; they sum to `rows`.
-
     Example:
         >>> shard_rows(13, 4), shard_rows(13, 5)
         ((4, 3, 3, 3), (3, 3, 3, 2, 2))
@@ -38,12 +31,6 @@ def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
 def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
     """The first row of each shard, and behind them the number of all rows.
 
-    Args:
-        counts: Rows of each shard.
-
-    Returns:
-        One number more than there are shards.
-
     Example:
         >>> shard_offsets(shard_rows(10, 4))
         (0, 3, 6, 8, 10)
@@ -52,18 +39,9 @@ def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def num_shards(partitioner: Callable[..., Any] | None, shape: Sequence[int], dtype: Any) -> int:
-    """Ask a partitioner how many shards a variable gets.
+    """Ask a partitioner how many shards a variable gets: from 1, not sharded, to its rows.
 
-    Args:
-        partitioner: Called with the whole shape and the type of the elements. None never shards.
-        shape: The variable's shape.
-        dtype: The type of its elements.
-
-    Returns:
-        A number from 1, which is a variable that is not sharded, to the number of its rows.
-
-    Raises:
-        UsageError: If the partitioner asks for anything but shards of whole rows.
+    Without a partitioner it is 1. Only whole rows are sharded.
 
     Example:
         >>> num_shards(FixedShardsPartitioner(4), (3, 2), "float32")

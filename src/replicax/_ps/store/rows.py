@@ -23,9 +23,8 @@ _NOTHING = ((0, slice(0, 0)),)
 class IndexPlan:
     """What to read of each shard for one index, and how the result is made of it.
 
-    Args:
-        parts: (shard, its local rows) in the order in which `assemble` wants them; never empty.
-        rest: What is left of the index once the parts stand one behind the other.
+    Parts are (shard, its local rows) in the order in which `assemble` wants them; never empty.
+    `rest` is left of the index once they stand one behind the other.
     """
 
     parts: tuple[tuple[int, slice | np.ndarray], ...]
@@ -40,18 +39,8 @@ class IndexPlan:
 def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
     """Plan the reading of `variable[index]`, so that only the rows that it names are read.
 
-    Args:
-        shape: The shape of the whole variable.
-        offsets: Where its shards begin.
-        index: What stands in the brackets: integers, slices, `...`, `None`, or a mask of Booleans
-            for the first axes. Integers and masks count as in NumPy.
-
-    Returns:
-        The plan.
-
-    Raises:
-        UnsupportedIndex: If the index is an array or list of integers, or something else.
-        IndexOutOfBounds: If it points outside the variable.
+    Integers, slices, `...`, `None`, and masks of Booleans for the first axes count as in NumPy. An
+    array or list of integers, or anything else, raises UnsupportedIndex.
 
     Example:
         >>> plan = plan_index((8, 2), (0, 3, 6, 8), slice(2, 7, 2))
@@ -78,18 +67,10 @@ def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
 def rows_by_shard(
     offsets: Sequence[int], ids: np.ndarray
 ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Sort ids by the shard that has them.
+    """Sort ids, in any order and with repeats, by the shard that has them.
 
-    Args:
-        offsets: Where the shards begin.
-        ids: Rows of the whole variable, in any order and with repeats.
-
-    Returns:
-        For each shard that is touched: its number, the local rows in the order of `ids`, and
-        where in `ids` they stand.
-
-    Raises:
-        IndexOutOfBounds: If there is no such row.
+    For each shard that is touched: its number, the local rows in the order of `ids`, and where in
+    `ids` they stand.
 
     Example:
         >>> [(s, list(map(int, rows)), list(map(int, at)))

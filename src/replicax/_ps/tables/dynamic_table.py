@@ -30,24 +30,17 @@ _REMEMBERED = 1 << 20
 class DynamicTableSpec:
     """What a dynamic table is; plain values, so that it can be sent to a server.
 
-    Args:
-        shape: The shape of one row.
-        dtype: The type of its elements.
-        initializer: The class of a Keras initializer, for new rows.
-        config: Its configuration.
-        seed: Chooses among the initial rows.
-        max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
-            None for any number: rows are then copied now and then, as they grow more.
-        on_disk: Whether rows are in a file, of which memory holds what is in use.
+    Beyond `max_rows`, ids used least often lose their rows. Without it, rows are copied now and
+    then as they grow more.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one row
     dtype: str = "float32"
-    initializer: str = "RandomUniform"
+    initializer: str = "RandomUniform"  # the class of a Keras initializer
     config: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
+    seed: int = 0  # chooses among the initial rows
     max_rows: int | None = None
-    on_disk: bool = False
+    on_disk: bool = False  # rows are in a file; memory holds those in use
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:
@@ -61,9 +54,6 @@ class DynamicTableSpec:
 @final
 class DynamicTable:
     """Rows by id: any integers of 64 bits, negative ones too.
-
-    Args:
-        spec: What it is.
 
     Example:
         >>> table = DynamicTable(DynamicTableSpec((4,)))
@@ -148,16 +138,11 @@ class DynamicTable:
         return self._remove(rows[rows >= 0])
 
     def export(self, since: int | None = None) -> dict[str, np.ndarray]:
-        """Copy what there is, or what has changed since a version.
+        """Copy what there is, or what has changed since the `version` of an earlier export.
 
-        Args:
-            since: The `version` of the export that this one continues. None for all. If removals
-                that long ago are forgotten, all is exported.
-
-        Returns:
-            Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed`
-            (ids that lost their row since then), `whole` (whether it continues none), `step`,
-            `version`.
+        Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed` (ids
+        that lost their row since then), `whole` (whether it continues none), `step`, `version`. If
+        removals that long ago are forgotten, all is exported.
         """
         removed = None if since is None else self._removals.since(since)
         if since is None or removed is None:

@@ -37,14 +37,7 @@ def home(ids: np.ndarray, bits: int) -> np.ndarray:
 
 
 def server_of(ids: np.ndarray, servers: int) -> np.ndarray:
-    """The server that has each id.
-
-    Args:
-        ids: 64-bit integers.
-        servers: How many servers there are.
-
-    Returns:
-        Numbers from 0 to `servers` - 1.
+    """The server of each 64-bit id, from 0.
 
     Example:
         >>> sorted({int(server) for server in server_of(np.arange(100), 3)})

@@ -41,21 +41,11 @@ def initial_rows(
     shape: Sequence[int],
     dtype: Any = "float32",
 ) -> InitialRows:
-    """Make the function that makes rows.
+    """Make the function from ids to their rows.
 
-    Args:
-        name: The class of a Keras initializer: `Zeros`, `Ones`, `Constant`, `RandomUniform`,
-            `RandomNormal` or `TruncatedNormal`.
-        config: Its configuration; what is left out has Keras' default.
-        seed: Another seed gives other rows.
-        shape: The shape of one row.
-        dtype: The type of its elements.
-
-    Returns:
-        A function from ids to their rows.
-
-    Raises:
-        UsageError: If the distribution needs to know how many rows there will be.
+    It draws as one of Keras' initializers `Zeros`, `Ones`, `Constant`, `RandomUniform`,
+    `RandomNormal` and `TruncatedNormal`; others need to know how many rows there will be. What the
+    configuration leaves out has Keras' default. `shape` is that of one row.
 
     Example:
         >>> rows = initial_rows("RandomUniform", {}, seed=1, shape=(2,))

@@ -20,10 +20,7 @@ import numpy as np
 class Column:
     """What every row has one of: its value, or a slot of the optimizer.
 
-    Args:
-        shape: The shape in one row.
-        dtype: The type of the elements.
-        initial: What stands in a row that was not written yet; 0 costs no memory until then.
+    A row that was not written yet has the initial value; 0 costs no memory until then.
     """
 
     shape: tuple[int, ...]

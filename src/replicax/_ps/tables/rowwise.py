@@ -34,10 +34,8 @@ _Update = Callable[
 class RowwiseOptimizer:
     """An optimizer of rows, for `Table.update(…, rowwise=True)` with its learning rate bound.
 
-    Args:
-        slots: What each of its slots begins with, in the order of Keras' optimizer variables.
-        config: Keras' configuration of the optimizer.
-        update: Changes values and slots in place.
+    The slots are initial values, in the order of Keras' optimizer variables. `update` changes
+    values and slots in place.
     """
 
     slots: tuple[float, ...]
@@ -65,15 +63,7 @@ class RowwiseOptimizer:
 def rowwise_optimizer(
     name: str, config: Mapping[str, Any], dtype: Any = "float32"
 ) -> RowwiseOptimizer | None:
-    """Choose the row-wise form of a Keras optimizer.
-
-    Args:
-        name: The class of the optimizer.
-        config: Its configuration, from `get_config()`.
-        dtype: The type of the rows.
-
-    Returns:
-        The optimizer, or None if there is none for these settings.
+    """Choose the row-wise form of a Keras optimizer; None if these settings have none.
 
     Example:
         >>> rowwise_optimizer("Adagrad", {"initial_accumulator_value": 0.1, "epsilon": 1e-7}).slots

@@ -81,22 +81,12 @@ class Table:
         step: int | None = None,
         rowwise: bool = False,
     ) -> None:
-        """Run an optimizer on some rows.
+        """Run an optimizer on some rows, each once, with a gradient each; none is an update, too.
 
-        Args:
-            rows: Rows, each once; none is an update as well.
-            gradients: A gradient for each.
-            apply: The optimizer. Unless it is row-wise, it is given a power of two of rows, so
-                that it is compiled for few shapes; behind the real ones are zeros, and what it
-                makes of them is dropped.
-            step: How many updates there were before this one, of this table on all servers. None
-                counts those of this table.
-            rowwise: Whether each row's result depends on that row alone and `apply` takes any
-                number of them; they are then given to it block by block.
-
-        Raises:
-            UsageError: If there is not one gradient for each row.
-            IndexOutOfBounds: If a row is not here.
+        `step` counts earlier updates of this table on all servers; None counts those here. If each
+        row's result depends on that row alone (`rowwise`), `apply` is given rows block by block.
+        Else it is given a power of two of rows, so that it is compiled for few shapes; behind the
+        real ones are zeros, whose results are dropped.
         """
         rows = self._checked(rows)
         if len(rows) != len(gradients):

@@ -23,14 +23,9 @@ from replicax._program.compiling import compiled
 
 
 class Part(NamedTuple):
-    """What an optimizer has to know of a value.
+    """What an optimizer has to know of a value: a variable, a shard of it, or some of its rows.
 
-    Args:
-        path: The variable's path.
-        shape: The value's shape: of the variable, a shard of it, or some of its rows.
-        dtype: The type of its elements.
-        decays: Whether weight decay is for this variable.
-        constraint: Applied after an update, or None.
+    The constraint is applied after an update.
     """
 
     path: str

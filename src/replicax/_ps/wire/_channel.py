@@ -53,17 +53,12 @@ class Prepared(NamedTuple):
 
 @final
 class Channel:
-    """Sends and receives messages; one thread at a time may do so.
+    """Sends and receives messages; one thread at a time may do so. It closes the socket.
 
     A sealed message has two seals: behind its first bytes, so that no memory is taken for a length
-    that somebody made up, and at its end.
-
-    Args:
-        sock: The socket; the channel closes it.
-        largest: The most bytes that the buffers of one message may have.
-        session: What seals messages; None where only this user can reach the socket.
-        shared: Whether large buffers go through shared memory; both ends must say the same, and
-            the socket must be a Unix socket.
+    that somebody made up, and at its end. Without a session nothing is sealed: then only this user
+    may be able to reach the socket. `largest` is the most bytes that the buffers of one message may
+    have. Both ends must say the same of `shared` memory, which needs a Unix socket.
     """
 
     def __init__(

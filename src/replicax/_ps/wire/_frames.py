@@ -39,13 +39,10 @@ class Garbled(Exception):
 
 
 class Message(NamedTuple):
-    """What is sent from one end to the other.
+    """What is sent from one end to the other: what to do, JSON, and raw bytes.
 
-    Attributes:
-        op: What to do.
-        head: JSON.
-        buffers: Raw bytes. Those of a received message are writable, aligned to 64 bytes, and
-            belong to it alone; they lie in one piece of memory, which lives as long as one of them.
+    Buffers of a received message are writable, aligned to 64 bytes, and belong to it alone. They
+    lie in one piece of memory, which lives as long as one of them.
     """
 
     op: str

@@ -37,18 +37,11 @@ class Session:
 class Listener:
     """Answers requests: each connection has a thread, in which the handler is called.
 
-    Args:
-        secret: What both sides know.
-        handle: Called with the session and a request; gives the head and the buffers of the
-            answer. What it raises becomes a `RemoteError` of `Link.call`.
-        host: The interface to listen on; "0.0.0.0" or "::" for all.
-        port: The TCP port; 0 lets the system choose.
-        tls: How TCP is encrypted. Unix sockets are not: they do not leave the host.
-        unix: Whether there is a Unix socket, too: faster, for processes of the same host.
-        shared: Whether large buffers then go through shared memory: faster still.
-        largest: The most bytes that the buffers of one message may have.
-        place: The place of this process in the cluster: who means another one is refused.
-        patience: Seconds that a connection has to say who it is.
+    The handler is given the session and a request, and gives the head and the buffers of the
+    answer; what it raises becomes a `RemoteError` of `Link.call`. Host "0.0.0.0" or "::" is all
+    interfaces; port 0 lets the system choose. TLS is for TCP: Unix sockets do not leave the host,
+    and are faster, more so with shared memory. A peer that means another `place` in the cluster is
+    refused. A connection has `patience` seconds to say who it is.
     """
 
     def __init__(
