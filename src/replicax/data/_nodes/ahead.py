@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, final
 
 from replicax.data._node import Cursor, Feed, Handles, Node, Path, open_elements
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._spec import num_rows, own_copy
 
 _EXIT_PATIENCE = 2.0  # seconds that the end of the program waits for a read in progress
@@ -141,7 +141,7 @@ def _end(shelf: _Shelf, thread: threading.Thread) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Prefetch(Selection, Node):
+class Prefetch(SelectionOfElements, Node):
     """The elements, read ahead by a thread: up to `size` portions of `portion` elements.
 
     A hand-over between threads takes some 50 µs: for small elements, share it among many.
@@ -150,14 +150,6 @@ class Prefetch(Selection, Node):
     input: Node
     size: int
     portion: int = 1
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def table(self) -> None:
-        return None
 
     @property
     def sample(self) -> Node:

@@ -32,10 +32,6 @@ class Cache(Selection, Node):
     memory: Memory = field(default_factory=Memory)
 
     @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
     def table(self) -> Table | None:
         # Rows in memory are there already.
         table = self.input.table

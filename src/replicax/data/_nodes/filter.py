@@ -13,12 +13,13 @@ from replicax.data import _cardinality
 from replicax.data._element import as_element, as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.map import call
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._nodes.sources import first_spec
 from replicax.data._spec import own_copy
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(SelectionOfElements, Node):
     """The elements for which `predicate` is true; with `ends`, until it is false."""
 
     input: Node
@@ -28,14 +29,6 @@ class Filter(Node):
     @property
     def cardinality(self) -> int:
         return _cardinality.filtered(self.input.cardinality)
-
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    @property
-    def batch_size(self) -> int | None:
-        return self.input.batch_size
 
     def open(self, path: Path) -> Cursor:
         return FilterCursor(self, path)

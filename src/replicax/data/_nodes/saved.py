@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax.data._node import Cursor, Handles, Node, Path, open_elements
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._nodes.sources import NumbersCursor, first_spec
 from replicax.data._saved.manifest import is_saved
 from replicax.data._saved.reading import Contents
@@ -76,10 +76,11 @@ class SavedCursor(Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class FileCache(Selection, Node):
+class FileCache(SelectionOfElements, Node):
     """The elements of the first complete pass, kept in a folder; later passes read them.
 
-    `part` tells which part of the data it is the cache of: each has a folder of its own.
+    `part` tells which part of the data it is the cache of: each has a folder of its own. Handles
+    are the same in all passes, so that a position in one means something in another.
     """
 
     input: Node
@@ -103,11 +104,6 @@ class FileCache(Selection, Node):
     @property
     def spec(self) -> Any:
         return (self.kept or self.input).spec
-
-    @property
-    def table(self) -> None:
-        # In all passes the same, so that a position in one means something in another.
-        return None
 
     @property
     def sample(self) -> Node:

@@ -105,10 +105,6 @@ class Shuffle(Selection, Node):
     reshuffle_each_iteration: bool = True
 
     @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
     def sample(self) -> Node:
         return self.input.sample
 

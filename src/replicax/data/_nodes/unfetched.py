@@ -12,7 +12,7 @@ import numpy as np
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
-from replicax.data._nodes.select import Skip, Take
+from replicax.data._nodes.select import SelectionOfElements, Skip, Take
 from replicax.data._nodes.tables import lent, numbers_of
 from replicax.data._spec import rows_of
 
@@ -94,23 +94,11 @@ def _row_bytes(node: Batch) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class InParts(Node):
+class InParts(SelectionOfElements, Node):
     """The batches of rows in memory, of which who takes a part fetches no more."""
 
     input: Batch
     together: int = 1
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    @property
-    def batch_size(self) -> int:
-        return self.input.size
 
     def open(self, path: Path) -> Cursor:
         return InPartsCursor(self, path)

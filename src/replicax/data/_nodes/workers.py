@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._core.errors import UsageError, WorkerDied, needs
 from replicax.data._node import Cursor, Node, OneByOne, Path
 from replicax.data._nodes.cache import Cache
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 
 if TYPE_CHECKING:
     from replicax.data._crew import Crew
 
 
 @dataclass(frozen=True, eq=False)
-class InProcesses(Selection, Node):
+class InProcesses(SelectionOfElements, Node):
     """The elements, made by `num_workers` processes; each keeps `buffer_size` ready."""
 
     input: Node
@@ -31,14 +31,6 @@ class InProcesses(Selection, Node):
                 "`in_processes`. Each process has a memory of its own, which ends with the pass. "
                 "Call `cache()` after `in_processes`, or give it a file name."
             )
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def table(self) -> None:
-        return None
 
     @property
     def sample(self) -> Node:
