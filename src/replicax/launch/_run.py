@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.env import RX_CLUSTER_SECRET, RX_CLUSTER_SECRET_FILE
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
-from replicax.launch._attempts import run_attempts
 from replicax.launch._culprit import tell
 from replicax.launch._hosts import addresses, parse_hosts, this_host
 from replicax.launch._plan import (
@@ -29,7 +28,7 @@ from replicax.launch._plan import (
 from replicax.launch._ports import check_ports, free_ports
 from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._stream import Terminal
-from replicax.launch._supervise import say
+from replicax.launch._supervise import run_attempts, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

@@ -1,7 +1,8 @@
 """All workers of this machine from start to end: the first that fails, or a signal, ends all.
 
-One loop, no threads: it waits until a worker prints or ends, and looks around twenty times a
-second. What a worker is can be read in `_worker.py`, what becomes of its output in `_stream.py`.
+After a failure all are started again as often as is allowed. One loop, no threads: it waits until a
+worker prints or ends, and looks around twenty times a second. What a worker is can be read in
+`_worker.py`, what becomes of its output in `_stream.py`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,54 @@ from __future__ import annotations
 import select
 import signal
 import time
+from collections import Counter
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from replicax.launch._culprit import choose_culprit
-from replicax.launch._revival import Revivals
+from replicax._core.errors import describe_exit
+from replicax.launch._culprit import choose_culprit, tell
+from replicax.launch._plan import RX_RESTART
 from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
 from replicax.launch._worker import Watcher, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
+    from replicax._core.errors import ProcessFailed
+    from replicax.cluster_resolver import Task
     from replicax.launch._plan import ProcessPlan
     from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
 
 _BETWEEN_LOOKS = 0.05
+
+
+def run_attempts(
+    cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]],
+    *,
+    max_restarts: int,
+    sink: Sink,
+    signals: Signals,
+    rules: Rules,
+) -> Outcome:
+    """Run workers to their end, again after a failure; never again after a signal to us.
+
+    `cluster` is given the number of earlier attempts. It plans the workers, and holds their ports
+    as long as they run.
+    """
+    outcome = Outcome()
+    for restart in range(max_restarts + 1):
+        with cluster(restart) as plans:
+            outcome = supervise(plans, sink=sink, signals=signals, rules=rules)
+        if not outcome.failure or outcome.timed_out or signals.received or sink.is_broken():
+            break
+        if restart < max_restarts:
+            say(sink, tell(outcome.failure))
+            say(sink, f"starting all workers again, restart {restart + 1} of {max_restarts}")
+    return outcome
 
 
 def supervise(
@@ -66,7 +98,7 @@ class _Supervision:
         self._signals = signals
         self._rules = rules
         self._prefixes: dict[Worker, dict[int, bytes]] = {}
-        self._revivals = Revivals(rules.leader, rules.revivals)
+        self._revivals = _Revivals(rules.leader, rules.revivals)
         self._culprit: Worker | None = None
         self._is_over = False
         self._signum: int | None = None
@@ -174,6 +206,42 @@ class _Supervision:
         for worker in self._workers:
             if not worker.is_done:
                 worker.end(signum, now, grace=grace)
+
+
+@final
+class _Revivals:
+    """Who may fail without the others, and how often: each task but the leader, `most` times.
+
+    The workers of a mirrored strategy need each other at every step, so there nobody may. A chief
+    that gives work to workers and parameter servers goes on without one of them until it is back.
+    """
+
+    def __init__(self, leader: Task | None, most: int) -> None:
+        self._leader = leader
+        self._most = most
+        self._counts: Counter[Task] = Counter()
+
+    def ends_all(self, plan: ProcessPlan, returncode: int | None) -> bool:
+        """Whether this one's end, which was none by failure, leaves the others without work."""
+        return plan.task == self._leader and returncode == 0
+
+    def again(self, plan: ProcessPlan) -> ProcessPlan | None:
+        """How one that has failed is started again; None if it is not.
+
+        At the same address: nobody would look for it at another one.
+        """
+        if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
+            return None
+        self._counts[plan.task] += 1
+        restart = str(int(plan.env[RX_RESTART]) + 1)
+        return replace(plan, env={**plan.env, RX_RESTART: restart})
+
+    def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
+        """What to say of one that is started again."""
+        return (
+            f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
+            f"starting it again, restart {self._counts[plan.task]} of {self._most}"
+        )
 
 
 def say(sink: Sink, text: str) -> None:
