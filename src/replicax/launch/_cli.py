@@ -15,11 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
-from replicax.launch._doctor_arguments import add_doctor
-from replicax.launch._for_script import COMMANDS, child_for_script
+from replicax.launch._doctor_arguments import add_doctor, doctor_request
 from replicax.launch._migrate_arguments import add_migrate, migrate_environment
-from replicax.launch._plan_arguments import add_plan, without_script_arguments
-from replicax.launch._profile_arguments import add_profile
+from replicax.launch._plan_arguments import (
+    add_plan,
+    plan_environment,
+    plan_request,
+    without_script_arguments,
+)
+from replicax.launch._profile_arguments import (
+    add_profile,
+    profile_environment,
+    profile_request,
+)
 from replicax.launch._run_arguments import add_run
 from replicax.launch._verify_arguments import add_verify
 
@@ -30,11 +38,14 @@ _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
 `replicax COMMAND --help` explains a command."""
 
+# What these run is a script of the user; what is behind `--` are its arguments.
+_FOR_SCRIPTS = ("doctor", "plan", "profile", "verify")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
-    if typed and typed[0] in COMMANDS:
+    if typed and typed[0] in _FOR_SCRIPTS:
         return _for_script(typed)
     if typed and typed[0] == "migrate":
         return _migrate(typed)
@@ -64,11 +75,25 @@ def _migrate(typed: Sequence[str]) -> int:
 
 
 def _for_script(typed: Sequence[str]) -> int:
-    """Run a command for a script, in a child process; what is behind `--` is for the script."""
+    """Run a command for a script, in a child process."""
     own, of_script = without_script_arguments(typed)
     request = vars(build_parser().parse_args(own))
     command = str(request.pop("command"))
-    return run_child(*child_for_script(command, request, of_script, os.environ))
+    environ, cores = os.environ, os.cpu_count() or 1
+    if command == "plan":
+        options = plan_request(request, of_script)
+        environment = plan_environment(environ, request, cores=cores)
+    elif command == "profile":
+        options = profile_request(request, of_script)
+        environment = profile_environment(environ, request["replicas"], cores=cores)
+    elif command == "verify":
+        options = {**request, "args": of_script}
+        environment = child_environment(environ, replicas=request["replicas"])
+    else:
+        options = doctor_request(request, of_script)
+        environment = profile_environment(environ, None, cores=cores)
+    child = [sys.executable, "-m", f"replicax._tools.{command}", json.dumps(options)]
+    return run_child(child, environment)
 
 
 def build_parser() -> argparse.ArgumentParser:
