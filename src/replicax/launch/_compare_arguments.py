@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import positive, strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +126,7 @@ def _add_comparison(how: _Options) -> None:
         help=f"any of {','.join(STRATEGIES)}; one_device, which the others are compared with, "
         "always takes part (default: the first four)",
     )
-    _add_replicas(how)
+    add_replicas(how)
     how.add_argument(
         "--workers",
         type=positive,
@@ -157,11 +157,12 @@ def add_devices(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_replicas(parser)
+    add_replicas(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _add_replicas(parser: _Options) -> None:
+def add_replicas(parser: _Options) -> None:
+    """Add how many devices are used."""
     parser.add_argument(
         "--replicas",
         type=positive,
@@ -182,13 +183,7 @@ def seed(text: str) -> int:
 
 
 def _strategies(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"Must be names of strategies with commas between them. Received: {unknown[0]!r}. "
-            f"The strategies are {', '.join(STRATEGIES)}. Write for example one_device,mirrored."
-        )
+    names = strategies(text, STRATEGIES)
     if len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
             f"Must name each strategy once. Received: {text!r}. "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import positive, strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ examples:
 exit code: 0 if a plan was made, also of what does not fit; 2 for a bad argument or a model that
 cannot be planned; else that of a script that fails."""
 
+STRATEGIES = ("one_device", "mirrored", "zero1", "zero3", "model_parallel:M")
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
 
@@ -68,7 +69,7 @@ def _add_where(where: Any) -> None:
     where.add_argument("--gpu", type=positive, metavar="N", help="N GPUs of this machine")
     where.add_argument(
         "--strategies",
-        type=strategy_names,
+        type=partial(strategies, known=STRATEGIES),
         default=("mirrored",),
         metavar="NAME,...",
         help="any of one_device, mirrored, zero1 (what the optimizer keeps is divided), zero3 "
@@ -115,22 +116,6 @@ def _add_output(output: Any) -> None:
 def chip_counts(text: str) -> tuple[int, ...]:
     """Read numbers of chips with commas between them."""
     return tuple(positive(count.strip()) for count in text.split(","))
-
-
-def strategy_names(text: str) -> tuple[str, ...]:
-    """Read names of strategies with commas between them."""
-    names = tuple(name.strip() for name in text.split(","))
-    wrong = [name for name in names if not re.fullmatch(_STRATEGY, name)]
-    if wrong:
-        raise argparse.ArgumentTypeError(
-            f"Must be names that a plan knows, with commas between them. Received: {wrong[0]!r}. "
-            "Those are one_device, mirrored, zero1, zero3 and model_parallel:M with a number M. "
-            "Write for example mirrored,zero1."
-        )
-    return names
-
-
-_STRATEGY = r"one_device|mirrored|zero1|zero3|model_parallel:[1-9][0-9]*"
 
 
 def without_script_arguments(typed: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     # argparse has no public name for what add_subparsers() and add_argument_group() return.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
     Options = argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
@@ -143,3 +145,16 @@ def seconds(text: str) -> float:
             "It is waited for that long. Write it in digits, as in 10 or 0.5."
         )
     return float(text)
+
+
+def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Read names of strategies with commas between them; an M in a known one is a number from 1."""
+    names = tuple(name.strip() for name in text.split(","))
+    pattern = "|".join(known).replace("M", "[1-9][0-9]*")
+    wrong = [name for name in names if not re.fullmatch(pattern, name)]
+    if wrong:
+        raise argparse.ArgumentTypeError(
+            "Must be names of strategies that this command knows, with commas between them. "
+            f"Received: {wrong[0]!r}. Those are {', '.join(known)}. Write one or several of these."
+        )
+    return names
