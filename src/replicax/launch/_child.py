@@ -26,7 +26,7 @@ def run_child(
     As in a shell, the code is 128 and the number of the signal that ended it. After SIGTERM it has
     `grace` seconds to end.
     """
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         child = _start(arguments, environment)
         try:
             return _exit_code(child.wait())
@@ -71,7 +71,7 @@ def _exit_code(returncode: int) -> int:
 
 
 @contextmanager
-def _sigterm_as_exit() -> Generator[None]:
+def sigterm_as_exit() -> Generator[None]:
     """Let SIGTERM, which would end this process at once, run the `finally` clauses first."""
 
     def leave(signum: int, _frame: FrameType | None) -> None:

@@ -11,17 +11,16 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._tools.migrate.findings import RUNS
 from replicax._tools.migrate.programs import is_skipped, mask_magics
+from replicax.launch._child import sigterm_as_exit
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from replicax._tools.migrate.findings import Findings, Judgement
 
 _RESULT = ".replicax-trial.json"
@@ -61,7 +60,7 @@ def tried(judgement: Judgement, found: Sequence[Findings], root: Path, options: 
     names = {name for one in judgement.files for name in one.uses}
     if any("ParameterServer" in name for name in names):
         return Outcome("not run: parameter servers are processes of their own", None)
-    with _ended_politely(), tempfile.TemporaryDirectory(prefix="replicax-") as folder:
+    with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="replicax-") as folder:
         script = _copied(judgement.entry, found, root, Path(folder))
         return _compared(judgement, _result(script, Path(folder), options), options)
 
@@ -141,20 +140,6 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
         text += f", then {error}{at}: {result['text']}"
     said = {True: "agrees", False: "does not agree", None: "says nothing"}[agrees]
     return Outcome(f"{text}; {said}", agrees)
-
-
-@contextlib.contextmanager
-def _ended_politely() -> Generator[None, None, None]:
-    """Let SIGTERM run the `finally` clauses, which end the child and remove the copy."""
-
-    def leave(signum: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: list[str]) -> None:
