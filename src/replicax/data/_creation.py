@@ -18,8 +18,7 @@ from replicax.data._nodes.mix import Chosen, Sampled, Zip
 from replicax.data._nodes.shuffle import Shuffle
 from replicax.data._nodes.sources import Fetched, Generated, Range, Slices, rows_like
 from replicax.data._nodes.window import Elements
-from replicax.data._signature import signature_of
-from replicax.data._spec import read_only
+from replicax.data._spec import ArraySpec, read_only
 
 if TYPE_CHECKING:
     from replicax.data._dataset import Dataset
@@ -103,7 +102,7 @@ class Creation:
                 f"{type(generator).__name__}. It is called again for each epoch. Pass the "
                 "generator function itself, without parentheses."
             )
-        signature = signature_of(output_signature, output_types, output_shapes)
+        signature = _signature_of(output_signature, output_types, output_shapes)
         return _made(cls, Generated(generator, tuple(args or ()), signature))
 
     @classmethod
@@ -284,3 +283,38 @@ class Creation:
 def _made(cls: Any, node: Any, first: Any = None) -> Dataset:
     """A data set of this node; its passes are counted with those of the `first` it is made of."""
     return cast("Dataset", cls(node, epochs=first.epochs if first else None))
+
+
+def _signature_of(signature: Any, types: Any, shapes: Any) -> Any:
+    """A nest of `ArraySpec`, or None if nothing was said."""
+    if signature is None and types is None:
+        return None
+    if signature is None:
+        return _from_types(types, shapes)
+    return jax.tree.map(_as_spec, signature, is_leaf=_looks_like_a_spec)
+
+
+def _from_types(types: Any, shapes: Any) -> Any:
+    leaves, tree = jax.tree.flatten(types)
+    if shapes is None:
+        return tree.unflatten([ArraySpec(None, _dtype(kind)) for kind in leaves])
+    pairs = zip(leaves, tree.flatten_up_to(shapes), strict=True)
+    return tree.unflatten([ArraySpec(_shape(shape), _dtype(kind)) for kind, shape in pairs])
+
+
+def _looks_like_a_spec(part: Any) -> bool:
+    return hasattr(part, "shape") and hasattr(part, "dtype")
+
+
+def _as_spec(spec: Any) -> ArraySpec:
+    return ArraySpec(_shape(spec.shape), _dtype(spec.dtype))
+
+
+def _shape(shape: Any) -> tuple[int | None, ...] | None:
+    # A `tf.TensorShape` of unknown rank is not None.
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+
+
+def _dtype(kind: Any) -> Any:
+    dtype = getattr(kind, "as_numpy_dtype", kind)  # of a `tf.DType`
+    return bytes if dtype is object else dtype

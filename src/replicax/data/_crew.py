@@ -1,4 +1,4 @@
-"""The worker processes of a pass: their start and end, and what runs in them. Needs Grain."""
+"""The worker processes of a pass: start and end, what runs in them and comes back. Needs Grain."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from functools import partial
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, final
@@ -23,7 +24,6 @@ from absl import flags
 
 from replicax._core.errors import DataError, UsageError
 from replicax.data._nodes.share import Share, shared
-from replicax.data._packing import packed, unpacked
 
 if TYPE_CHECKING:
     from replicax.data._node import Cursor
@@ -35,6 +35,9 @@ _PROFILING = "grain_enable_multiprocess_worker_profiling"
 _NOTE = 4096  # bytes of position that may travel with an element, on average
 _SWITCH = 2e-4  # seconds until the thread that sends may interrupt the one that computes
 _PATIENCE = 2.0  # seconds that a worker has to end by itself
+_SMALL = 2048  # bytes; what goes through a pipe at once is there as a whole, or not at all
+_LARGE = 8 * 2**20  # bytes; below, arrays are copied: each block of shared memory is an open file
+_ALIGNMENT = 64
 
 
 @final
@@ -177,3 +180,39 @@ def _portable(error: BaseException) -> BaseException:
         f"{type(error).__name__}: {error}. Its type cannot be sent to another process. Without "
         f"`in_processes` it is raised as it is. {error.__notes__[-1]}"
     )
+
+
+def packed(value: Any) -> Any:
+    """A value for the way to another process: bytes if it is small, or a block of memory."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = cloudpickle.dumps(value, 5, buffer_callback=buffers.append)
+    parts = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    sizes = np.array([len(parts), *(part.nbytes for part in parts)], np.int64)
+    parts.insert(0, memoryview(sizes.tobytes()))
+    starts = _starts(part.nbytes for part in parts)
+    if starts[-1] <= _SMALL:
+        return cloudpickle.dumps(value)
+    memory = grain.multiprocessing.SharedMemoryArray((starts[-1],), np.uint8)
+    for start, part in zip(starts, parts, strict=False):
+        memory[start : start + part.nbytes] = np.frombuffer(part, np.uint8)
+    return memory
+
+
+def unpacked(packet: Any) -> Any:
+    """What was `packed`; large arrays stay in the shared memory."""
+    if isinstance(packet, bytes):
+        return pickle.loads(packet)
+    memory = packet if packet.nbytes > _LARGE else np.array(packet)
+    first = 8 * (1 + int(memory[:8].view(np.int64)[0]))
+    sizes = memory[8:first].view(np.int64).tolist()
+    starts = _starts([first, *sizes])[1:]
+    head, *buffers = [memory[s : s + n] for s, n in zip(starts, sizes, strict=False)]
+    return pickle.loads(head.tobytes(), buffers=buffers)
+
+
+def _starts(sizes: Iterable[int]) -> list[int]:
+    """Where parts of these sizes begin, aligned, and where the last one ends."""
+    starts = [0]
+    for size in sizes:
+        starts.append(-(-(starts[-1] + size) // _ALIGNMENT) * _ALIGNMENT)
+    return starts

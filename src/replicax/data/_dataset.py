@@ -22,7 +22,6 @@ from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import batches_of, read_ahead
 from replicax.data._options import Options
 from replicax.data._position import before, noted, outline, refuse_if_read, resumed
-from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
 from replicax.data._selection import Selection
@@ -34,7 +33,7 @@ _AHEAD_OF_FIT = 2
 
 
 @final
-class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
+class Dataset(Creation, Selection, Batching, Mapping, Storage):
     """A description of how elements are made, with the names and meanings of tf.data.
 
     It never changes: each method returns another data set. Iterating over it starts a pass, and
