@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.attributes import finish
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
+from replicax.train._parts import Part, Variables, is_optional, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
 from replicax.train._saved import all_saved, saved_for
 from replicax.train._waiting import Waiting
@@ -102,12 +102,8 @@ class Restored:
         return [
             part.name
             for part in self._parts()
-            if part.name not in {*self._saved, *self._matched} and not _is_optional(part)
+            if part.name not in {*self._saved, *self._matched} and not is_optional(part)
         ]
-
-
-def _is_optional(part: Part) -> bool:
-    return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
 
 
 def _nothing() -> None:

@@ -68,6 +68,11 @@ class Stateful:
 Part = Variables | LeftOvers | Stateful
 
 
+def is_optional(part: Part) -> bool:
+    """Whether a checkpoint without it may be restored."""
+    return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
+
+
 def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Part]:
     """The parts of a tree of objects by name.
 

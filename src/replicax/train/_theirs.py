@@ -14,7 +14,7 @@ from replicax._keras import _compat
 from replicax._keras.attributes import AGAIN, finish, weights_of
 from replicax.train._files import dtype_of
 from replicax.train._objects import GRAPH, Node, graph_of, match
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, is_optional, put
 from replicax.train._plain import Value
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class RestoredGraph:
         """The names of the parts, and of variables of optimizers, that have got no value."""
         names = []
         for part in self._parts():
-            if isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional):
+            if is_optional(part):
                 continue
             if part.name not in self._matched:
                 names.append(part.name)
