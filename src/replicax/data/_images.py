@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._codecs import decode
-from replicax.data._dataset import Dataset
 from replicax.data._formats.format import open_bytes
-from replicax.data._image_files import FORMATS, ImageFiles, check_split, image_files
-from replicax.data._options import AUTOTUNE
+from replicax.data._image_files import batches_of, files_below
 from replicax.data._resize import METHODS, resize
 
 if TYPE_CHECKING:
     import os
+
+    import numpy as np
 
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
@@ -76,12 +74,8 @@ def image_dataset_from_directory(
         [[[[0.0, 0.0], [0.0, 0.0]]]]
     """
     load = LoadImage(image_size, color_mode, interpolation, crop_to_aspect_ratio)
-    check_split(validation_split, subset, unseeded=shuffle and seed is None)
-    found = image_files(directory, labels, label_mode, class_names, follow_links)
-    found = found if seed is None or not shuffle else found.shuffled(seed)
-    training, *validation = found.split(validation_split or 0, subset)
-    made = _dataset(training, load, batch_size, shuffle, seed)
-    return (made, _dataset(validation[0], load, batch_size, False)) if validation else made
+    files = files_below(directory, labels, label_mode, class_names, follow_links)
+    return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)
 
 
 @dataclass(frozen=True)
@@ -114,30 +108,6 @@ class LoadImage:
             image = _cropped(image, *self.size)
         image = resize(image, self.size, self.interpolation)
         return (image, *labels) if labels else image
-
-
-def _dataset(
-    files: ImageFiles,
-    load: LoadImage,
-    batch_size: int | None,
-    shuffle: bool,
-    seed: int | None = None,
-) -> Any:
-    if not files.paths:
-        raise UsageError(
-            f"A data set of images has images. Received: none of the formats {', '.join(FORMATS)} "
-            f"in the folder, or in this part of it; classes {files.class_names}. An empty one "
-            "would train nothing. Check the folder and `validation_split`."
-        )
-    paths = np.array(files.paths, dtype=object)
-    rows = paths if files.labels is None else (paths, files.labels)
-    made = Dataset.from_tensor_slices(rows)
-    made = made.shuffle(len(paths), seed) if shuffle else made
-    made = made.map(load, num_parallel_calls=AUTOTUNE)
-    made = made if batch_size is None else made.batch(batch_size)
-    result: Any = made.prefetch(AUTOTUNE)
-    result.class_names, result.file_paths = files.class_names, files.paths
-    return result
 
 
 def decoded(path: str, channels: int) -> np.ndarray:
