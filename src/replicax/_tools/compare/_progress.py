@@ -42,17 +42,10 @@ class Listener(Protocol):
 class Silent:
     """Hears everything and says nothing."""
 
-    def begin(self, job: str, *, steps: int) -> None:
-        """Say nothing."""
+    def _nothing(self, *_: object, **__: object) -> None:
+        pass
 
-    def advance(self) -> None:
-        """Say nothing."""
-
-    def report(self, text: str) -> None:
-        """Say nothing."""
-
-    def end(self, text: str) -> None:
-        """Say nothing."""
+    begin = advance = report = end = _nothing
 
 
 @final

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -24,11 +25,12 @@ from replicax._tools.verify._record import (
     Seen,
     Value,
 )
-from replicax._tools.verify._tolerance import epsilon, tolerance
 
 # In the order in which a step makes them: the first that differs is nearest to the cause.
 ROWS, START, COPIES, RESULT, STEPS = "rows", "initial value", "copies", "result", "steps"
 ORDER = (START, ROWS, SEED, STATISTIC, GRADIENT, RESULT, WEIGHT, COPIES, SLOT, METRIC, STEPS)
+_EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+_FACTOR, _MOST = 16.0, 0.25
 # What an optimizer makes of gradients, by dividing for example, differs more than they do.
 _OF_UPDATES = 30.0
 # What Adam makes of rounding errors shifts the mean that a normalisation sees from then on.
@@ -57,6 +59,20 @@ class Difference:
     allowed: float = 0.0
     ratio: float = 1.0
     rest: float = 0.0
+
+
+def epsilon(types: Iterable[str]) -> float:
+    """The rounding error of the coarsest of some types; that of float32 if none is a float."""
+    return max((_EPSILON[kind] for kind in types if kind in _EPSILON), default=2.0**-24)
+
+
+def tolerance(rounding: float, terms: int, step: int) -> float:
+    """How much a sum over so many rows may differ in a step, from 1, relative to its size.
+
+    Errors of additions add up like a random walk, with the root of their number; what a step has
+    made is what the next one starts from.
+    """
+    return min(_FACTOR * rounding * math.sqrt(max(terms, 1)) * step, _MOST)
 
 
 def differences(reference: Run, other: Run, rounding: float) -> list[Difference]:
