@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Self, final
 
 import cloudpickle
 import jax
@@ -155,8 +155,30 @@ class PerWorkerDataset:
         return jax.tree.map(_shape_of, self.example)
 
 
+class _ForClosures:
+    """The iteration over batches of workers: only closures take them."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            raise UsageError(
+                "The data of workers is read by closures. Received: `next` of a per-worker "
+                "iterator outside a scheduled function. Each worker has an iterator of its own, "
+                "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
+                "`next` in the function."
+            )
+        return recorder.next_batch(self)
+
+    def get_next(self) -> Any:
+        """The next batch, in a closure."""
+        return next(self)
+
+
 @final
-class PerWorkerIterator:
+class PerWorkerIterator(_ForClosures):
     """An iterator on every worker; `next` of it is for closures."""
 
     def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
@@ -169,16 +191,6 @@ class PerWorkerIterator:
     def shapes(self) -> Any:
         """The shapes and types of a batch."""
         return self.dataset.shapes
-
-    def __iter__(self) -> PerWorkerIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return next_batch(self)
-
-    def get_next(self) -> Any:
-        """The next batch, in a closure."""
-        return next(self)
 
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:
         """Where a closure finds the batch; None if its worker reads what comes next."""
@@ -219,17 +231,29 @@ class PerWorkerIterator:
         return self.dataset.division, self.splits
 
 
-def next_batch(source: Any) -> Any:
-    """The next batch of a per-worker iterator, in the closure that is traced now."""
-    recorder = current_recorder()
-    if recorder is None:
-        raise UsageError(
-            "The data of workers is read by closures. Received: `next` of a per-worker "
-            "iterator outside a scheduled function. Each worker has an iterator of its own, "
-            "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
-            "`next` in the function."
-        )
-    return recorder.next_batch(source)
+@final
+class Slot(_ForClosures):
+    """Stands for a per-worker iterator while a function of it is traced, and in its program.
+
+    It stands for that of any epoch, and of any data set with such batches. Programs hold it, and it
+    does not hold the data.
+    """
+
+    def __init__(self, number: int, shapes: Any) -> None:
+        self.number, self.shapes = number, shapes
+
+
+@final
+class Slots:
+    """One slot for all iterators that a program can be shared by."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Slot] = {}
+
+    def of(self, iterator: PerWorkerIterator, number: int) -> Slot:
+        """What stands for the iterator that is argument `number` of a function."""
+        leaves, tree = jax.tree.flatten(iterator.shapes)
+        return self._known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
 
 
 def _payload(*parts: Any) -> bytes:
