@@ -13,17 +13,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from replicax._core.errors import CoordinatorError, UnavailableError
-from replicax._ps.queue.closure_errors import (
-    cancelled,
-    deadly,
-    first_line,
-    no_worker_is_left,
-    worker_is_gone,
-)
+from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.queue.remote_value import RemoteValue as RemoteValue
 from replicax._ps.queue.waiting import WaitingLine
 
@@ -105,7 +99,7 @@ class ClosureQueue:
             if self._deserted:
                 raise self._deserted.with_traceback(None)
             if self._line.is_stranded(closure):
-                raise worker_is_gone(closure)
+                raise _worker_is_gone(closure)
             self._newest = max(self._newest, closure.id)
             count, others = self.depths
             self.depths = count + 1, others + len(self._line) + len(self._running)
@@ -148,11 +142,11 @@ class ClosureQueue:
             if self._deserted:
                 closure.value.fail(self._deserted)
             elif self.is_stopping:
-                closure.value.fail(cancelled(closure, "it was put back", self._why))
+                closure.value.fail(_cancelled(closure, "it was put back", self._why))
             elif len(closure.deaths) > self._max_deaths:
-                self._fail(deadly(closure), [closure])
+                self._fail(_deadly(closure), [closure])
             elif self._line.is_stranded(closure):
-                self._fail(worker_is_gone(closure), [closure])
+                self._fail(_worker_is_gone(closure), [closure])
             else:
                 (self._line.add_first if first else self._line.add)(closure)
                 self._ready.notify(_waiters_to_tell(closure))
@@ -165,7 +159,7 @@ class ClosureQueue:
             if self._error is None:
                 closure.value.fulfil(result)
             else:
-                closure.value.fail(cancelled(closure, "it ran", self._why))
+                closure.value.fail(_cancelled(closure, "it ran", self._why))
             self._tell_waiting()
 
     def mark_failed(self, closure: Closure | None, error: BaseException) -> None:
@@ -193,10 +187,10 @@ class ClosureQueue:
         with self._lock:
             stranded = self._line.retire(worker)
             if not self._line.has_workers:
-                self._deserted = no_worker_is_left(worker, why)
+                self._deserted = _no_worker_is_left(worker, why)
                 self._fail(self._deserted, [*stranded, *self._line.clear()])
             elif stranded:
-                self._fail(worker_is_gone(stranded[0]), stranded)
+                self._fail(_worker_is_gone(stranded[0]), stranded)
             self._ready.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -223,7 +217,7 @@ class ClosureQueue:
             self._running.clear()
             self._why = "the coordinator was closed"
             for closure in open_ones:
-                error = cancelled(closure, "it waited or ran", self._why)
+                error = _cancelled(closure, "it waited or ran", self._why)
                 closure.value.fail(error)
                 self._error = error if self._error is None else self._error
             for condition in (self._ready, self._room, self._calm):
@@ -242,9 +236,9 @@ class ClosureQueue:
         for closure in closures:
             closure.value.fail(error)
         if self._error is None:
-            self._error, self._why = error, f"another failed ({first_line(error)})"
+            self._error, self._why = error, f"another failed ({_first_line(error)})"
             for closure in self._line.clear():
-                closure.value.fail(cancelled(closure, "it waited", self._why))
+                closure.value.fail(_cancelled(closure, "it waited", self._why))
         self._room.notify_all()
         self._calm.notify_all()
 
@@ -260,3 +254,49 @@ class ClosureQueue:
 def _waiters_to_tell(closure: Closure) -> int:
     # If it is for one worker, a single one that is told might be of another.
     return 1 if closure.tag is None else sys.maxsize
+
+
+def _cancelled(closure: Closure, when: str, why: str) -> CancelledError:
+    """What `fetch` raises for a closure that came to nothing because of something else."""
+    return CancelledError(
+        "A closure counts only if none has failed before it has ended. Received: closure "
+        f"{closure.id}; {when} when {why}. "
+        "The corresponding function is cancelled. Please reschedule the function."
+    )
+
+
+def _deadly(closure: Closure) -> CoordinatorError:
+    """The error of a closure that workers have died of."""
+    died = ", ".join(f"worker {w} ({n}x)" for w, n in sorted(Counter(closure.deaths).items()))
+    return CoordinatorError(
+        f"A function must leave the worker alive that runs it. Received: closure {closure.id}, "
+        f"which ran on a worker that died, {len(closure.deaths)} times: {died}. It is not tried "
+        "again, because it would end one worker after the other. Look at the last lines of these "
+        "workers; usual reasons are memory that ran out and native code that crashed."
+    )
+
+
+def _worker_is_gone(closure: Closure) -> UnavailableError:
+    """The error of a closure that was for one worker, which will not come back."""
+    return UnavailableError(
+        f"A closure for one worker needs that worker. Received: closure {closure.id} for worker "
+        f"{closure.tag}, which is gone. It died and did not come back in time, and the closure "
+        "uses what only this worker had. Schedule it for any worker, or restart the cluster.",
+        f"/job:worker/task:{closure.tag}",
+    )
+
+
+def _no_worker_is_left(worker: int, why: BaseException) -> UnavailableError:
+    """The error of all closures once the last worker will not come back."""
+    return UnavailableError(
+        f"Closures need at least one worker. Received: worker {worker}, the last one, is gone "
+        f"({_first_line(why)}). None of them came back in time, so nothing can run. Restart the "
+        "cluster from the latest checkpoint, or add a worker with `add_worker()`.",
+        f"/job:worker/task:{worker}",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    said = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

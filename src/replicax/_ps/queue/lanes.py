@@ -9,19 +9,44 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
 from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.repairs import Repairs
-from replicax._ps.queue.work import Work
 
 if TYPE_CHECKING:
     from replicax._ps.queue.closures import Closure, ClosureQueue
 
 _log = logging.getLogger("replicax")
 _LONGEST_PAUSE = 1.0  # seconds, before a worker that died while it was made ready is tried again
+
+
+@final
+class Work:
+    """How many closures each worker has ended, and how long they took; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done: dict[int, tuple[int, float]] = {}
+
+    @contextmanager
+    def of(self, worker: int) -> Generator[None, None, None]:
+        """The time of a closure on a worker; one that ends by an error does not count."""
+        begin = clock()
+        yield
+        seconds = clock() - begin
+        with self._lock:
+            count, before = self._done.get(worker, (0, 0.0))
+            self._done[worker] = count + 1, before + seconds
+
+    def done(self) -> dict[int, tuple[int, float]]:
+        """For each worker, how many closures have ended, and how many seconds they took."""
+        with self._lock:
+            return dict(self._done)
 
 
 class Lane(Protocol):

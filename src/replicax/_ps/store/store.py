@@ -11,11 +11,11 @@ import cloudpickle
 import numpy as np
 from jax.sharding import Sharding
 
+from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._ps.buffers import raw
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.store.partition import num_shards, shard_rows
-from replicax._ps.store.store_errors import cannot_shard, cannot_take_apart, two_optimizers
 from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
 from replicax._ps.variables.server_variable import home_of, move_out
 from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
@@ -116,7 +116,7 @@ class ServerStore:
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         for variable in new:
             if (id(variable), number) in self._left:
-                raise two_optimizers(variable.path)
+                raise _two_optimizers(variable.path)
             self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
         if new or known is None:
             recipe, steps = Recipe.of(optimizer), int(_compat.read(_compat.iterations(optimizer)))
@@ -163,16 +163,16 @@ class ServerStore:
             constraint = getattr(variable, "constraint", None)
             sharded = by_rows[id(variable)]
             if sharded and (not rowwise or constraint is not None):
-                raise cannot_shard(variable, optimizer, constraint)
+                raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
             is_table = isinstance(home_of(variable), ServedTable)
             small = (2 if is_table else min(shape[0], 2), *shape[1:]) if sharded else shape
             part = Part(variable.path, small, _compat.stored_dtype(variable))
             slots = probe.slots_in(part, optimizer, variable)
             if any(slot.variable is None for slot in slots):
-                raise cannot_take_apart(optimizer)
+                raise _cannot_take_apart(optimizer)
             if is_table and any(slot.shared for slot in slots):
-                raise cannot_shard(variable, optimizer, constraint)
+                raise _cannot_shard(variable, optimizer, constraint)
             self._move_slots(number, optimizer, variable, slots, is_new=is_new)
 
     def _move_slots(
@@ -287,3 +287,33 @@ def _pickled(code: Any, noted: list[bytes]) -> bytes:
     if pickled not in noted:
         noted.append(pickled)
     return pickled
+
+
+def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
+    """For a variable in shards that is updated as a whole."""
+    what = f"the constraint {type(constraint).__name__}" if constraint else "its update"
+    return UsageError(
+        "A variable that is divided by rows needs an update that works on each row by itself. "
+        f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
+        "looks at the variable as a whole. No server has all of it. Pass no "
+        "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _two_optimizers(path: str) -> UsageError:
+    """For a variable that a second optimizer has taken over."""
+    return UsageError(
+        "A variable on a parameter server is trained by one optimizer at a time. Received: "
+        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
+        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
+    )
+
+
+def _cannot_take_apart(optimizer: Any) -> UsageError:
+    """For an optimizer whose variables cannot be told apart."""
+    return UsageError(
+        "An optimizer keeps its variables in attributes: one for all, or a list with one for each "
+        f"that is trained. Received: {type(optimizer).__name__}, some of whose variables are "
+        "elsewhere. A server holds those of the values that it has, and has to tell them apart. "
+        "Keep them as Keras' optimizers do."
+    )

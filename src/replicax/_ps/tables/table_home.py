@@ -6,7 +6,7 @@ of a `ParameterServerStrategy` claims its variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,7 +20,6 @@ from replicax._ps.store.home import Placed
 from replicax._ps.tables.dynamic_cell import DynamicCell
 from replicax._ps.tables.hashing import ids_by_server
 from replicax._ps.tables.table_requests import packed, unpacked
-from replicax._ps.tables.table_state import join_states, split_state
 from replicax._ps.variables.server_variable import home_of
 from replicax._ps.variables.table_variable import become_table
 
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from replicax._ps.tables.dynamic_table import DynamicTableSpec
 
 State = Mapping[str, np.ndarray]
+
+# What there is once in an export, and not for each id. With `removed`, of which there is a list.
+_ONCE = ("step", "version", "whole", "slot_initials")
 
 
 class _Empty:
@@ -207,3 +209,33 @@ def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | 
     if getattr(store, "has_tables", False):
         store.claim(variable)  # pyright: ignore[reportOptionalMemberAccess]
     return variable
+
+
+def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
+    """Cut an export of all servers, or of one table, into one for each, by where its ids live."""
+    nowhere = np.empty(0, np.int64)
+    places = {owner: at for owner, _, at in ids_by_server(state["ids"], servers)}
+    removed = {owner: ids for owner, ids, _ in ids_by_server(state["removed"], servers)}
+    return [
+        {
+            name: value if name in _ONCE else value[places.get(server, nowhere)]
+            for name, value in state.items()
+            if name != "removed"
+        }
+        | {"removed": removed.get(server, nowhere)}
+        for server in range(servers)
+    ]
+
+
+def join_states(states: Sequence[State]) -> dict[str, np.ndarray]:
+    """Join the exports of all servers, which are all whole or all increments.
+
+    They have the slots of one optimizer.
+    """
+    once = {
+        name: np.max([state[name] for state in states], axis=0)
+        for name in _ONCE
+        if name in states[0]
+    }
+    each = [name for name in states[0] if name not in _ONCE]
+    return {name: np.concatenate([state[name] for state in states]) for name in each} | once
