@@ -1,7 +1,6 @@
-"""`replicax` and its commands: the work of most is done in a child process, which imports JAX.
+"""`replicax` and its commands; most of them work in a child process, which imports JAX.
 
-The arguments of each command, and what its child must find in its environment, are in a file of
-their own beside this one.
+Each command has a file beside this one for its arguments and the environment of its child.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
 `replicax COMMAND --help` explains a command."""
 
-# What these run is a script of the user; what is behind `--` are its arguments.
+# These run a script of the user; arguments behind `--` are the script's.
 _FOR_SCRIPTS = ("doctor", "plan", "profile", "verify")
 
 
@@ -58,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
-    """Load what help does not need, and run the program."""
+    """Run the program; help does not need what is imported here."""
     from replicax.launch._run import Request, run_command
 
     return run_command(Request(**request), typed, os.environ)
 
 
 def _migrate(typed: Sequence[str]) -> int:
-    """Read programs in a child process; what is behind `--` is for those that are run."""
+    """Read programs in a child process; arguments behind `--` are for programs that are run."""
     own, of_program = without_script_arguments(typed)
     request = vars(build_parser().parse_args(own))
     del request["command"]

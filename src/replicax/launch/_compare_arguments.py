@@ -1,7 +1,7 @@
 """The arguments of `replicax compare` and `devices`, and the environment of their child process.
 
-JAX fixes the number of virtual CPU devices and the size of its thread pool when it starts, so
-both are put into the environment of the child, which also keeps this module free of JAX.
+JAX fixes the number of virtual CPU devices and the size of its thread pool when it starts. Setting
+both in the environment of a child keeps this module free of JAX.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DATASETS = ("digits", "cifar10")
 MODELS = ("cnn", "mlp", "resnet20")
-# The first four are what is compared if nothing is said; the others are several processes.
+# The first four are compared by default; the others are several processes.
 STRATEGIES = (
     "default",
     "one_device",
@@ -162,7 +162,7 @@ def add_devices(commands: Commands) -> None:
 
 
 def add_replicas(parser: _Options) -> None:
-    """Add how many devices are used."""
+    """Add the option for the number of devices."""
     parser.add_argument(
         "--replicas",
         type=positive,
@@ -173,7 +173,7 @@ def add_replicas(parser: _Options) -> None:
 
 
 def seed(text: str) -> int:
-    """A seed that NumPy and Keras take, from text."""
+    """Read a seed that NumPy and Keras accept."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(
             f"Must be a whole number from 0 to 4294967295. Received: {text!r}. "

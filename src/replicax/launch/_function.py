@@ -1,6 +1,6 @@
 """`rx.launch.run`: a function or a script as several workers, from Python and notebooks.
 
-How a function and its results travel is in `_payload.py`.
+`_payload.py` sends a function and its results.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _run(
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:
-    if outcome.signum:  # as if it had come to us just now: KeyboardInterrupt, or the end
+    if outcome.signum:  # raised again as if it had just arrived: a KeyboardInterrupt, or the end
         signal.raise_signal(outcome.signum)
     if outcome.failure:
         raise outcome.failure

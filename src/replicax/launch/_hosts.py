@@ -17,14 +17,14 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+)(?::([0-9]{1,5}))?")
 
 
 class Host(NamedTuple):
-    """A machine, and the port of its first worker; its other workers have the ports after it."""
+    """A machine and the port of its first worker; its other workers have the ports after that."""
 
     name: str
     port: int
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read hosts with commas between them, each with its first port or without.
+    """Read hosts separated by commas, each with or without its first port.
 
     Example:
         >>> from replicax.launch._hosts import parse_hosts
@@ -54,7 +54,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def addresses(hosts: Sequence[Host], workers: int) -> list[str]:
-    """The address of every worker, host after host, equally many on each.
+    """The address of every worker, host after host, the same number on each.
 
     Example:
         >>> from replicax.launch._hosts import addresses, parse_hosts
@@ -99,7 +99,7 @@ def _own_names() -> list[str]:
 
 
 def _is_own(host: str) -> bool:
-    """Whether the host's address is one of this machine: only then can a socket be bound to it."""
+    """Whether the host's address belongs to this machine: only then can a socket bind to it."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_DGRAM)
     except OSError:

@@ -1,6 +1,6 @@
-"""What each worker will be: its arguments and its environment. Pure: nothing is started here.
+"""The arguments and the environment of each worker, planned without starting anything.
 
-Ports are chosen in `_ports.py`, hosts read in `_hosts.py`, processes started in `_worker.py`.
+Ports are chosen in `_ports.py`, hosts are read in `_hosts.py`, processes start in `_worker.py`.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Program:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command line, with the interpreter that runs this."""
+        """The command line, with the interpreter that runs this process."""
         return (sys.executable, *self._arguments)
 
     @property
     def argv_inside(self) -> tuple[str, ...]:
-        """The command line of a worker that has something to do within; see `_inside.py`."""
+        """The command line of a worker that needs `_inside.py` around the program."""
         return (sys.executable, _INSIDE, *self._arguments)
 
     @property
@@ -154,7 +154,7 @@ def plan_parameter_servers(
 def plan_joining(
     program: Program, task: Task, *, surroundings: Surroundings, restart: int = 0
 ) -> list[ProcessPlan]:
-    """Plan the one worker that this process stands for in a cluster that somebody else started."""
+    """Plan the single worker that this process becomes in a cluster somebody else started."""
     env = {**_environment(surroundings, restart), **surroundings.extra}
     return [ProcessPlan(task, program.argv_inside, env)]
 

@@ -114,12 +114,12 @@ def _add_output(output: Any) -> None:
 
 
 def chip_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of chips with commas between them."""
+    """Read numbers of chips separated by commas."""
     return tuple(positive(count.strip()) for count in text.split(","))
 
 
 def without_script_arguments(typed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What was typed, and behind the first `--` what is for the script."""
+    """The command's own arguments, and the script's behind the first `--`."""
     end = typed.index("--") if "--" in typed else len(typed)
     return list(typed[:end]), list(typed[end + 1 :])
 
@@ -135,7 +135,7 @@ def plan_request(request: Mapping[str, Any], arguments: Sequence[str]) -> dict[s
 def plan_environment(
     environ: Mapping[str, str], request: Mapping[str, Any], *, cores: int
 ) -> dict[str, str]:
-    """The environment of the child: JAX on the CPU, with as many virtual devices as are asked for.
+    """The environment of the child: JAX on the CPU, with the number of virtual devices asked for.
 
     `environ` may ask for more devices than the request.
     """

@@ -71,7 +71,7 @@ def add_profile(commands: Any) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    """Add how many steps are looked at."""
+    """Add the options for the number of steps."""
     parser.add_argument(
         "--steps",
         type=positive,
@@ -102,7 +102,7 @@ def profile_environment(
     """
     asked: dict[str, str] = {}
     if replicas is not None:
-        # JAX starts before the script does, which may ask for some more itself.
+        # JAX starts before the script, which may ask for more devices itself.
         devices = {"JAX_NUM_CPU_DEVICES": str(max(_SPARE_DEVICES, replicas))}
         asked = device_variables(replicas, cores) | devices
     return {

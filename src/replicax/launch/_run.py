@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from replicax.launch._stream import Sink
 
 LOOPBACK = "127.0.0.1"
-REVIVALS = 3  # of each process that the others can do without meanwhile, if nobody says how many
+REVIVALS = 3  # restarts of each process that the others can do without for a while, by default
 
 _BAD_ARGUMENT = 2
 _SECRET_BYTES = 32
@@ -71,7 +71,7 @@ class Request:
 
 
 class Here(NamedTuple):
-    """The workers of this machine, what plans them anew for each attempt, and who leads them."""
+    """The workers of this machine, a planner for each attempt, and the leader if there is one."""
 
     tasks: Sequence[Task]
     cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]
@@ -131,7 +131,7 @@ def _run(
 
 
 def check_program(program: Program) -> None:
-    """Refuse a file that is not there, instead of letting every worker say so."""
+    """Refuse a missing file here, instead of letting every worker report it."""
     if not program.is_module and not Path(program.target).exists():
         raise UsageError(
             f"The program to run is a Python file. Received: {program.target!r}. "
@@ -157,7 +157,7 @@ def local_cluster(program: Program, workers: int, surroundings: Surroundings) ->
 
 
 def _with_secret(surroundings: Surroundings) -> Surroundings:
-    """Give the processes a secret that nobody else knows, unless they have one already."""
+    """Give the processes a secret that nobody else knows, unless they already have one."""
     environ = {**surroundings.environ, **surroundings.extra}
     if environ.get(RX_CLUSTER_SECRET) or environ.get(RX_CLUSTER_SECRET_FILE):
         return surroundings
@@ -238,7 +238,7 @@ def _joined(
 
 
 def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:
-    """Say how it ended, if that is worth a word, and give the exit code."""
+    """Report how the run ended, if that needs a word, and return the exit code."""
     if outcome.failure:
         say(sink, tell(outcome.failure))
     elif outcome.signum == signal.SIGINT:
@@ -253,7 +253,7 @@ def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """That of the culprit, as a shell counts it; or the signal's; or 0."""
+    """The culprit's exit code as a shell counts it, else the signal's, else 0."""
     if outcome.failure:
         code = outcome.failure.returncode
         return code if code > 0 else 128 - code

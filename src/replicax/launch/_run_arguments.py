@@ -1,4 +1,4 @@
-"""The arguments of `replicax run`; what it does with them is in `_run.py`, which help skips."""
+"""The arguments of `replicax run`; `_run.py`, which acts on them, is not loaded for help."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def seconds(text: str) -> float:
 
 
 def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Read names of strategies with commas between them; an M in a known one is a number from 1."""
+    """Read names of strategies separated by commas; M in a known name is a number from 1."""
     names = tuple(name.strip() for name in text.split(","))
     pattern = "|".join(known).replace("M", "[1-9][0-9]*")
     wrong = [name for name in names if not re.fullmatch(pattern, name)]

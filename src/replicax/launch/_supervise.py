@@ -83,7 +83,7 @@ def supervise(
 
 @final
 class _Supervision:
-    """The loop, and what it has seen."""
+    """The loop and its state."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class _Supervision:
         }
 
     def run(self) -> Outcome:
-        """Go on until every worker has ended and all it printed is on its way."""
+        """Go on until every worker has ended and all its output has been passed on."""
         while not all(worker.is_done for worker in self._workers):
             printing = self._take_output()
             now = time.monotonic()
-            self._obey_signals()  # first: what ends us may have been sent to the workers, too
+            self._obey_signals()  # first: the workers may have received the same signal
             self._look_at_workers(now, printing)
             self._keep_time(now)
         failure = self._culprit.failure() if self._culprit else None
@@ -133,11 +133,11 @@ class _Supervision:
 
     @property
     def _hurries(self) -> bool:
-        """Whether Ctrl-C came twice: then output does not matter any more."""
+        """Whether Ctrl-C came twice, so that output no longer matters."""
         return self._signals.received.count(signal.SIGINT) > 1
 
     def _take_output(self) -> set[Worker]:
-        """Wait a little for output, and pass it on; say whose there was or may be."""
+        """Wait a little for output and pass it on; return the workers that may print more."""
         output = not self._sink.is_full()
         owners = {
             descriptor: worker
@@ -177,7 +177,7 @@ class _Supervision:
                     self._show(worker, stream, lines)
 
     def _revive(self, worker: Worker, now: float) -> bool:
-        """Start a worker again that has failed, if the others can do without it meanwhile."""
+        """Start a failed worker again if the others can do without it for a while."""
         plan = None if self._is_ending or self._is_over else self._revivals.again(worker.plan)
         if plan is None:
             return False
@@ -193,7 +193,7 @@ class _Supervision:
                 grace = self._rules.grace
                 announced = signum == signal.SIGTERM
                 self._end_all(signum, grace.after_sigterm if announced else grace.after_failure)
-            elif signum == signal.SIGINT:  # a second Ctrl-C: now
+            elif signum == signal.SIGINT:  # a second Ctrl-C ends everything at once
                 self._end_all(signal.SIGKILL, 0.0)
 
     def _keep_time(self, now: float) -> None:
@@ -222,13 +222,13 @@ class _Revivals:
         self._counts: Counter[Task] = Counter()
 
     def ends_all(self, plan: ProcessPlan, returncode: int | None) -> bool:
-        """Whether this one's end, which was none by failure, leaves the others without work."""
+        """Whether this worker's successful end leaves the others without work."""
         return plan.task == self._leader and returncode == 0
 
     def again(self, plan: ProcessPlan) -> ProcessPlan | None:
-        """How one that has failed is started again; None if it is not.
+        """The plan by which a failed worker is started again; None if it is not.
 
-        At the same address: nobody would look for it at another one.
+        It keeps its address, because the others look for it there.
         """
         if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
             return None
@@ -237,7 +237,7 @@ class _Revivals:
         return replace(plan, env={**plan.env, RX_RESTART: restart})
 
     def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
-        """What to say of one that is started again."""
+        """The sentence that reports a worker started again."""
         return (
             f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
             f"starting it again, restart {self._counts[plan.task]} of {self._most}"
@@ -245,12 +245,12 @@ class _Revivals:
 
 
 def say(sink: Sink, text: str) -> None:
-    """Say something in our own name."""
+    """Print a line of Replicax itself."""
     sink.write(ERR, f"replicax: {text}\n".encode())
 
 
 def wait(readable: Sequence[int], writable: int | None, seconds: float) -> list[int]:
-    """Wait until one of some descriptors is readable or one is writable; give the readable."""
+    """Wait until a descriptor is readable or the other one writable; return the readable ones."""
     if not hasattr(select, "poll"):
         return select.select(readable, [] if writable is None else [writable], [], seconds)[0]
     poll = select.poll()
