@@ -1,6 +1,6 @@
 """Where the ranks of a job run: Slurm's notation for hosts and tasks, and ranks laid over hosts.
 
-Pure functions; what is read from which variable is in the files of the resolvers.
+Pure functions; the resolvers read the variables.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_place(
 ) -> None:
     """Refuse ranks laid otherwise than the launcher laid them, as far as this rank can tell.
 
-    A `host` or `local_rank` that the launcher does not say is None; `fix` says how to have ranks
+    A `host` or `local_rank` that the launcher does not tell is None; `fix` says how to get ranks
     laid as expected.
     """
     if rank >= len(places):

@@ -1,7 +1,7 @@
-"""Which tasks form a cluster, and where each listens: `ClusterSpec` and `Task`, as data.
+"""The tasks of a cluster and their addresses: `ClusterSpec` and `Task`, as data.
 
-How they are found is in the files of the resolvers; what a task does in the cluster is in
-`_roles.py`; how they are written in `TF_CONFIG` is in `_tf_config.py`.
+Resolvers find them; `_roles.py` says what a task does in the cluster; `_tf_config.py` writes them
+as `TF_CONFIG`.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class TPUClusterResolver(ClusterResolver):
             ClusterSpecError: If there is no TPU.
         """
         resolver = TPUClusterResolver(tpu, zone, project)
-        # Not at the top, and by name: it needs JAX, which this package must not import.
+        # By name and not at the top, because it needs JAX, which this package must not import.
         importlib.import_module("replicax.tpu.experimental").initialize_tpu_system(resolver)
         return resolver
 
@@ -239,7 +239,7 @@ class TPUClusterResolver(ClusterResolver):
 
     @functools.cached_property
     def _slice(self) -> TpuSlice | None:
-        """The TPU, or None. It is looked for once: a host stays what it is."""
+        """The TPU, or None; looked for once, because a host does not change."""
         variables, note = self._variables(), self._looked.append
         if any(sign in self._tpu for sign in ",.:"):
             return at_addresses(self._tpu, variables)

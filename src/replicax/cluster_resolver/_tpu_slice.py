@@ -1,4 +1,4 @@
-"""What the host of a TPU knows about it: from variables, the metadata server, the PCI bus.
+"""What a TPU host knows about its TPU: from variables, the metadata server, the PCI bus.
 
 Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
 both find the same hosts.
@@ -27,7 +27,7 @@ _NAME = "TPU_NAME"
 _TYPE = "TPU_ACCELERATOR_TYPE"
 _BOUNDS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
 _SET_BY = "GKE in the pods of a TPU node pool, or by hand"
-_PORT = 8482  # where JAX, too, lets the processes of a TPU meet
+_PORT = 8482  # the port at which JAX, too, lets the processes of a TPU meet
 _GOOGLE = "0x1ae0"
 # The devices of Google on a PCI bus that are TPUs, from v2 to TPU7x.
 _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
@@ -70,13 +70,13 @@ class TpuSlice:
         return self.chips * (2 if self.kind.startswith(_TWO_DEVICES) else 1)
 
     def addresses(self) -> dict[int, str]:
-        """Where the hosts listen, by number; of other slices only the first host is known."""
+        """The hosts' addresses by number; of other slices only the first host is known."""
         first = self.slice_id * len(self.hosts)
         known = {first + number: host for number, host in enumerate(self.hosts)}
         return {0: self.coordinator, **known} if self.coordinator else known
 
     def process(self, coordinator: str, number: int) -> JaxProcess:
-        """As which process of a JAX cluster this host trains."""
+        """The process of a JAX cluster that this host trains as."""
         return JaxProcess(coordinator, self.num_hosts, number)
 
 
@@ -136,14 +136,14 @@ def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
 
 
 def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Callable[[str], Any]]:
-    """The address of the metadata server, and what gets an attribute from it."""
+    """The address of the metadata server, and a function that asks it for an attribute."""
     host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
     place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
     return place, lambda key: fetch(Request(f"{place}/{key}", {"Metadata-Flavor": "Google"}))
 
 
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
-    """What the metadata server says, or nothing; and what became of the question, in words."""
+    """The metadata server's answer, or nothing; and a sentence on how the question went."""
     place, ask = metadata_asker(variables, fetch)
     try:
         return from_metadata(ask), f"{place}: answered"
@@ -153,7 +153,7 @@ def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, 
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
-    """How many chips of a TPU this machine has. JAX counts them in the same way."""
+    """How many TPU chips this machine has, counted as JAX counts them."""
     return sum(_read(device / "vendor") == _GOOGLE and _is_chip(device) for device in _all(devices))
 
 

@@ -91,7 +91,7 @@ class Checkpoint:
         for name, value in {**({} if root is None else {"root": root}), **objects}.items():
             self._track(name, value)
 
-    if not TYPE_CHECKING:  # to a type checker, every attribute would exist
+    if not TYPE_CHECKING:  # a type checker would take every attribute to exist
 
         def __getattr__(self, name: str) -> Any:
             objects = self.__dict__.get("_objects", {})
@@ -115,7 +115,7 @@ class Checkpoint:
             super().__delattr__(name)
 
     def _track(self, name: str, value: Any) -> None:
-        """Add an object, and give it what was restored for it before it came."""
+        """Add an object and give it the values that were restored for it earlier."""
         if name in _OWN or hasattr(type(self), name):
             raise UsageError(
                 f"{name!r} is a name of the checkpoint itself. Give the object another one."
@@ -129,7 +129,7 @@ class Checkpoint:
             call()
 
     def after_setting(self, call: Callable[[], object]) -> None:
-        """Have a function called when an object is added, as a checkpoint around this one wants."""
+        """Call a function whenever an object is added; for a checkpoint around this one."""
         self._followers[call] = None
 
     @property
@@ -164,7 +164,7 @@ class Checkpoint:
         self._count += 1
 
     def track(self, name: str, value: Any) -> None:
-        """Add an object with `get_state` and `set_state`; a checkpoint without it is restored too.
+        """Add an object with `get_state` and `set_state`; a checkpoint without it can be restored.
 
         Args:
             name: Its name, which no other object has.
@@ -311,7 +311,7 @@ class Checkpoint:
             if isinstance(part, Stateful) or (isinstance(part, LeftOvers) and part.owner.is_empty):
                 continue
             body[part.name] = {"variables": [], "workers": None}
-            # What is left over has rows on all workers, and all take part.
+            # Left-overs have rows on all workers, so all take part.
             is_here = channel.is_chief or isinstance(part, LeftOvers)
             found = values_of(part, copy=copy) if is_here else ()
             names = names_of(part) if is_here else ()
@@ -355,7 +355,7 @@ class _Writer:
             self._failures.append(error)
 
     def end(self) -> bool:
-        """Wait for the job; whether there was one."""
+        """Wait for the job and return whether there was one."""
         if self._thread is None:
             return False
         self._thread.join()
@@ -363,7 +363,7 @@ class _Writer:
         return True
 
     def raise_failure(self) -> None:
-        """Raise what the job has raised, once."""
+        """Raise the failure of the job, once."""
         if self._failures:
             raise self._failures.pop()
 
@@ -371,7 +371,7 @@ class _Writer:
 def _together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Result:
     """Do something on this worker; if it fails on any, raise on all.
 
-    Here an error of this worker is raised as it is, one of another as a CheckpointError. `name`
+    An error of this worker is raised as it is, one of another worker as a CheckpointError. `name`
     says in a word or two what is done.
     """
     failure: Exception | None = None
@@ -400,9 +400,9 @@ def _write(path: str, content: _files.Content, calls: Sequence[Callable[[], None
 
 
 def _make_room(path: str) -> None:
-    """What other workers than the chief write: the folder around it.
+    """Make the folder around the checkpoint, on workers other than the chief.
 
-    Programs for TensorFlow give each worker a folder of its own, and remove it.
+    TensorFlow programs give each worker a folder of its own and remove it afterwards.
     """
-    with contextlib.suppress(OSError):  # it may be a place that only the chief can write to
+    with contextlib.suppress(OSError):  # only the chief may be able to write there
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)

@@ -1,4 +1,4 @@
-"""Objects by the names that they have in TensorFlow's checkpoints: a graph of attributes."""
+"""Objects by their names in TensorFlow's checkpoints: a graph of attributes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Node:
     slots: list[tuple[Node, str, Node]] = field(default_factory=list)
 
     def below(self) -> Iterator[Node]:
-        """This one, and all that can be reached from it."""
+        """This node and all that can be reached from it."""
         seen = {id(self)}
         queue: deque[Node] = deque([self])
         while queue:
@@ -49,7 +49,7 @@ class Node:
 def graph_of(message: bytes) -> Node:
     """The root of the graph in a message `TrackableObjectGraph`.
 
-    Another message raises ValueError, or IndexError where it names objects that are not there.
+    Any other message raises ValueError, or IndexError where it refers to missing objects.
     """
     bodies = [list(fields(body)) for number, body in fields(message) if number == 1]
     nodes = [Node() for _ in bodies]
@@ -69,7 +69,7 @@ def graph_of(message: bytes) -> Node:
 
 
 def names_of(part: Part) -> list[str | None]:
-    """The names of a part's variables below it, in their order; None where no attribute has it."""
+    """The names of a part's variables below it, in order; None where no attribute holds one."""
     if not isinstance(part, Variables):
         return []
     found = names_below(part.owner)
@@ -77,7 +77,7 @@ def names_of(part: Part) -> list[str | None]:
 
 
 def full_name(part: str, name: str) -> str:
-    """What TensorFlow calls a variable: a root has no name there, and an optimizer is a child."""
+    """The name of a variable in TensorFlow, where a root has none and an optimizer is a child."""
     owner, dot, rest = part.rpartition(".")
     part = f"{owner}/{rest}" if dot and rest == "optimizer" else part
     return f"{part}/{name}".removeprefix("root/").removesuffix("/")
@@ -86,7 +86,7 @@ def full_name(part: str, name: str) -> str:
 def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:
     """The variables below an object, each with the one in the checkpoint that has its name.
 
-    Names of one variable that lead to several are refused.
+    A variable whose names lead to several values is refused.
     """
     found: dict[int, tuple[Any, Node]] = {}
     seen, queue = {(id(node), id(owner))}, deque([(node, owner)])

@@ -43,7 +43,7 @@ class Value:
 
 
 def encoded(value: Any) -> Any:
-    """Plain data as JSON; what JSON does not know is marked."""
+    """Plain data as JSON; types that JSON does not have are marked."""
     if value is None or isinstance(value, (bool, int, float, str)) and type(value) in _SCALARS:
         return value
     if isinstance(value, list):
@@ -79,7 +79,7 @@ def _encoded_array(array: np.ndarray, is_scalar: bool) -> dict[str, Any]:
 
 
 def decoded(value: Any) -> Any:
-    """What `encoded` was given."""
+    """The value that `encoded` was given."""
     if isinstance(value, list):
         return [decoded(item) for item in value]
     if not isinstance(value, dict):
