@@ -27,7 +27,7 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
     with needs_package("pillow", extra="data"):
         from PIL import Image
     with _opened(contents) as image:
-        if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
+        if image.mode.startswith("I;16"):  # Pillow would clip values instead of scaling them
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
@@ -37,9 +37,9 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
 
 
 def _of_jpeg(contents: bytes, channels: int) -> np.ndarray | None:
-    """The pixels of a JPEG; None without simplejpeg, and where it is for Pillow to say more.
+    """The pixels of a JPEG; None without simplejpeg, or where Pillow has to explain an error.
 
-    It is quicker than Pillow, and its `fastdct` gives the pixels of TensorFlow.
+    simplejpeg is quicker than Pillow, and its `fastdct` gives TensorFlow's pixels.
     """
     try:
         simplejpeg = importlib.import_module("simplejpeg")
@@ -65,7 +65,7 @@ def decode_frames(contents: bytes) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(contents: bytes) -> Iterator[Any]:
-    """Open an image, and say what is wrong with bytes that Pillow cannot read."""
+    """Open an image, and explain bytes that Pillow cannot read."""
     from PIL import Image
 
     try:

@@ -183,7 +183,7 @@ class Creation:
                     "none. An empty data set would train nothing. Correct the pattern, or "
                     "make the files first."
                 )
-        # Sorted: on every machine the same list, before it is shuffled or divided.
+        # Sorted, so that every machine shuffles or divides the same list.
         files = FileList(tuple(name for _, names in found for name in names))
         if shuffle is False:
             return _made(cls, files)
@@ -206,7 +206,7 @@ class Creation:
             [(0, 10), (1, 11), (2, 12)]
         """
         nest = datasets[0] if len(datasets) == 1 else datasets
-        # As in tf.data, no list and no None: a list would be one array, of data sets.
+        # As in tf.data, lists and None are leaves: a list would be one array.
         leaves, tree = jax.tree.flatten(nest, is_leaf=lambda part: isinstance(part, list | None))
         whole("number of data sets", len(leaves), least=1)
         nodes = tuple(dataset_node(leaf, "zip") for leaf in leaves)
@@ -281,12 +281,12 @@ class Creation:
 
 
 def _made(cls: Any, node: Any, first: Any = None) -> Dataset:
-    """A data set of this node; its passes are counted with those of the `first` it is made of."""
+    """A data set of this node, which counts its passes with the `first` data set it is made of."""
     return cast("Dataset", cls(node, epochs=first.epochs if first else None))
 
 
 def _signature_of(signature: Any, types: Any, shapes: Any) -> Any:
-    """A nest of `ArraySpec`, or None if nothing was said."""
+    """A nest of `ArraySpec`, or None without a signature."""
     if signature is None and types is None:
         return None
     if signature is None:

@@ -28,7 +28,7 @@ from replicax.data._selection import Selection
 from replicax.data._storage import Storage
 from replicax.data._yielded import plain, yielded
 
-# Batches that wait while `fit` computes: one may be slow without anybody noticing.
+# Batches ready while `fit` computes, so that one slow batch goes unnoticed.
 _AHEAD_OF_FIT = 2
 
 
@@ -217,7 +217,7 @@ class DatasetIterator:
         raise StopIteration
 
     def put_back(self, element: Any, state: Any) -> None:
-        """Give back an element, and what `get_state` was before it was taken: it is next again."""
+        """Give back an element with the state before it; it comes next again."""
         self._waiting.append((element, state))
 
     @property
@@ -284,4 +284,4 @@ class DatasetIterator:
 
     @property
     def num_batches(self) -> None:
-        return None  # how much is left is not known
+        return None  # the rest is of unknown length

@@ -19,7 +19,7 @@ _FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Paths of images or texts, a label for each, and the names of the classes; or no labels."""
+    """Paths of images or texts, their labels if any, and the names of the classes."""
 
     paths: list[str]
     labels: np.ndarray | None
@@ -33,13 +33,13 @@ class ImageFiles:
         return ImageFiles(paths, labels, self.class_names, self.formats)
 
     def shuffled(self, seed: int) -> ImageFiles:
-        """The files in the order that Keras brings them into before it splits them."""
+        """The files in the order that Keras gives them before it splits them."""
         order = list(range(len(self.paths)))
         np.random.RandomState(seed % 2**32).shuffle(order)
         return self.chosen(order)
 
     def split(self, fraction: float, subset: str | None) -> list[ImageFiles]:
-        """All files, or the part for training or for validation, or both."""
+        """All files, or those for training or for validation, or both."""
         cut = len(self.paths) - int(fraction * len(self.paths))
         training, validation = range(cut), range(cut, len(self.paths))
         parts = {"validation": [validation], "both": [training, validation]}
@@ -55,7 +55,7 @@ def batches_of(
     validation_split: float | None,
     subset: str | None,
 ) -> Any:
-    """Batches of files as `load` reads them; of both subsets, two data sets."""
+    """Batches of files as `load` reads them; two data sets for both subsets."""
     _check_split(validation_split, subset, unseeded=shuffle and seed is None)
     found = found if seed is None or not shuffle else found.shuffled(seed)
     made = []
@@ -68,7 +68,7 @@ def batches_of(
             )
         paths = np.array(files.paths, dtype=object)
         rows = Dataset.from_tensor_slices(paths if files.labels is None else (paths, files.labels))
-        if shuffle and not number:  # the second one is for validation
+        if shuffle and not number:  # not the second one, which is for validation
             rows = rows.shuffle(len(paths), seed)
         rows = rows.map(load, num_parallel_calls=AUTOTUNE)
         result: Any = (rows if batch_size is None else rows.batch(batch_size)).prefetch(AUTOTUNE)

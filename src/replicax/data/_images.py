@@ -125,7 +125,7 @@ def decoded(path: str, channels: int) -> np.ndarray:
 
 
 def _cropped(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The largest window in the middle with the proportions of (height, width)."""
+    """The largest central window with the proportions of (height, width)."""
     old_height, old_width = image.shape[:2]
     rows = max(min(old_height, int(old_width * height / width)), 1)
     columns = max(min(old_width, int(old_height * width / height)), 1)

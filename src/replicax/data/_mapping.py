@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from replicax.data._dataset import Dataset
     from replicax.data._node import Node
 
-# How many data sets `interleave` reads in turn where nobody says. tf.data asks the machine, so
+# How many data sets `interleave` reads in turn by default. tf.data asks the machine, so
 # that the order of the elements depends on it; here it is the same everywhere.
 _CYCLE_LENGTH = 16
-# How many elements `prefetch(AUTOTUNE)` keeps ready: one in use, one made meanwhile.
+# Elements that `prefetch(AUTOTUNE)` keeps ready: one in use, one in the making.
 _PREFETCHED = 2
 
 

@@ -1,4 +1,4 @@
-"""What an iterator's position holds beside the place in the data: which pass, and in what order."""
+"""The state of an iterator beside its place in the data: the pass, and its order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FIELDS = {"pipelines", "epoch", "seeds", "position"}
 
 
 def noted(datasets: Sequence[Dataset], epoch: int, position: Any) -> dict[str, Any]:
-    """A position as it is kept: with the pass, and the seeds that nobody gave.
+    """A position to keep, with its pass and the seeds that were drawn.
 
-    Only data sets of single replicas are several.
+    There are several data sets only if each replica has its own.
     """
     return {
         "pipelines": [outline(dataset.node) for dataset in datasets],
@@ -66,7 +66,7 @@ def refuse_if_read(is_read: bool) -> None:
 def outline(node: Node, source: str = "") -> str:
     """The transformations of a pipeline by name, such as `Batch(Shuffle(Slices))`.
 
-    `source` stands behind the name of the first one.
+    `source` follows the name of the first one.
     """
     inner = ", ".join(outline(part, source) for part in node.inputs)
     return type(node).__name__ + (f"({inner})" if inner else source)
@@ -75,7 +75,7 @@ def outline(node: Node, source: str = "") -> str:
 def before(waiting: Sequence[tuple[Any, Any]]) -> Any:
     """The position before the element that was given back last.
 
-    Elements wait each with that position, or None where it was not kept.
+    Each waiting element has that position, or None if it was not kept.
     """
     state = waiting[-1][1]
     if state is None:

@@ -1,4 +1,4 @@
-"""Data sets that read files of lines, records or rows. Tables with names and images are beside."""
+"""Data sets that read files of lines, records or rows."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def records_of(
 
 @dataclass(frozen=True)
 class OfOneFile:
-    """The function of a file name that gives the data set of the file's records."""
+    """The function from a file name to the data set of the file's records."""
 
     format: FileFormat
 

@@ -92,7 +92,7 @@ class Storage:
 
 
 def _compression(name: Any) -> str | None:
-    """A compression by the name that a saved data set gives it."""
+    """A compression by the name that a saved data set uses."""
     if name in (None, "", "NONE"):
         return None
     if name == "GZIP":

@@ -12,10 +12,10 @@ import numpy as np
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._formats.format import needs_package, open_bytes
 
-# Row groups before this place, and rows of the next one.
+# row groups before this position, and rows of the next one
 RowPosition = tuple[int, int]
 
-# A row group may be as large as the file. So much of it is decoded at a time.
+# Bytes decoded at a time, because a row group may be as large as the file.
 _BLOCK_BYTES = 8 * 1024 * 1024
 _BLOCK_ROWS = 16384
 _PAGE_BYTES = 1024 * 1024
@@ -60,9 +60,9 @@ class ParquetFormat:
         with needs_package("pyarrow", extra="parquet"):
             import pyarrow
             import pyarrow.parquet
-        open_bytes(path).close()  # for its message
+        open_bytes(path).close()  # imported for its error message
         first, passed = start
-        # Without pre-buffering: it would hold a whole row group.
+        # Without pre-buffering, which would hold a whole row group.
         options = {"pre_buffer": False, "buffer_size": _PAGE_BYTES}
         try:
             with pyarrow.parquet.ParquetFile(path, **options) as file:
@@ -93,13 +93,13 @@ class ParquetFormat:
 
 
 def _rows_per_block(group: Any) -> int:
-    """How many rows to decode at once; a row may be a number or an image."""
+    """The number of rows to decode at once; a row may be a number or an image."""
     row_bytes = group.total_byte_size // max(group.num_rows, 1) + 1
     return max(1, min(_BLOCK_BYTES // row_bytes, _BLOCK_ROWS))
 
 
 def _values(array: Any, place: str) -> Any:
-    """The values of an Arrow array, one after the other: a NumPy array or a list."""
+    """The values of an Arrow array in a row: a NumPy array or a list."""
     from pyarrow import types
 
     if types.is_dictionary(array.type):
@@ -148,7 +148,7 @@ def _cut(values: Any, bounds: np.ndarray, place: str) -> list[np.ndarray]:
     edges = bounds.tolist()
     pairs = zip(edges[:-1], edges[1:], strict=True)
     if isinstance(values, np.ndarray):
-        # Copies, because a view would keep the block alive as long as one of its rows.
+        # Copies: a view would keep the whole block alive with one of its rows.
         return [values[start:stop].copy() for start, stop in pairs]
     if values and isinstance(values[0], str | bytes):
         return [np.array(values[start:stop], object) for start, stop in pairs]

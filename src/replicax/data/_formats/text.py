@@ -1,4 +1,4 @@
-"""Text files: one element per line. Lines that are rows of a table are in csv.py."""
+"""Text files: one element per line. csv.py reads lines that are rows of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from replicax._core.errors import CorruptRecord
 from replicax.data._formats.format import open_bytes, window_bits_of
 
-# Uncompressed bytes and lines before this place.
+# uncompressed bytes and lines before this position
 LinePosition = tuple[int, int]
 
 

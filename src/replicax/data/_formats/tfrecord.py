@@ -1,7 +1,7 @@
-"""TFRecord files: records of bytes between checksums. What is in the bytes is in example.py.
+"""TFRecord files: records of bytes between checksums. example.py reads the bytes.
 
-A record is: its length (8 bytes, little-endian), the checksum of these 8 bytes, the contents,
-the checksum of the contents. A checksum is a masked CRC-32C, 4 bytes, little-endian.
+A record is: its length (8 bytes, little-endian), the checksum of these 8 bytes, the contents, the
+checksum of the contents. A checksum is a masked CRC-32C, 4 bytes, little-endian.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 
-# A damaged length may claim any size: so much is asked for at a time, and then only if it is there.
+# Bytes read at a time, because a damaged length may claim any size.
 _PIECE = 16 * 1024 * 1024
 
-# Of the writer: with Python's own of 8 KB, every third small image would be a system call.
+# The writer's buffer: with Python's 8 KB every third small image would be a system call.
 _BUFFER = 256 * 1024
 
 
@@ -49,7 +49,7 @@ class TFRecordFormat:
                 if len(header) < _HEADER.size:
                     raise _cut_off(path, offset)
                 length, checksum = _HEADER.unpack(header)
-                # Twelve bytes that were right before, as in a file of equal records, are again.
+                # Records of one length share these 12 bytes, which need no second check.
                 if header != checked and masked(crc32c(header[: _LENGTH.size])) != checksum:
                     raise _corrupt(path, offset, "length")
                 checked, end = header, length + _CHECKSUM.size

@@ -36,7 +36,7 @@ class Filter(SelectionOfElements, Node):
 
 @final
 class FilterCursor(Cursor):
-    """Elements, each asked for."""
+    """Elements that the predicate is asked about."""
 
     def __init__(self, node: Filter, path: Path) -> None:
         self._node = node
@@ -47,7 +47,7 @@ class FilterCursor(Cursor):
     def read(self, count: int) -> Handles:
         out: list[Any] = []
         while len(out) < count and not self._over:
-            # One at a time for `take_while`: what follows its end may be endless, or costly.
+            # One at a time for `take_while`: behind its end the input may be endless or costly.
             elements = self._feed.elements(1 if self._node.ends else count - len(out))
             self._over = not elements
             for element in elements:
@@ -78,7 +78,7 @@ class FilterCursor(Cursor):
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """What `fn(state, element)` puts out, with a state that it hands on."""
+    """The outputs of `fn(state, element)`, which also returns the next state."""
 
     input: Node
     initial: Any
@@ -98,7 +98,7 @@ class Scan(Node):
 
 @final
 class ScanCursor(OneByOne, Cursor):
-    """A fold that shows its steps."""
+    """A fold that yields each step."""
 
     def __init__(self, node: Scan, path: Path) -> None:
         self._fn = node.fn
@@ -110,7 +110,7 @@ class ScanCursor(OneByOne, Cursor):
         elements = self._feed.elements(1)
         if not elements:
             raise StopIteration
-        # A copy: the state is in positions and begins each pass, and may be added to in place.
+        # A copy: positions and later passes use the state, and `fn` may change it in place.
         result = call(self._fn, (own_copy(self._carry), elements[0]), self._number)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise UsageError(

@@ -72,7 +72,7 @@ class ZipCursor(Cursor):
     def __init__(self, node: Zip, path: Path) -> None:
         self._tree = node.tree
         self._in_memory = node.table is not None
-        # The same path for all: data sets shuffled with one seed stay in step.
+        # The same path for all, so that data sets shuffled with one seed stay in step.
         self._sources = [
             n.open(path) if self._in_memory else open_elements(n, path) for n in node.nodes
         ]

@@ -12,7 +12,7 @@ from replicax.data._nodes.select import Selection
 
 @final
 class RepeatCursor(Cursor):
-    """Passes over a node, one after the other; each is told its number."""
+    """Passes over a node, one after the other; each has its number in the path."""
 
     def __init__(self, node: Repeat, path: Path) -> None:
         self._node = node
@@ -36,7 +36,7 @@ class RepeatCursor(Cursor):
             if missing and self._given:
                 self._start(self._turn + 1)
             elif missing:
-                self._source = None  # a turn without elements would be followed by more of them
+                self._source = None  # an empty turn would be followed by more empty ones
         return joined_handles(self._node, parts) if parts else like(self._node, [])
 
     def skip(self, count: int) -> None:

@@ -129,7 +129,7 @@ class ShardCursor(Cursor):
         self._node = node
         self._source = node.input.open(path)
         self._num, self._index, self._block = node.num, node.index, node.block
-        self._within = 0  # how much of the present block was read
+        self._within = 0  # handles read of the present block
         self._begun = False
 
     def read(self, count: int) -> Handles:

@@ -140,7 +140,7 @@ class Fetched(Node):
 
 @final
 class IteratorCursor(OneByOne, Cursor):
-    """The elements of an iterator; its position is a count, found again by reading."""
+    """The elements of an iterator; a position is a count, reached again by reading."""
 
     def __init__(self, restart: Callable[[], Iterator[Any]]) -> None:
         self._restart = restart
@@ -163,7 +163,7 @@ class IteratorCursor(OneByOne, Cursor):
 
 @dataclass(frozen=True, eq=False)
 class Generated(Node):
-    """What a function that returns an iterator yields, called again for each pass."""
+    """The elements of an iterator that a function returns, called again for each pass."""
 
     restart: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -194,7 +194,7 @@ class Generated(Node):
                 "the start of each epoch. Write a generator function, with `yield`."
             )
         for element in elements:
-            # A copy: the generator may fill the same array again for the next element.
+            # A copy: the generator may reuse the array for the next element.
             yield self._checked(own_copy(as_element(element)))
 
     def _checked(self, element: Any) -> Any:
@@ -226,7 +226,7 @@ _reads: ContextVar[bool] = ContextVar("replicax_reads_for_a_spec", default=True)
 
 @contextlib.contextmanager
 def known_before() -> Generator[None]:
-    """Within this a spec is an error if an element had to be read for it."""
+    """A context in which a spec that would need an element to be read is an error."""
     token = _reads.set(False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Worker processes as seen by the reader; `_crew` is what runs them."""
+"""Worker processes as the reader sees them; `_crew` runs them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InProcesses(SelectionOfElements, Node):
 
     @property
     def sample(self) -> Node:
-        return self.input.sample  # for one element, processes are not worth their start
+        return self.input.sample  # one element is not worth starting processes
 
     def open(self, path: Path) -> Cursor:
         return WorkersCursor(self, path)
@@ -46,7 +46,7 @@ def _has_cache(node: Node) -> bool:
 
 
 def in_this_process(node: Node) -> Node:
-    """`node` without worker processes: those of a worker would be one too many."""
+    """`node` without worker processes, for a worker, which must not start others."""
     inner = node.rebuilt(in_this_process)
     return inner.input if isinstance(inner, InProcesses) else inner
 
@@ -67,7 +67,7 @@ class Job:
 
 @final
 class WorkersCursor(OneByOne, Cursor):
-    """Elements of the workers in turn, so that they come in the order of the pipeline."""
+    """Elements from the workers in turn, which gives the order of the pipeline."""
 
     def __init__(self, node: InProcesses, path: Path) -> None:
         self._node = node
@@ -104,7 +104,7 @@ class WorkersCursor(OneByOne, Cursor):
             self._crew = self._started()
         try:
             return self._crew.receive()
-        except Exception as error:  # errors of the pipeline are packets: this one is Grain's
+        except Exception as error:  # the pipeline's own errors are packets, so this one is Grain's
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
     def _started(self) -> Crew:
@@ -130,5 +130,5 @@ class WorkersCursor(OneByOne, Cursor):
         if len(state["notes"]) == len(self._notes):
             self._offset, self._taken = state["offset"], state["taken"]
             self._notes = [(position, since) for position, since in state["notes"]]
-        else:  # the shares of another number of workers: only the sum of them means something
+        else:  # with another number of workers only the sum of the notes is valid
             self._offset = state["offset"] + state["taken"]

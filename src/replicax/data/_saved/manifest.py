@@ -31,7 +31,7 @@ class Leaf:
 
     @property
     def spec(self) -> ArraySpec:
-        """What an element has there."""
+        """The spec of this array in an element."""
         return ArraySpec(self.shape, _TEXT.get(self.dtype) or np.dtype(self.dtype))
 
     @property
@@ -46,7 +46,7 @@ class Leaf:
 
     @property
     def files(self) -> dict[str, tuple[Any, tuple[int | None, ...]]]:
-        """What is in each of its files: a type, and the shape of what is numbered there."""
+        """The type and the item shape of each of its files."""
         flat = self.is_text or self.varies
         dtype = np.uint8 if self.is_text else self.dtype
         files: dict[str, Any] = {"values": (np.dtype(dtype), () if flat else self.shape)}
@@ -127,7 +127,7 @@ def _check_files(folder: str, files: Mapping[str, int]) -> None:
 
 
 def _as_json(nest: Any) -> Any:
-    """A nest of numbers in JSON, where tuples are not lists and keys not only text."""
+    """A nest of numbers in JSON, which tells tuples from lists and keys that are not text."""
     if isinstance(nest, int):
         return nest
     if nest is None:
@@ -165,7 +165,7 @@ def _from_json(nest: Any) -> Any:
 
 
 def _named_tuple(module: str, name: str, fields: list[str]) -> Any:
-    """The class of this name if the program has it, and one like it otherwise."""
+    """The program's class of this name, or else a similar one."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
