@@ -1,6 +1,6 @@
-"""Data sets that the workers read by themselves, as the coordinator sees them.
+"""Data sets that workers read by themselves, as the coordinator sees them.
 
-Who reads them there is in `worker_data.py`.
+`worker_data.py` reads them on a worker.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _numbers = itertools.count()
 
 @final
 class Unused:
-    """Iterators and data sets that are no more: workers are told to let go of them."""
+    """The numbers of iterators and data sets that were freed; workers are told to drop them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
     def when_gone(self, owner: Any, number: int) -> None:
-        """Note the number as soon as its owner is no more."""
+        """Note the number as soon as its owner is freed."""
         weakref.finalize(owner, self.numbers.append, number).atexit = False
 
 
@@ -113,15 +113,15 @@ class PerWorkerDataset:
         )
 
     def as_adapter(self, steps: int | None) -> WorkerDataAdapter:
-        """What Keras' loops read it through, for so many steps; None for all."""
+        """The adapter for Keras' loops, for this many steps; None for all."""
         return WorkerDataAdapter(self, steps)
 
     def begin_epoch(self, after: int | None = None) -> int:
-        """The number of a new pass; with `after`, that one, and those that follow go on from it."""
+        """The number of a new pass; with `after`, that number, from which counting goes on."""
         return self._epochs.next(after)
 
     def divide_like(self, division: Division) -> None:
-        """Divide it as another program did, from which it goes on."""
+        """Adopt the division of another program, to go on from its position."""
         if division != self.division:
             self.division, self.number = division, next(_numbers)
             self.unused.when_gone(self, self.number)
@@ -140,7 +140,7 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def example(self) -> Any:
-        """A batch, for its shapes: made here, on the coordinator."""
+        """A batch made on the coordinator, for its shapes."""
         with on_worker(0):
             for batch in _first(self._made):
                 return batch if self.change is None else self.change(batch)
@@ -179,7 +179,7 @@ class _ForClosures:
 
 @final
 class PerWorkerIterator(_ForClosures):
-    """An iterator on every worker; `next` of it is for closures."""
+    """An iterator on every worker; only closures call `next` on it."""
 
     def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
         self.dataset, self.epoch = dataset, epoch
@@ -193,7 +193,7 @@ class PerWorkerIterator(_ForClosures):
         return self.dataset.shapes
 
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:
-        """Where a closure finds the batch; None if its worker reads what comes next."""
+        """The place of a closure's batch; None if its worker simply reads on."""
         if self.splits is None:
             return None
         place = self.splits.give(closure, number, worker)
@@ -207,7 +207,7 @@ class PerWorkerIterator(_ForClosures):
         return place
 
     def get_state(self) -> dict[str, Any]:
-        """What is left of an epoch that workers share, for `set_state`, also of another program.
+        """The rest of an epoch that workers share, for `set_state`, also of another program.
 
         Closures that have not ended count as not begun: call `join` first.
         """
@@ -235,8 +235,8 @@ class PerWorkerIterator(_ForClosures):
 class Slot(_ForClosures):
     """Stands for a per-worker iterator while a function of it is traced, and in its program.
 
-    It stands for that of any epoch, and of any data set with such batches. Programs hold it, and it
-    does not hold the data.
+    It stands for the iterator of any epoch, and of any data set with such batches. Programs hold
+    it, and it does not hold the data.
     """
 
     def __init__(self, number: int, shapes: Any) -> None:
@@ -245,13 +245,13 @@ class Slot(_ForClosures):
 
 @final
 class Slots:
-    """One slot for all iterators that a program can be shared by."""
+    """One slot for all iterators that can share a program."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Slot] = {}
 
     def of(self, iterator: PerWorkerIterator, number: int) -> Slot:
-        """What stands for the iterator that is argument `number` of a function."""
+        """The slot for the iterator that is argument `number` of a function."""
         leaves, tree = jax.tree.flatten(iterator.shapes)
         return self._known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
 
@@ -273,5 +273,5 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _first(made: Any) -> Any:
-    """The first batch of a data set, and no pass begun that would count as one."""
+    """The first batch of a data set, read without a pass that would count."""
     return Feed(whole(made).prepared().sample, (0,)).elements(1)

@@ -20,7 +20,7 @@ SERVER, WORKER = "server", "worker"
 JOBS = {SERVER: "ps", WORKER: "worker"}
 ROLES = {job: role for role, job in JOBS.items()}
 
-# By name: who starts members does not import what they are made of, and a test may have others.
+# By name: a starter does not import what members are made of, and tests may use others.
 START_MEMBER = "replicax._ps.hosts.member:start_member"
 
 _MOST_LOCAL_WORKERS = 8
@@ -68,7 +68,7 @@ class Cluster(Protocol):
         ...
 
     def add_worker(self) -> int:
-        """Let the cluster grow by a worker, and give its index."""
+        """Add a worker to the cluster and return its index."""
         ...
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Cluster(Protocol):
 
 
 class Endpoint(Protocol):
-    """A member as who started it in its process sees it."""
+    """A member as its process sees it."""
 
     addresses: tuple[str, ...]
 
@@ -155,7 +155,7 @@ def at_of(spec: ClusterSpec, role: str, index: int) -> str:
 
 
 def load_starter(name: str) -> StartMember:
-    """Import what starts members, from `module:function`."""
+    """Import the function that starts members, from `module:function`."""
     module, _, function = name.partition(":")
     starter: Callable[..., Endpoint] = getattr(importlib.import_module(module), function)
     return starter
