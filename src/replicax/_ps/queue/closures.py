@@ -43,8 +43,8 @@ class Closure:
 class ClosureQueue:
     """Closures on their way from the user's program to the lanes and back; for many threads.
 
-    `capacity` may wait for any worker; then `put` waits. `max_deaths` workers may die of one
-    closure; with the next one, it has failed.
+    `capacity` is how many may wait for any worker before `put` blocks. A closure fails when more
+    than `max_deaths` workers have died of it.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, max_deaths: int = 3) -> None:
@@ -57,9 +57,9 @@ class ClosureQueue:
         self._line = WaitingLine()
         self._running: dict[int, Closure] = {}
         self._newest = -1
-        self.depths = 0, 0  # how many were put, and how many others had not ended then, in sum
+        self.depths = 0, 0  # closures put, and the sum of those under way at each `put`
         self._error: BaseException | None = None
-        self._why = ""  # of what is cancelled
+        self._why = ""  # why closures are cancelled
         self._deserted: UnavailableError | None = None
         self._closed = False
 
@@ -70,17 +70,17 @@ class ClosureQueue:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether what has not begun should not begin; asked without a lock."""
+        """Whether closures that have not begun should not begin; read without a lock."""
         return self._error is not None or self._closed
 
     def put(self, closure: Closure) -> None:
-        """Let a closure wait for a worker; wait for room first.
+        """Let a closure wait for a worker; block until there is room.
 
-        Raises what an earlier closure raised; then this one is not scheduled. `UnavailableError` if
-        no worker can ever run it.
+        Raises the error of an earlier closure; then this one is not scheduled. `UnavailableError`
+        if no worker can ever run it.
         """
         with self._lock:
-            # Those for one worker need no room: they are few, and others may wait for them.
+            # Closures for one worker need no room: they are few, and others may depend on them.
             self._room.wait_for(
                 lambda: (
                     closure.tag is not None
@@ -107,7 +107,7 @@ class ClosureQueue:
             self._ready.notify(_waiters_to_tell(closure))
 
     def get(self, worker: int, timeout: float | None = None) -> Closure | None:
-        """Take the next closure for a worker, which then runs; wait for one.
+        """Take the next closure for a worker, which then runs it; block until there is one.
 
         None after `timeout` seconds, or if there will be none for this worker.
         """
@@ -126,14 +126,14 @@ class ClosureQueue:
             return closure
 
     def has_more(self, worker: int) -> bool:
-        """Whether there is something for a worker to run next; asked without a lock."""
+        """Whether there is another closure for a worker; read without a lock."""
         return self._line.has(worker)
 
     def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
 
         It waits again, before all others or behind them, unless an error has cancelled it. `died`
-        is the worker that died of it, as far as one can tell.
+        is the worker that seems to have died of it.
         """
         with self._lock:
             self._running.pop(closure.id, None)
@@ -153,7 +153,7 @@ class ClosureQueue:
             self._tell_waiting()
 
     def mark_finished(self, closure: Closure, result: Any) -> None:
-        """Note that a closure has ended well; its result is cancelled if another one failed."""
+        """Note that a closure has ended well; its result is cancelled if another closure failed."""
         with self._lock:
             self._running.pop(closure.id, None)
             if self._error is None:
@@ -165,7 +165,7 @@ class ClosureQueue:
     def mark_failed(self, closure: Closure | None, error: BaseException) -> None:
         """Note that a closure has raised, or, with None, that none can run.
 
-        The first error cancels all, and is raised once.
+        The first error cancels all closures, and is raised once.
         """
         with self._lock:
             if closure is not None:
@@ -181,8 +181,8 @@ class ClosureQueue:
     def retire(self, worker: int, why: BaseException) -> None:
         """Note that a worker will not come back.
 
-        What only it could have run fails. If no worker is left, so does everything else, now and
-        when it is scheduled.
+        Closures that only it could have run fail. If no worker is left, all others fail, too, now
+        and when they are scheduled.
         """
         with self._lock:
             stranded = self._line.retire(worker)
@@ -204,13 +204,13 @@ class ClosureQueue:
             return self._is_idle()
 
     def done(self) -> bool:
-        """Whether all closures have ended; raises as `wait` does, and does not wait otherwise."""
+        """Whether all closures have ended; raises as `wait` does, but does not wait otherwise."""
         with self._lock:
             self._raise_error()
             return self._is_idle()
 
     def close(self) -> None:
-        """Cancel everything, and let nobody take anything any more."""
+        """Cancel everything, and hand out no more closures."""
         with self._lock:
             self._closed = True
             open_ones = [*self._running.values(), *self._line.clear()]
@@ -227,7 +227,7 @@ class ClosureQueue:
         return not self._running and not len(self._line)
 
     def _tell_waiting(self) -> None:
-        # Not at every lull: the program's thread would wake up between any two closures.
+        # Not at every pause, which would wake the program's thread between any two closures.
         if not self._running and (self._error is not None or not len(self._line)):
             self._calm.notify_all()
 
@@ -243,7 +243,7 @@ class ClosureQueue:
         self._calm.notify_all()
 
     def _raise_error(self) -> None:
-        """Raise what has failed, if anything, once nothing runs any more."""
+        """Raise the error, if there is one, once nothing runs any more."""
         if self._error is not None:
             self._calm.wait_for(lambda: not self._running)
         error, self._error = self._error, None
@@ -252,12 +252,12 @@ class ClosureQueue:
 
 
 def _waiters_to_tell(closure: Closure) -> int:
-    # If it is for one worker, a single one that is told might be of another.
+    # For one worker all are woken: a single one might be a lane of another worker.
     return 1 if closure.tag is None else sys.maxsize
 
 
 def _cancelled(closure: Closure, when: str, why: str) -> CancelledError:
-    """What `fetch` raises for a closure that came to nothing because of something else."""
+    """The error that `fetch` raises for a closure that was cancelled."""
     return CancelledError(
         "A closure counts only if none has failed before it has ended. Received: closure "
         f"{closure.id}; {when} when {why}. "

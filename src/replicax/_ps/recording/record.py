@@ -1,10 +1,10 @@
-"""A closure, recorded: what a worker has to fetch, compute and send, as a pure function.
+"""A recorded closure: what a worker has to fetch, compute and send, as a pure function.
 
-Beside what `capture` finds (variables, results), a closure for parameter servers takes batches
-from a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that
-others add to as well, and looks up rows of tables that it should not get the whole of. A
-`Recorder` is told of each while the function is traced. What it learns may change the inputs
-(one more batch, a table as rows), then the function is traced again.
+Beyond what `capture` finds (variables, results), a closure for parameter servers takes batches from
+a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that others
+add to as well, and looks up rows of tables without getting all of them. A `Recorder` is told of
+each while the function is traced. What it learns may change the inputs (one more batch, a table as
+rows); then the function is traced again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def record(
     """
     inputs, known = Inputs(), ()
     rounds = 0
-    while rounds < MAX_ROUNDS + len(inputs.batches):  # each batch is found by a round of its own
+    while rounds < MAX_ROUNDS + len(inputs.batches):  # each round finds one batch
         rounds += 1
         recorder = Recorder(inputs)
         try:
@@ -94,12 +94,12 @@ def record(
             continue
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
-        known = captured.variables  # finding them again would be one more trace in each round
+        known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:
-    """Note what a trace has found; whether there was anything new."""
+    """Note what a trace has found; return whether anything was new."""
     new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
     before = inputs.positions
     for key, (variable, count) in new.items():
@@ -121,7 +121,7 @@ def _captured(
         result = fn(taken)
         changes = recorder.changes(_compat.get_stateless_scope())
         recorder.changed = [(variable, kind) for variable, kind, _ in changes]
-        # Statics keep their place in the tree; variables are no part of it.
+        # Static values keep their place in the tree; variables are not part of it.
         return {
             "result": result,
             "grads": [grads for _, grads in recorder.pushes],

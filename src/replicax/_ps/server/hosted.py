@@ -1,4 +1,4 @@
-"""Optimizers on a server, and how they step."""
+"""Optimizers on a server, and their steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OtherOptimizer(ClusterError):
-    """Raised for gradients for an optimizer that a variable has no more."""
+    """Raised for gradients of an optimizer that another one has replaced."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -46,7 +46,7 @@ class Hosted:
 
     @classmethod
     def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
-        """One that has not updated anything here; `kind` if the recipe does not know."""
+        """An optimizer without updates here so far; `kind` if the recipe does not know it."""
         return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
 
     def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
@@ -70,7 +70,7 @@ class Hosted:
 
 
 def _rowwise(recipe: Recipe, part: Part) -> RowwiseOptimizer | None:
-    # A subclass of the user's may have the name of one of Keras' own.
+    # A user's subclass may have the name of one of Keras' own.
     if part.constraint is not None or not recipe.kind.__module__.startswith("keras."):
         return None
     return rowwise_optimizer(recipe.kind.__name__, recipe.config, part.dtype)
@@ -104,7 +104,7 @@ def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> N
 
 def prepare(hosted: Hosted, cells: list[Cell]) -> None:
     """Compile what `step` needs for these cells."""
-    with suppress(Exception):  # whatever it is, the first step will raise it again
+    with suppress(Exception):  # the first step will raise the same error
         hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
 
 

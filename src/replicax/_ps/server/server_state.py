@@ -1,4 +1,4 @@
-"""What a server holds, as it was at one moment: taken out of a server, and put into one.
+"""The state of a server at one moment: captured from a server, and installed in one.
 
 A snapshot writes it to disk (`snapshots.py`), a replica gets it over a connection (`replicas.py`).
 """
@@ -42,7 +42,7 @@ class CellState:
     stamp: Stamp  # what has the same is the same
     optimizer: int | None
     arrays: list[Any]
-    rows: RowCapture | None = None  # wanted, of one that is changed in place
+    rows: RowCapture | None = None  # wanted rows of a cell that is changed in place
     continues: bool = False  # other rows are as when it was last taken
     table: dict[str, Any] | None = None
 
@@ -103,7 +103,7 @@ def whole_cell(number: int, cell: Any) -> CellState:
 
 
 def take_table(state: CellState, since: int | None) -> None:
-    """Take what is in a dynamic table, or what has changed in it."""
+    """Take the contents of a dynamic table, or the changes in it."""
     export = state.cell.export_since(since)
     state.table = {"described": state.cell.described(), "names": list(export)}
     state.arrays = list(export.values())
@@ -111,14 +111,14 @@ def take_table(state: CellState, since: int | None) -> None:
 
 
 def bare_cell(number: int, cell: Any) -> CellState:
-    """What a cell is, without what is in it."""
+    """A cell without its contents."""
     return CellState(
         number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
     )
 
 
 def described(state: ServerState) -> dict[str, Any]:
-    """What JSON can hold of a state: all but the contents of cells, and code, which is named."""
+    """The part of a state that JSON can hold: without the contents of cells, and code by name."""
     return {
         "clock": state.clock,
         "changes": state.changes,
@@ -131,7 +131,7 @@ def described(state: ServerState) -> dict[str, Any]:
 
 
 def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
-    """What JSON can hold of a cell, whose value and slots are `arrays`."""
+    """The part of a cell that JSON can hold; its value and slots are `arrays`."""
     part = state.part
     return {
         "number": state.number,
@@ -146,7 +146,7 @@ def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[
 
 
 def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
-    """The cell that was described so, of these arrays."""
+    """A cell from its description and these arrays."""
     if about["table"] is not None:
         cell = DynamicCell.of_description(about["table"]["described"])
         cell.load(dict(zip(about["table"]["names"], arrays, strict=True)))
@@ -162,7 +162,7 @@ def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
 def install(
     server: ParameterServer, about: Mapping[str, Any], cells: Iterable[tuple[int, Any]]
 ) -> None:
-    """Let a server be as it was described, with these cells by number; what it held is dropped."""
+    """Replace a server's state by a description and these cells by number."""
     hosted = {
         number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
         for number, digest, kind, iterations, rate in about["optimizers"]
@@ -178,14 +178,14 @@ def install(
 
 
 def packed(server: ParameterServer) -> list[Any]:
-    """The state of a server as buffers of one message; pushes go on meanwhile."""
+    """The state of a server as the buffers of one message; pushes go on meanwhile."""
     with server.lock:
         state = capture(server)
     return packed_state(server, state)
 
 
 def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
-    """A state that was captured, as buffers of one message."""
+    """A captured state as the buffers of one message."""
     cells: list[Any] = []
     code = server.code.pickled()
     buffers: list[Any] = [*code]
@@ -201,7 +201,7 @@ def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
 
 
 def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
-    """Let a server be as another one was `packed`."""
+    """Replace a server's state by one that was `packed`."""
     about = json.loads(bytes(buffers[0]))
     given = iter(buffers[1:])
     for _ in range(about["code"]):
@@ -227,7 +227,7 @@ def whole_rows(server: ParameterServer, state: CellState) -> list[np.ndarray]:
 
 
 def release(server: ParameterServer, state: ServerState) -> None:
-    """Let cells go on without saving rows for this state."""
+    """Stop saving rows for this state."""
     with server.lock:
         for one in state.cells:
             one.cell.captures = [kept for kept in one.cell.captures if kept is not one.rows]
