@@ -1,7 +1,7 @@
-"""Into how many shards a variable is cut, and which rows each of them has: arithmetic only.
+"""The number of shards that a variable is cut into, and the rows of each: arithmetic only.
 
-The partitioners are published as `replicax.experimental.partitioners`. Which rows of which shard
-an index touches is in `rows.py`.
+The partitioners are published as `replicax.experimental.partitioners`. `rows.py` says which rows of
+which shard an index touches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
 
 
 def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    """The first row of each shard, and behind them the number of all rows.
+    """The first row of each shard, followed by the number of all rows.
 
     Example:
         >>> shard_offsets(shard_rows(10, 4))
@@ -48,7 +48,7 @@ def num_shards(partitioner: Callable[..., Any] | None, shape: Sequence[int], dty
         3
     """
     if partitioner is None or not shape:
-        return 1  # a scalar has no rows, and no partitioner is asked about it
+        return 1  # a scalar has no rows, so no partitioner is asked
     answer = partitioner(tuple(shape), dtype)
     if not _is_rows_only(answer):
         raise UsageError(
@@ -219,7 +219,7 @@ def _check_positive(**argument: int) -> None:
 
 
 def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
-    """The size of one element, also of the types that NumPy knows only once JAX is imported."""
+    """The bytes of one element, even of types that NumPy knows only after JAX's import."""
     name = getattr(dtype, "name", dtype)
     if name in ("bfloat16", "string"):
         return 2 if name == "bfloat16" else bytes_per_string

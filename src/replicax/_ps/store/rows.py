@@ -1,7 +1,7 @@
-"""Which rows of which shard an index or a list of ids touches, and how the parts are put together.
+"""The rows of each shard that an index or a list of ids touches, and their assembly.
 
-Pure NumPy. `offsets` are everywhere those of `partition.shard_offsets`: the first row of each
-shard, and behind them the number of all rows.
+Pure NumPy. `offsets` are always those of `partition.shard_offsets`: the first row of each shard,
+followed by the number of all rows.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 
 from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex
 
-# What is read where nothing is: one empty part, so that the result has the right type.
+# For an empty result: one empty part, which gives it the right type.
 _NOTHING = ((0, slice(0, 0)),)
 
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """What to read of each shard for one index, and how the result is made of it.
+    """What to read of each shard for one index, and how to make the result of it.
 
     Parts are (shard, its local rows) in the order in which `assemble` wants them; never empty.
-    `rest` is left of the index once they stand one behind the other.
+    `rest` is the remaining index once the parts are concatenated.
     """
 
     parts: tuple[tuple[int, slice | np.ndarray], ...]
     rest: Any
 
     def assemble(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Make the result of `variable[index]` of what the shards answered, part by part."""
+        """The result of `variable[index]`, from the shards' answers part by part."""
         whole = np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
         return whole[self.rest]
 
@@ -96,12 +96,12 @@ def rows_by_shard(
 def sort_by_owner(
     owners: np.ndarray, count: int, select: Callable[[int, np.ndarray], np.ndarray]
 ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Group positions by who owns what stands there, keeping their order.
+    """Group positions by the owner of what is there, keeping their order.
 
-    Gives (owner, what `select` made of it and its positions, positions) for each of `count` owners
-    that has any.
+    Returns (owner, the result of `select` for it and its positions, positions) for each of `count`
+    owners that has any.
     """
-    # Sorting 16-bit numbers is a radix sort, ten times as fast as that of 64-bit ones.
+    # 16-bit numbers are sorted by radix sort, ten times as fast as 64-bit ones.
     owners = owners.astype(np.uint16 if count <= 1 << 16 else np.int64)
     order = np.argsort(owners, kind="stable")
     borders = np.cumsum(np.bincount(owners, minlength=count))
@@ -114,7 +114,7 @@ def _is_array(index: Any) -> bool:
 
 
 def _plan_mask(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
-    """Read the rows in which a mask chooses anything."""
+    """Plan to read the rows in which a mask chooses anything."""
     mask = np.asarray(index)
     if mask.dtype != bool:
         raise _not_allowed(index)
@@ -152,7 +152,7 @@ def _checked(entry: Any, axis: int, size: int) -> int | slice:
         raise _not_allowed(entry)
     try:
         number = operator.index(entry)
-    except TypeError as error:  # also a tracer, whose value is not known
+    except TypeError as error:  # also for a tracer, whose value is unknown
         raise _not_allowed(entry) from error
     if not -size <= number < size:
         raise IndexOutOfBounds(
@@ -188,5 +188,5 @@ def _parts(rows: range, offsets: Sequence[int]) -> tuple[tuple[int, slice], ...]
 
 
 def _steps(upward: range, border: int) -> int:
-    """How many members of a range lie below a border."""
+    """The number of members of a range below a border."""
     return max(0, -(-(border - upward.start) // upward.step))

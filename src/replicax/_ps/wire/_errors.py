@@ -1,4 +1,4 @@
-"""What goes wrong between two ends of a connection, as the caller sees it."""
+"""Errors between two ends of a connection, as the caller sees them."""
 
 from __future__ import annotations
 
