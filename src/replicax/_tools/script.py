@@ -1,7 +1,7 @@
 """A user's unmodified script, run inside another: `plan`, `verify`, `profile`, `doctor`, `migrate`.
 
 It runs as if it had been started by itself; under a strategy that it did not choose; for so many
-training steps; with a function of Keras replaced, to see how it is called.
+training steps; or with a function of Keras replaced, to see how it is called.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = Fals
 
 
 def _check_depth(path: str) -> None:
-    with contextlib.suppress(SyntaxError):  # of it `runpy` says the line
+    with contextlib.suppress(SyntaxError):  # `runpy` will name the line
         try:
             compile(Path(path).read_bytes(), path, "exec")
         except (RecursionError, MemoryError) as error:
@@ -65,7 +65,7 @@ def _check_depth(path: str) -> None:
 def _as_program(
     path: str, arguments: Sequence[str], *, forget: bool
 ) -> Generator[None, None, None]:
-    """Let `sys.argv` and the first entry of `sys.path` be those of the script."""
+    """Set `sys.argv` and the first entry of `sys.path` as for the script."""
     argv, paths, modules = sys.argv, list(sys.path), set(sys.modules)
     folder = Path(path).resolve().parent
     sys.argv = [path, *arguments]
@@ -79,9 +79,9 @@ def _as_program(
 
 
 def _beside(folder: Path, names: set[str]) -> list[str]:
-    """Those modules whose files lie in a folder, and are not installed in it.
+    """The modules whose files are in a folder, but not installed in it.
 
-    A Python may be below the folder, and this library may be.
+    A Python, or this library, may be below the folder.
     """
     library = Path(sysconfig.get_path("stdlib")).resolve()
 
@@ -96,7 +96,7 @@ def _beside(folder: Path, names: set[str]) -> list[str]:
 
 
 class Ended(BaseException):
-    """Ends a program where it is; no `except Exception` of its own may catch it."""
+    """Ends a program where it is; its own `except Exception` must not catch it."""
 
 
 @contextlib.contextmanager
@@ -124,12 +124,12 @@ def ended_after(steps: int) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, None, None]:
-    """Run what is in the block under a strategy, whichever it makes for itself.
+    """Run the block under a strategy, whichever it makes for itself.
 
-    Strategies that it makes have the devices, variables and reductions of this one. What it does
-    before it makes one, or without any, it does in the scope of this one. The devices are there
-    already: a wish for virtual ones has no effect. Where it makes batches, which is outside `run`,
-    it is `told` of so many replicas; by default of as many as there are.
+    Strategies that it makes have the devices, variables and reductions of this one. Before it makes
+    one, or without any, it runs in the scope of this one. The devices are fixed: a request for
+    virtual ones has no effect. Outside `run`, where it makes batches, it is `told` of so many
+    replicas; by default of as many as there are.
     """
     with (
         replaced(testing, "virtual_devices", lambda _: _devices),
@@ -149,7 +149,7 @@ def replaced(
 ) -> Generator[None, None, None]:
     """Let `owner.name` be `wrapper(owner.name)` in a `with` block."""
     original, is_own = getattr(owner, name), name in vars(owner)
-    # With the marks of the engine's seams, or they would be put in again.
+    # Keeps the marks of the engine's seams, which would otherwise be installed again.
     setattr(owner, name, functools.update_wrapper(wrapper(original), original))
     try:
         yield

@@ -1,4 +1,4 @@
-"""How far a comparison is: bars on a terminal, lines elsewhere, nothing inside a program."""
+"""The progress of a comparison: bars on a terminal, lines elsewhere, nothing inside a program."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ class Bars:
 
 
 def for_stdout() -> Bars | Lines:
-    """What suits the place where the output goes."""
+    """The listener that suits the standard output."""
     return Bars() if sys.stdout.isatty() else Lines()

@@ -1,4 +1,4 @@
-"""What this machine has, and lets a program do; what that means is in `_checks.py`."""
+"""The facts of this machine that matter to a program; `_checks.py` judges them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from replicax.cluster_resolver._tpu_slice import chips_on_bus
 _SHARED_MEMORY = Path("/dev/shm")
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _ASK_JAX = "import jax; print(jax.default_backend(), jax.local_device_count())"
-_SECONDS = 120  # a TPU that another process has is waited for, and a large machine starts slowly
+_SECONDS = 120  # JAX waits for a TPU of another process, and large machines start slowly
 
 
 @final
@@ -66,8 +66,8 @@ _MODULES = {"scikit-learn": "sklearn"}
 
 
 def gather(environ: Mapping[str, str] | None = None) -> Facts:
-    """Look at this machine; JAX starts in another process, for it keeps the chips of a TPU."""
-    own = environment_for_child({}, environ=environ)  # what a program finds that is started now
+    """Look at this machine; JAX starts in another process, because it keeps the chips of a TPU."""
+    own = environment_for_child({}, environ=environ)  # as for a program that starts now
     backend, devices, error = _devices(own)
     has_gpu_plugin = _has_gpu_plugin()
     kernels, kernels_off = _kernels()
@@ -105,7 +105,7 @@ def _version(package: str) -> str | None:
 
 
 def _wanted() -> dict[str, str]:
-    """The ranges that Replicax' own metadata names, of its extras too."""
+    """The version ranges in Replicax' own metadata, including its extras."""
     try:
         lines = metadata.requires("replicax") or []
         python = metadata.metadata("replicax")["Requires-Python"]
@@ -116,7 +116,7 @@ def _wanted() -> dict[str, str]:
 
 
 def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
-    """What JAX computes on, on how many devices, and why it does not start."""
+    """The platform and number of devices that JAX has, and the error if it does not start."""
     command = [sys.executable, "-c", _ASK_JAX]
     try:
         ran = subprocess.run(
@@ -135,18 +135,18 @@ def _has_gpu_plugin() -> bool:
     """Whether JAX has what drives GPUs."""
     try:
         from replicax._core.startup import has_plugin
-    except ImportError:  # JAX is not installed, or broken; it is a fact of its own
+    except ImportError:  # JAX is missing or broken, which is a separate fact
         return False
     return has_plugin("cuda")
 
 
 def _kernels() -> tuple[str | None, str]:
-    """The level of the CPU kernels that are loaded, or why none are."""
+    """The level of the loaded CPU kernels, or why none are loaded."""
     try:
         from replicax._cpu.kernels import NoKernelsError, load
 
         return load(), ""
-    except ImportError:  # JAX is not installed, or broken
+    except ImportError:  # JAX is missing or broken
         return None, "JAX cannot be imported"
     except NoKernelsError as why:
         return None, str(why)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from replicax._tools.migrate.findings import Findings, Judgement
 
 _RESULT = ".replicax-trial.json"
-_MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # that are copied beside the program
+_MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # the most that is copied beside the program
 # Errors of a program that lacks data, arguments or a package say nothing of the verdict.
 _OF_THE_MACHINE = (
     "ConnectionError", "FileNotFoundError", "ModuleNotFoundError", "NotFoundError", "SystemExit",
@@ -79,7 +79,7 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
                 if count > _MOST_FILES:
                     names.clear()
                 elif size <= _MOST_BYTES:
-                    with contextlib.suppress(OSError):  # one that may not be read
+                    with contextlib.suppress(OSError):  # unreadable
                         shutil.copyfile(path, to / name)
     for one in found:
         path = folder / one.source.path.relative_to(root)
@@ -116,7 +116,7 @@ def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | No
             child.wait()
         try:
             return json.loads((folder / _RESULT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it has ended without a word: a crash, `os._exit`
+        except (OSError, ValueError):  # it ended without a result: a crash, `os._exit`
             error = f"the process ended with code {child.returncode}"
             return {"steps": 0, "ended": False, "error": "SystemExit", "text": error, "places": []}
 
@@ -132,7 +132,7 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
     else:
         places = [(Path(file).name, line) for file, line in result["places"]]
         lines = {(Path(lack.place.file).name, lack.place.line) for lack in judgement.missing}
-        # An import that was put in above moves lines by one.
+        # An import inserted above moves lines by one.
         expected = any((name, line - by) in lines for name, line in places for by in (0, 1))
         is_lacking = error in _OF_THE_MACHINE or result["text"].startswith("URL fetch failure")
         agrees = True if expected else (None if is_lacking else False)

@@ -1,7 +1,7 @@
 """What a compiled program says of itself: memory, arithmetic, collective operations.
 
-A program that is too large for the memory of a chip is not compiled to the end; the compiler's
-error has the number then.
+A program that is too large for a chip's memory is not compiled to the end; then the compiler's
+error has the number.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]
 
 
 def too_large(said: str) -> TooLarge:
-    """What the compiler says of a program that is too large.
+    """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`

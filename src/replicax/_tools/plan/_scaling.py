@@ -1,4 +1,4 @@
-"""What a device of a planned step sends on other numbers of chips: arithmetic, to thousands.
+"""The bytes that a device of a planned step sends on other numbers of chips, up to thousands.
 
 The collective operations are read from the compiled program of one slice. The same program on n
 devices does the same operations among more, so its bytes follow; another slice, which is compiled
@@ -33,7 +33,7 @@ class Scaled:
 @final
 @dataclass(frozen=True)
 class Check:
-    """Bytes that a device sends in a step, by both ways of knowing them."""
+    """The bytes that a device sends in a step, computed and compiled."""
 
     topology: str
     modelled: dict[str, int]
@@ -41,7 +41,7 @@ class Check:
 
     @property
     def difference(self) -> float:
-        """How far the model is from the compiled program, all kinds together."""
+        """The distance of the computed bytes from the compiled ones, all kinds together."""
         modelled, compiled = sum(self.modelled.values()), sum(self.compiled.values())
         return modelled / compiled - 1 if compiled else float(modelled > 0)
 
@@ -61,10 +61,10 @@ class Scaling:
 
 
 def scale(rows: Sequence[Row], counts: Sequence[int]) -> tuple[Scaling, ...]:
-    """Say what each strategy of a plan would send on other numbers of chips.
+    """Compute what each strategy of a plan would send on other numbers of chips.
 
-    Only strategies that divide the batch over all devices are looked at. Of each of them and each
-    kind of chip, the largest topology is what the rest follows from; the others check it.
+    Only strategies that divide the batch over all devices are considered. For each of them and each
+    kind of chip, the largest topology is the base; the others check it.
     """
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -97,10 +97,10 @@ def _wire(base: Row, devices: int) -> dict[str, int]:
 
 
 def _among(base: Row, devices: int) -> list[Collective]:
-    """The collective operations of the same program on so many devices.
+    """The collective operations of the same program on this many devices.
 
-    Whole arrays stay as large as they are; the pieces that a reduce-scatter leaves, or that are
-    permuted, shrink. What joins only some devices stays among as many.
+    Whole arrays keep their size; pieces left by a reduce-scatter, or permuted, shrink. An operation
+    that joins only some devices keeps joining as many.
     """
     found: list[Collective] = []
     for one in base.collectives if devices > 1 else ():
@@ -131,9 +131,9 @@ def with_halves(topologies: Sequence[str]) -> list[str]:
 def _half(shape: str) -> str:
     sizes = shape.split("x")
     axes = [int(size) for size in sizes if size.isdigit()]
-    # Two chips are half of a host, which not every kind can be wired as.
+    # Two chips are half a host, a shape that not every kind has.
     if len(axes) < len(sizes) or math.prod(axes) < (8 if len(axes) > 1 else 4):
         return ""
     axes[axes.index(max(axes))] //= 2
-    ones = axes.count(1)  # they stand at the end: 2x2x1
+    ones = axes.count(1)  # at the end, as in 2x2x1
     return "x".join(map(str, [*sorted(axes)[ones:], *[1] * ones]))

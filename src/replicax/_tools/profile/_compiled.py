@@ -1,4 +1,4 @@
-"""What the compiled program of a step says of itself: its collective operations, its memory."""
+"""What a step's compiled program says of itself: its collective operations, its memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Notes what the engine tells of steps and their parts, and starts and stops JAX's profiler.
+"""Records what the engine tells of steps and their parts, and starts and stops JAX's profiler.
 
-While it measures, each copy and each step is waited for: only so is it known how long it takes.
+While it measures, it waits for each copy and each step, because only then is their time known.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Note what happens in a `with` block."""
+        """Record a `with` block."""
         end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:
@@ -98,7 +98,7 @@ class Recorder:
         finally:
             end()
             jax.monitoring.unregister_event_duration_listener(self._heard)
-            self._open = None  # where this step ended is not known; all that was planned has
+            self._open = None  # the end of this step is unknown, but all planned steps have ended
             self._finish()
 
     def timed(self, part: str, fn: Callable[..., Any], *args: Any) -> Any:
@@ -175,7 +175,7 @@ class Recorder:
         self.programs[key].calls += 1
 
     def _scaled(self, leaf: Any) -> Any:
-        """The rows of an array over and over again, or the first of them."""
+        """The rows of an array repeated, or its first rows."""
         if np.ndim(leaf) == 0:
             return leaf
         rows = len(leaf)
@@ -183,7 +183,7 @@ class Recorder:
 
 
 def rows_of(batch: Any) -> int | None:
-    """How many rows the batches among a program's arguments have, on all replicas together."""
+    """The rows of the batches among a program's arguments, on all replicas together."""
     for leaf in jax.tree.leaves(batch, is_leaf=is_distributed):
         if isinstance(leaf, PerReplica) and leaf.is_even:
             replicas, *shape = leaf.stacked.shape
@@ -194,7 +194,7 @@ def rows_of(batch: Any) -> int | None:
         firsts = [next(iter(jax.tree.leaves(one)), None) for one in batch]  # of `fit`
         return sum(leaf.shape[0] for leaf in firsts if leaf is not None and leaf.ndim)
     arrays = [leaf for leaf in jax.tree.leaves(batch) if isinstance(leaf, jax.Array) and leaf.ndim]
-    # What a compiled function is given: the pieces of all replicas, one above the other.
+    # A compiled function gets the pieces of all replicas stacked.
     stacked = [leaf for leaf in arrays if leaf.ndim > 1 and _is_split(leaf)]
     if stacked:
         return stacked[0].shape[0] * stacked[0].shape[1]

@@ -1,4 +1,4 @@
-"""A profile: what was measured of the steps of a program. How it looks is in `_render.py`."""
+"""A profile: the measurements of a program's steps; `_render.py` formats it."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class Profile:
     trace: str | None  # the folder for `tensorboard --logdir`
 
     def share(self, part: str) -> float:
-        """Which part of a step one of `PARTS` takes."""
+        """The share of a step that one of `PARTS` takes."""
         return self.parts.get(part, 0.0) / self.seconds if self.seconds else 0.0
 
     @property
     def own(self) -> float:
-        """How long this process takes for its part of a step, without waiting for others."""
+        """The seconds of this process for its part of a step, without waiting for others."""
         return sum(seconds for part, seconds in self.parts.items() if part not in WAITING)
 
     @classmethod
     def of_data(cls, data: dict[str, Any]) -> Profile:
-        """The profile of which these are the numbers, as `_render.as_data` gives them."""
+        """The profile with the numbers of `_render.as_data`."""
         own = {field.name: data[field.name] for field in fields(cls)}
         own["devices"] = tuple(DeviceUse(**one) for one in data["devices"])
         program = data["program"]

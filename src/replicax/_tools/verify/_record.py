@@ -1,4 +1,4 @@
-"""What was seen of a program's training under one strategy: plain data on the host."""
+"""The record of a program's training under one strategy: plain data on the host."""
 
 from __future__ import annotations
 
