@@ -97,14 +97,9 @@ def _for_script(typed: Sequence[str]) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `replicax` with all its commands."""
-    parser = argparse.ArgumentParser(
-        prog="replicax",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _Parser(prog="replicax", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"replicax {_version()}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_compare(commands)
     add_devices(commands)
     add_doctor(commands)
@@ -114,6 +109,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(commands)
     add_verify(commands)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and of each command, that keeps line breaks and accepts no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=raw, allow_abbrev=False, **options)
 
 
 def _version() -> str:

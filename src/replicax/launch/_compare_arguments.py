@@ -70,8 +70,6 @@ def add_compare(commands: Commands) -> None:
         help="train under every strategy of this machine and compare results and speed",
         description=_COMPARE,
         epilog=_COMPARE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_training(parser.add_argument_group("what is trained"))
     _add_comparison(parser.add_argument_group("how it is compared"))
@@ -154,8 +152,6 @@ def add_devices(commands: Commands) -> None:
         help="list the devices of this machine and what each strategy would use",
         description=_DEVICES,
         epilog=_DEVICES_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_replicas(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +44,6 @@ def add_migrate(commands: Any) -> None:
         help="list what a TensorFlow program uses, and rewrite its imports",
         description=_MIGRATE,
         epilog=_MIGRATE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="what is migrated; see above")
     parser.add_argument("--diff", action="store_true", help="show what would be rewritten")

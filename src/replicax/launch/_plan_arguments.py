@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +44,6 @@ def add_plan(commands: Any) -> None:
         usage="replicax plan TARGET [options] [-- args of the script ...]",
         description=_PLAN,
         epilog=_PLAN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="TARGET", help="what is planned; see above")
     _add_where(parser.add_argument_group("for which machines"))

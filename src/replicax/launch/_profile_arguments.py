@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.env import without_idle_libtpu
@@ -40,8 +39,6 @@ def add_profile(commands: Any) -> None:
         usage="replicax profile SCRIPT [options] [-- args of the script ...]",
         description=_PROFILE,
         epilog=_PROFILE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file that trains")
     parser.add_argument(

@@ -46,8 +46,6 @@ def add_run(commands: Commands) -> None:
         usage="replicax run [options] [-m] script [args ...]",
         description=_RUN,
         epilog=_RUN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_cluster(parser.add_argument_group("the cluster"))
     _add_behaviour(parser.add_argument_group("how it is run"))

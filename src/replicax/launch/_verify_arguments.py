@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
 from typing import Any
 
@@ -37,8 +36,6 @@ def add_verify(commands: Any) -> None:
         usage="replicax verify SCRIPT [options] [-- args of the script ...]",
         description=_VERIFY,
         epilog=_VERIFY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="SCRIPT", help="a training script")
     add_replicas(parser)
