@@ -111,6 +111,7 @@ LAYERS = {
         "_core.env",
         "_core.events",
         "_tools.script",
+        "launch._child",
         "tf._absent",
         "tf._keras2.arguments",
         "tf._names",

@@ -1,4 +1,4 @@
-"""Arrays as the bytes they travel as, and back, without a copy."""
+"""Arrays as the bytes that are sent, and back, without a copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIGNMENT = 64
 
 
 def raw(value: Any) -> np.ndarray:
-    """The bytes of an array; also of types, such as bfloat16, that have no buffer protocol."""
+    """The bytes of an array, even of types such as bfloat16 that have no buffer protocol."""
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
 
 
@@ -27,7 +27,7 @@ def numbers_of(buffer: Any) -> np.ndarray:
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Memory for an array that JAX uses on a CPU where it lies."""
+    """Memory for an array that JAX can use in place on a CPU."""
     size = prod(shape) * np.dtype(dtype).itemsize
     block = np.empty(size + _ALIGNMENT, np.uint8)
     start = -block.__array_interface__["data"][0] % _ALIGNMENT

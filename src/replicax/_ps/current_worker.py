@@ -1,4 +1,4 @@
-"""Which worker the running code is for: a function that makes a worker's data set may ask."""
+"""The number of the worker that the running code is for; a data set's function may ask for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _own_numbers() -> Iterator[Any]:
         yield np.int32(worker_here() or 0)
 
 
-# A closure is the same program on all workers: its worker's number is data that it reads there.
+# A closure is the same program on all workers, so it reads the worker's number as data.
 _NUMBERS = iter(PerWorkerDataset(_own_numbers))
 
 

@@ -1,4 +1,4 @@
-"""For which worker the running code is; what tells it so is in current_worker.py."""
+"""The worker that the running code is for; current_worker.py explains where it is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _worker: ContextVar[int | None] = ContextVar("replicax_worker", default=None)
 
 @contextlib.contextmanager
 def on_worker(index: int) -> Generator[None, None, None]:
-    """Say for a `with` block which worker the code in it is for; for those who run it."""
+    """Declare, for a `with` block, the worker that its code is for."""
     token = _worker.set(index)
     try:
         yield

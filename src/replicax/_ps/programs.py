@@ -1,7 +1,7 @@
-"""A recorded closure as what travels to workers: compiled code, and which values go where.
+"""A recorded closure as workers get it: compiled code, and the places of its values.
 
-The code is `jax.export` bytes: a worker needs nothing of the user's program. Beside it there is a
-description in plain JSON: which cells are read, where gradients and changes go.
+The code is `jax.export` bytes, so a worker needs nothing of the user's program. A description in
+plain JSON says which cells are read, and where gradients and changes go.
 """
 
 from __future__ import annotations
@@ -29,21 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker runs.
-
-    Args:
-        digest: Names it.
-        meta: The description; see `describe`.
-        main: From values, leaves and rows to results, gradients and changes.
-        ids: From leaves to the ids that are looked up, as far as they are computed.
-        recorded: What it was made of.
-    """
+    """What a worker runs, named by its digest; `describe` makes its `meta`."""
 
     digest: str
     meta: dict[str, Any]
-    main: bytes
-    ids: bytes
-    recorded: Recorded
+    main: bytes  # values, leaves and rows → results, gradients and changes
+    ids: bytes  # leaves → ids that are looked up, if they are computed
+    recorded: Recorded  # what it was made of
 
 
 def build(
@@ -104,7 +96,7 @@ def _outputs(
     where: Callable[[Any], dict[str, Any]],
     number: Callable[[Any, Sequence[Any]], int],
 ) -> tuple[list[int], dict[str, Any]]:
-    """Which outputs are computed, in order, and what becomes of them."""
+    """The outputs that are computed, in order, and their use."""
     from_result = sorted({leaf.output for leaf in _positions(recorded.result)})
     wanted = list(from_result)
     tables = {id(table.variable) for table in recorded.tables}
@@ -144,7 +136,7 @@ def _exported(
     platforms: Sequence[str] | None,
     allowed: Sequence[jax.export.DisabledSafetyCheck] = (),
 ) -> tuple[bytes, list[int]]:
-    """The code of some outputs, and which inputs it needs."""
+    """The code of some outputs, and the inputs that it needs."""
     shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jaxpr.in_avals]
     kept = _needed(jaxpr.jaxpr, wanted)
     while True:
@@ -165,7 +157,7 @@ def _exported(
 
 
 def _needed(jaxpr: Any, wanted: Sequence[int]) -> list[int]:
-    """Which inputs some outputs follow from, as far as the outermost operations show."""
+    """The inputs that some outputs depend on, as far as the outermost operations show."""
     needed = {id(jaxpr.outvars[i]) for i in wanted}
     for operation in reversed(jaxpr.eqns):
         if operation.effects or any(id(output) in needed for output in operation.outvars):
@@ -174,7 +166,7 @@ def _needed(jaxpr: Any, wanted: Sequence[int]) -> list[int]:
 
 
 def _data(recorded: Recorded) -> range:
-    """Which inputs are data: neither variables nor positions of rows."""
+    """The inputs that are data: neither variables nor positions of rows."""
     captured = recorded.captured
     return range(len(captured.variables), len(captured.jaxpr.in_avals) - len(recorded.lookups))
 
@@ -182,7 +174,7 @@ def _data(recorded: Recorded) -> range:
 def _exported_ids(
     recorded: Recorded, outputs: Sequence[int], platforms: Sequence[str] | None
 ) -> bytes:
-    """The code of the ids. They must follow from the data alone: nothing else is there yet."""
+    """The code of the ids, which must depend on the data alone: nothing else is there yet."""
     captured = recorded.captured
     code, kept = _exported(captured.jaxpr, outputs, platforms)
     first, last = _data(recorded).start, _data(recorded).stop
@@ -219,6 +211,6 @@ def _export(
 
 
 def split_ids(code: bytes) -> tuple[list[int], bytes]:
-    """Which leaves the code of the ids needs, and the code."""
+    """The leaves that the code of the ids needs, and the code."""
     size = int.from_bytes(code[:4], "big")
     return json.loads(code[4 : 4 + size]), code[4 + size :]

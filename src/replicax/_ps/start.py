@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from replicax._ps.hosts.cluster import Cluster
     from replicax._ps.queue.dispatch import Dispatcher
 
-PATIENCE = 120.0  # seconds for a member to come back, of a cluster that is started here
+PATIENCE = 120.0  # seconds for a member to come back, in a cluster that is started here
 
 
 @dataclass
 class EngineRoom:
-    """What a strategy is made of."""
+    """The parts of a started strategy."""
 
     cluster: Cluster
     dial: Dialer
@@ -64,7 +64,7 @@ class EngineRoom:
         max_staleness: int | None,
         closures_in_flight: int,
     ) -> Coordination:
-        """What the coordinator works with."""
+        """The coordinator's part."""
         limits = Limits.from_environ()
         recoveries = Recoveries(
             self.cluster,
@@ -112,7 +112,7 @@ def start(
 ) -> EngineRoom:
     """Start a cluster, or find the one that is there.
 
-    `settings` are what servers are told; for what is `kept` see `keeping`.
+    `settings` are told to servers; `keeping` explains `kept`.
     """
     seams.install()
     scaling(settings["staleness_scaling"])
@@ -143,7 +143,7 @@ def start(
     code: list[bytes] = []
     told = partial(_told, settings, code)
     dial = Dialer(cluster.secret, settings["run"], {"role": "chief"}, told)
-    # Where somebody else starts processes, or machines, the cluster knows how long that may take.
+    # If somebody else starts processes or machines, the cluster knows how long that may take.
     patience = None if is_given or address else PATIENCE
     client = Client(dial, [()] * cluster.num_servers)
     steady = SteadyClient(client)
@@ -153,7 +153,7 @@ def start(
 
 
 def _told(settings: dict[str, Any], code: list[bytes]) -> bytes:
-    """What a member is told when a connection to it stands: the settings, and the code so far."""
+    """What a member is told on a new connection: the settings, and the code so far."""
     return cloudpickle.dumps({**settings, "code": code})
 
 
@@ -168,12 +168,12 @@ def _outliving(dispatcher: weakref.ref[Dispatcher]) -> Callable[[Callable[[], An
 
 
 def _has_servers(resolver: Any) -> bool:
-    """Whether a cluster is described that has parameter servers."""
+    """Whether the environment describes a cluster with parameter servers."""
     return resolver is not None and "ps" in resolver.cluster_spec().jobs
 
 
 def _local(num_ps: int | None, num_workers: int | None) -> Size:
-    """The size of a cluster that is started here: what is not said follows from the cores."""
+    """The size of a cluster that is started here; by default it follows from the cores."""
     for name, count in [("num_ps", num_ps), ("num_workers", num_workers)]:
         if count is not None and count < 1:
             raise UsageError(
@@ -186,7 +186,7 @@ def _local(num_ps: int | None, num_workers: int | None) -> Size:
 
 
 def _host(engine: str | None, address: str | None) -> str:
-    """What starts processes. Elsewhere than on Linux a fork may not be what its parent was."""
+    """The starter of processes. Outside Linux a fork may not be a faithful copy of its parent."""
     if engine == "processes" and address is not None:
         raise UsageError(
             "Ray starts the members of a Ray cluster. Received: engine='processes' with address="
@@ -197,7 +197,7 @@ def _host(engine: str | None, address: str | None) -> str:
 
 
 def _started(size: Size, host: str, address: str | None) -> StartedCluster:
-    """Processes. Those on this machine share its cores: each gets some threads."""
+    """Started processes; those on this machine share its cores, and each gets some threads."""
     here = {} if address else {"JAX_PLATFORMS": "cpu", **threads_of(size.threads)}
     return StartedCluster.start(
         Members(size.servers, environment={"JAX_PLATFORMS": "cpu", **here}),
@@ -208,9 +208,9 @@ def _started(size: Size, host: str, address: str | None) -> StartedCluster:
 
 
 def threads_of(count: int) -> dict[str, str]:
-    """What makes JAX on a CPU compute with so many threads; more can only be had together.
+    """Variables that limit JAX on a CPU to so many threads; a limit above 1 is not possible.
 
-    XLA asks `NPROC` how large its pool of threads is, which kernels use that are not its own.
+    `NPROC` is the size of XLA's thread pool, which kernels of other libraries use, too.
     """
     if count > 1:
         return {}

@@ -1,4 +1,4 @@
-"""A worker: programs, the data it reads, and what it does when it is told to run a closure."""
+"""A worker: programs, the data it reads, and how it runs a closure."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Compiled:
 
     def __init__(self, digest: str, meta: dict[str, Any], main: bytes, ids: bytes) -> None:
         self.digest, self.meta = digest, meta
-        if kernels.ATTENTION.encode() in main:  # XLA has to know what it is
+        if kernels.ATTENTION.encode() in main:  # XLA has to know its value
             kernels.are_there()
         self.main = _compiled_now(main)
-        self.results: list[Any] | None = None  # what types and shapes they have
+        self.results: list[Any] | None = None  # their types and shapes
         self.ids: Any = None
         if ids:
             self._ids_leaves, code = split_ids(ids)
             self.ids = _compiled_now(code)
 
     def wanted_rows(self, leaves: Sequence[Any]) -> tuple[list[Wanted], list[np.ndarray]]:
-        """For each table the rows that the leaves ask for; for each lookup where it finds them."""
+        """For each table the rows that the leaves ask for; for each lookup their places."""
         ids = self._wanted_ids(leaves)
         rows: list[Wanted] = []
         positions: list[Any] = [None] * len(ids)
@@ -82,7 +82,7 @@ class Compiled:
 
 @final
 class Lane:
-    """What a worker keeps for one connection of the coordinator: its own way to the servers."""
+    """A worker's state for one connection of the coordinator: its own links to the servers."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -100,7 +100,7 @@ class Worker:
         self._addresses: list[Sequence[str]] = []
         self._programs: dict[str, Compiled] = {}
         self._readers = Readers(index)
-        # One computes, the others fetch and send: more at once would fight for the same cores.
+        # One closure computes while others fetch and send: two would compete for the same cores.
         self._computing = threading.Lock()
         self._handlers: dict[str, Callable[[Any, Message], Reply]] = {
             "servers": self._servers,
@@ -130,7 +130,7 @@ class Worker:
         if digest not in self._programs:
             meta, main, ids = message.buffers
             with _one_at_a_time:
-                # Workers that are threads of one process compile it once.
+                # Workers in threads of one process share the compilation.
                 program = _of_this_process.get(digest) or Compiled(
                     digest, json.loads(bytes(meta)), bytes(main), bytes(ids)
                 )
@@ -146,7 +146,7 @@ class Worker:
             hello = {"role": "worker", "index": self.index}
             dial = Dialer(self._secret, session.hello["run"], hello)
             lane = session.state["lane"] = Lane(Client(dial, self._addresses))
-            # It ends with the connection that it is for, and so do its own ones.
+            # It and its links end with the coordinator's connection.
             weakref.finalize(lane, lane.client.close).atexit = False
         head = message.head
         try:
@@ -186,7 +186,7 @@ class Worker:
         inputs = _inputs(program.meta["inputs"], values, leaves, found, positions)
         with self._computing:
             outputs = [np.asarray(output) for output in program.main(*inputs)]
-        for texts, found in program.meta["checks"]:  # before anything changes on a server
+        for texts, found in program.meta["checks"]:  # before any server is changed
             Check(*texts)(*(outputs[position] for position in found))
         if program.meta["pushes"] or program.meta["writes"]:
             more = head["more"] and rows is None
@@ -196,14 +196,14 @@ class Worker:
                 lane.ahead = program.digest, head["epoch"], values
         self._readers.forget(closure)
         results = outputs[: program.meta["results"]]
-        if program.results is None:  # they are always the same
+        if program.results is None:  # they never change
             program.results = [[str(result.dtype), list(result.shape)] for result in results]
         head = {"results": program.results, "clocks": clocks, "pushed": pushed}
         return head, [raw(result) for result in results]
 
 
 def _compiled_now(code: bytes) -> Any:
-    """A program, compiled before values are pulled for it, which would grow old meanwhile."""
+    """A program, compiled before its values are pulled, which would grow old meanwhile."""
     exported = jax.export.deserialize(bytearray(code))
     program = compiled(exported.call)
     compile_for(program, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in exported.in_avals))
@@ -222,7 +222,7 @@ def _inputs(
 
 
 def _pickled(error: Exception) -> bytes:
-    """An error as the coordinator will raise it, with what happened here in a note."""
+    """An error for the coordinator to raise, with this worker's traceback in a note."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         data = cloudpickle.dumps(error)

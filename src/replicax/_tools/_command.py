@@ -1,6 +1,6 @@
-"""How the child process of a command, `python -m replicax._tools.NAME OPTIONS`, is called and ends.
+"""How the child process of a command, `python -m replicax._tools.NAME OPTIONS`, runs and ends.
 
-`replicax NAME` starts it after checking what was asked; OPTIONS is one JSON object.
+`replicax NAME` checks the arguments and starts it; OPTIONS is one JSON object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from replicax._core.errors import ReplicaxError, UsageError
 
 
 def answer(name: str, work: Callable[[dict[str, Any]], int], arguments: Sequence[str]) -> int:
-    """Do the work of a command; its exit code is 2 for a wrong use, 1 for another error of ours."""
+    """Do the work of a command; the exit code is 2 for wrong usage, 1 for other errors of ours."""
     if len(arguments) != 1:
         usage = f"usage: python -m replicax._tools.{name} OPTIONS; see replicax {name} --help\n"
         sys.stderr.write(usage)

@@ -131,15 +131,15 @@ class ClusterResolver(abc.ABC):
         self._rpc_layer = rpc_layer
 
     def _found_task(self) -> tuple[str | None, int | None]:
-        """The job and number of this process that were found; what was set comes before them."""
+        """The job and number that were found for this process; a value that was set wins."""
         return None, None
 
     def _found_rpc_layer(self) -> str | None:
-        """The protocol that was found; what was set comes before it."""
+        """The protocol that was found; a value that was set wins."""
         return None
 
     def _variables(self) -> Mapping[str, str]:
-        """The environment variables to read, as they are now."""
+        """The environment variables as they are now."""
         return os.environ if self._environ is None else self._environ
 
 

@@ -62,7 +62,7 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
         (_is_slurm_step, lambda: SlurmClusterResolver(environ=environ)),
         (_is_mpi, lambda: MPIClusterResolver(environ=environ)),
         (_is_sagemaker, lambda: SageMakerClusterResolver(environ=environ)),
-        # Before Kubernetes: with several slices each is a Job of its own.
+        # Before Kubernetes, because each of several slices is a Job of its own.
         (_is_tpu_pod, lambda: TPUClusterResolver(environ=environ)),
         (_is_kubernetes_job, lambda: KubernetesClusterResolver(environ=environ)),
         (lambda _: environ is None and chips_on_bus() > 0, TPUClusterResolver),
@@ -71,7 +71,7 @@ def detect(environ: Mapping[str, str] | None = None) -> ClusterResolver | None:
 
 
 def _is_tf_config(environ: _Environ) -> bool:
-    """Whether `TF_CONFIG` describes a cluster, or is so wrong that its resolver has to say so."""
+    """Whether `TF_CONFIG` describes a cluster, or is so wrong that its resolver must report it."""
     try:
         content = json.loads(environ.get(TF_CONFIG, "").strip() or "{}")
     except ValueError:

@@ -45,7 +45,7 @@ Fetch: TypeAlias = Callable[[Request], Any]
 
 
 def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
-    """What the service answers, read from JSON if it is some, else as text.
+    """The service's answer, decoded if it is JSON, else as text.
 
     Args:
         request: The question.
@@ -54,7 +54,7 @@ def fetch_json(request: Request, timeout: float = _TIMEOUT) -> Any:
     Raises:
         ClusterError: If there is no answer in time, or a refusal.
     """
-    # Not at the top: with TLS they take longer to import than all resolvers together.
+    # Not at the top: they import TLS, which takes longer than all resolvers together.
     import http.client
     import ssl
     import urllib.error

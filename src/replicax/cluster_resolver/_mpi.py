@@ -1,6 +1,6 @@
 """The cluster of an MPI launcher: ranks from its variables, hosts from the program or Slurm.
 
-MPI's library is not used: the variables are there when the process starts.
+MPI's library is not needed: the launcher sets the variables before the process starts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FIX = "Pass hosts, one entry for each rank, in the order of the ranks."
 
 
 class MPIRank(NamedTuple):
-    """This process among all, and among those of its host as far as the launcher says."""
+    """This process among all ranks, and among those of its host if the launcher says so."""
 
     rank: int
     size: int
@@ -54,11 +54,7 @@ class MPIRank(NamedTuple):
 
 
 def mpi_rank(environ: Mapping[str, str]) -> MPIRank | None:
-    """What an MPI launcher says about this process, or None if none started it.
-
-    Raises:
-        ClusterSpecError: If a variable is no number.
-    """
+    """What an MPI launcher says about this process, or None if none started it."""
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if rank in environ and size in environ:
             return MPIRank(

@@ -1,6 +1,6 @@
 """Where the ranks of a job run: Slurm's notation for hosts and tasks, and ranks laid over hosts.
 
-Pure functions; what is read from which variable is in the files of the resolvers.
+Pure functions; the resolvers read the variables.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ def expand_hostlist(hostlist: str) -> list[str]:
     """The hosts that Slurm's notation names, in its order.
 
     **Differs from TF:** brackets may stand anywhere and more than once.
-
-    Raises:
-        ClusterSpecError: If it is not that notation.
 
     Example:
         >>> expand_hostlist("login,n[08-10,12],r[0-1]c[1-2]")
@@ -71,9 +68,6 @@ def _malformed_hostlist(hostlist: str) -> ClusterSpecError:
 def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
     """How many tasks each node has, from Slurm's notation.
 
-    Raises:
-        ClusterSpecError: If it is not that notation.
-
     Example:
         >>> expand_tasks_per_node("3(x2),2,1")
         [3, 3, 2, 1]
@@ -92,14 +86,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
 
 
 def place_ranks(nodes: Iterable[tuple[str, int]], *, cyclic: bool = False) -> list[Place]:
-    """Lay ranks over nodes: a node is filled before the next begins, or they take turns.
-
-    Args:
-        nodes: Each host with its number of ranks.
-        cyclic: Whether the nodes take turns.
-
-    Returns:
-        The place of each rank.
+    """Lay ranks over nodes: a node is filled before the next begins, or they take turns (`cyclic`).
 
     Example:
         >>> [f"{host} {local}" for host, local in place_ranks([("a", 2), ("b", 1)])]
@@ -116,15 +103,8 @@ def check_place(
 ) -> None:
     """Refuse ranks laid otherwise than the launcher laid them, as far as this rank can tell.
 
-    Args:
-        places: Where each rank should be.
-        rank: This rank.
-        host: Its host, as the launcher says; None if it does not.
-        local_rank: Its number on its host, as the launcher says; None if it does not.
-        fix: How to have ranks laid as expected.
-
-    Raises:
-        ClusterSpecError: If there is no such rank, or it is elsewhere.
+    A `host` or `local_rank` that the launcher does not tell is None; `fix` says how to get ranks
+    laid as expected.
     """
     if rank >= len(places):
         raise ClusterSpecError(

@@ -139,7 +139,7 @@ def id_in_cluster(spec: ClusterSpec, task: Task) -> int:
 
 
 def check_task(spec: ClusterSpec, task: Task) -> None:
-    """Refuse a cluster with other roles than TensorFlow's, and a task that is not in it."""
+    """Refuse a cluster with roles that TensorFlow does not have, and a task outside the cluster."""
     strange = [job for job in [*spec.jobs, task.job] if job not in ROLES]
     if strange:
         raise ClusterSpecError(

@@ -143,7 +143,7 @@ class SlurmClusterResolver(ClusterResolver):
         return number_of(self._variables(), PROCID, set_by=_SRUN)
 
     def _places(self) -> list[Place]:
-        """Where each task runs, checked against what Slurm says about this one."""
+        """The place of each task, checked against what Slurm says about this one."""
         environ = self._variables()
         cyclic = environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic")
         places = place_ranks(self._nodes(), cyclic=cyclic)
@@ -173,7 +173,7 @@ class SlurmClusterResolver(ClusterResolver):
         return list(zip(hosts, counts, strict=True))
 
     def _tasks(self, assigned: int) -> list[tuple[str, int]]:
-        """The job and number of each rank: the jobs in one order for all processes."""
+        """The job and number of each rank; all processes order the jobs alike."""
         jobs = self._jobs
         if jobs is None:
             jobs = {"worker": number_of(self._variables(), STEP_NUM_TASKS, set_by=_SRUN)}

@@ -1,7 +1,7 @@
-"""Which tasks form a cluster, and where each listens: `ClusterSpec` and `Task`, as data.
+"""The tasks of a cluster and their addresses: `ClusterSpec` and `Task`, as data.
 
-How they are found is in the files of the resolvers; what a task does in the cluster is in
-`_roles.py`; how they are written in `TF_CONFIG` is in `_tf_config.py`.
+Resolvers find them; `_roles.py` says what a task does in the cluster; `_tf_config.py` writes them
+as `TF_CONFIG`.
 """
 
 from __future__ import annotations
@@ -156,9 +156,7 @@ class ClusterSpec:
 def of_run(cluster: Cluster, run: str) -> ClusterSpec:
     """The cluster of one run, where another run may have the same addresses.
 
-    Args:
-        cluster: Its tasks.
-        run: The scheduler's name for the run; empty if it gives none.
+    `run` is the scheduler's name for it; empty if it gives none.
     """
     spec = ClusterSpec(cluster)
     object.__setattr__(spec, "run", run)

@@ -1,7 +1,7 @@
 """`TF_CONFIG` as data: `TFConfig`, read from JSON, checked, and written again.
 
-Every mistake is answered with the part that is wrong, the whole text, and an example that works.
-When it is read is decided in `_tf_config_resolver.py`.
+An error shows the part that is wrong, the whole text, and an example that works.
+`_tf_config_resolver.py` decides when it is read.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _read_json(text: str) -> Mapping[str, object]:
 
 
 def _without_repetition(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object, but not one in which the last of two entries silently replaces the first."""
+    """A JSON object; an entry that would silently replace an earlier one is refused."""
     keys = [key for key, _ in pairs]
     repeated = sorted({key for key in keys if keys.count(key) > 1})
     if repeated:
@@ -139,7 +139,7 @@ def _read_task(task: object) -> Task:
 
 
 def _read_type(job: object) -> str:
-    # As in TensorFlow, the type may be written as a number; the job's name is a text.
+    # As in TensorFlow, the type may be a number; the job's name is text.
     if isinstance(job, bool) or not isinstance(job, str | int):
         raise ClusterSpecError(
             f"The type of the task is the name of a job. Received: type {json.dumps(job)}. "
@@ -149,7 +149,7 @@ def _read_type(job: object) -> str:
 
 
 def _read_index(index: object) -> int:
-    # As in TensorFlow, "1" is 1: what fills in a template often writes texts.
+    # As in TensorFlow, "1" is 1: templates are often filled in with text.
     whole = isinstance(index, str) and index.strip().isdecimal()
     if not whole and (isinstance(index, bool) or not isinstance(index, int) or index < 0):
         raise ClusterSpecError(

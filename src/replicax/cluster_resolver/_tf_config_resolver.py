@@ -1,6 +1,6 @@
-"""The cluster that `TF_CONFIG` describes: the usual way to tell a process of it.
+"""The cluster that `TF_CONFIG` describes: the usual way to tell a process its cluster.
 
-What may stand in the variable, and what a mistake is answered with, is in `_tf_config.py`.
+`_tf_config.py` defines the variable's contents and the errors.
 """
 
 from __future__ import annotations

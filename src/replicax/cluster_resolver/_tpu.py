@@ -11,7 +11,6 @@ from replicax._core.errors import ClusterSpecError
 from replicax.cluster_resolver._base import ClusterResolver
 from replicax.cluster_resolver._fetch import Fetch, fetch_json
 from replicax.cluster_resolver._spec import ClusterSpec, cluster_name
-from replicax.cluster_resolver._tpu_fallback import fallback_of
 from replicax.cluster_resolver._tpu_slice import (
     PCI_DEVICES,
     PROCESS_ADDRESSES,
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from replicax.cluster_resolver._roles import JaxProcess
+
+# Where a program runs without a TPU, for programs that are to stay as they are; an argument wins.
+_FALLBACK = "RX_TPU_FALLBACK"
+_KINDS = ("gpu", "cpu")
 
 
 class TPUSystemMetadata(NamedTuple):
@@ -120,7 +123,7 @@ class TPUClusterResolver(ClusterResolver):
         self._pci_devices = pci_devices
         self._looked: list[str] = []
         self._topology: object = None
-        self.fallback = fallback_of(fallback, self._variables())
+        self.fallback = _fallback_of(fallback, self._variables())
         self._check()
 
     @staticmethod
@@ -141,7 +144,7 @@ class TPUClusterResolver(ClusterResolver):
             ClusterSpecError: If there is no TPU.
         """
         resolver = TPUClusterResolver(tpu, zone, project)
-        # Not at the top, and by name: it needs JAX, which this package must not import.
+        # By name and not at the top, because it needs JAX, which this package must not import.
         importlib.import_module("replicax.tpu.experimental").initialize_tpu_system(resolver)
         return resolver
 
@@ -236,7 +239,7 @@ class TPUClusterResolver(ClusterResolver):
 
     @functools.cached_property
     def _slice(self) -> TpuSlice | None:
-        """The TPU, or None. It is looked for once: a host stays what it is."""
+        """The TPU, or None; looked for once, because a host does not change."""
         variables, note = self._variables(), self._looked.append
         if any(sign in self._tpu for sign in ",.:"):
             return at_addresses(self._tpu, variables)
@@ -288,3 +291,20 @@ class TPUClusterResolver(ClusterResolver):
                 "Another TPU cannot be reached from here. Start the program on all hosts of the "
                 "one you mean, or leave the name out."
             )
+
+
+def _fallback_of(fallback: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The kinds of devices to fall back to, in order: the program's, else the environment's."""
+    received = f"fallback={fallback!r}"
+    kinds = (fallback,) if isinstance(fallback, str) else tuple(fallback)
+    if not kinds and variables.get(_FALLBACK):
+        received = f"{_FALLBACK}={variables[_FALLBACK]!r}"
+        kinds = tuple(kind.strip() for kind in variables[_FALLBACK].split(","))
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    if unknown:
+        raise ClusterSpecError(
+            "Without a TPU a program falls back to GPUs or CPUs. "
+            f"Received: {received}. There is no kind of devices {unknown[0]!r}. "
+            'Write fallback=("gpu", "cpu"), or one of them.'
+        )
+    return kinds

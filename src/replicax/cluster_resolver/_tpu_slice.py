@@ -1,4 +1,4 @@
-"""What the host of a TPU knows about it: from variables, the metadata server, the PCI bus.
+"""What a TPU host knows about its TPU: from variables, the metadata server, the PCI bus.
 
 Nothing here starts JAX, which could not join a cluster afterwards. The rules are JAX's own, so that
 both find the same hosts.
@@ -27,7 +27,7 @@ _NAME = "TPU_NAME"
 _TYPE = "TPU_ACCELERATOR_TYPE"
 _BOUNDS = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_CHIPS_PER_HOST_BOUNDS")
 _SET_BY = "GKE in the pods of a TPU node pool, or by hand"
-_PORT = 8482  # where JAX, too, lets the processes of a TPU meet
+_PORT = 8482  # the port at which JAX, too, lets the processes of a TPU meet
 _GOOGLE = "0x1ae0"
 # The devices of Google on a PCI bus that are TPUs, from v2 to TPU7x.
 _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"})
@@ -38,17 +38,11 @@ _TWO_DEVICES = ("v2", "v3", "tpu7x")
 @final
 @dataclass(frozen=True)
 class TpuSlice:
-    """A TPU as one of its hosts sees it.
+    """A TPU as one of its hosts sees it; what nothing says is empty, or 0 chips.
 
-    Args:
-        hosts: Where the hosts of this slice listen, by number; empty if nothing names them.
-        worker: The number of this host in its slice.
-        slices: How many slices train together.
-        slice_id: The number of this one.
-        coordinator: The host that is the first of all slices.
-        chips: How many chips this host has; 0 if nothing says it.
-        kind: The type of the TPU, such as `v5litepod-16`; empty if nothing says it.
-        name: Its name; empty if nothing says it.
+    `hosts` are the addresses of this slice's hosts, by number; `worker` is the number of this one.
+    `slices` train together, of which `coordinator` is the first host; `slice_id` is this slice.
+    `kind` is a type such as `v5litepod-16`. `chips` are those of this host.
     """
 
     hosts: tuple[str, ...] = ()
@@ -76,26 +70,18 @@ class TpuSlice:
         return self.chips * (2 if self.kind.startswith(_TWO_DEVICES) else 1)
 
     def addresses(self) -> dict[int, str]:
-        """Where the hosts listen, by number; of other slices only the first host is known."""
+        """The hosts' addresses by number; of other slices only the first host is known."""
         first = self.slice_id * len(self.hosts)
         known = {first + number: host for number, host in enumerate(self.hosts)}
         return {0: self.coordinator, **known} if self.coordinator else known
 
     def process(self, coordinator: str, number: int) -> JaxProcess:
-        """As which process of a JAX cluster this host trains."""
+        """The process of a JAX cluster that this host trains as."""
         return JaxProcess(coordinator, self.num_hosts, number)
 
 
 def slice_of(variables: Mapping[str, str], chips: int) -> TpuSlice:
-    """The TPU that variables describe.
-
-    Args:
-        variables: The environment variables, or what stands for them elsewhere.
-        chips: How many chips the host has, if the variables do not say it.
-
-    Raises:
-        ClusterSpecError: If they contradict each other.
-    """
+    """The TPU that environment variables describe; they may leave out the `chips` of this host."""
     name = PROCESS_ADDRESSES if variables.get(PROCESS_ADDRESSES) else WORKER_HOSTNAMES
     hosts = _with_ports([_host_of(text) for text in variables[name].split(",")])
     slices = number_of(variables, NUM_SLICES, set_by=_SET_BY) if variables.get(NUM_SLICES) else 1
@@ -131,14 +117,7 @@ def at_addresses(text: str, variables: Mapping[str, str]) -> TpuSlice:
 
 
 def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
-    """What the metadata server of a TPU VM says, under the names of the variables.
-
-    Args:
-        ask: Gets one attribute of the instance.
-
-    Raises:
-        ClusterError: If it does not answer, or the machine is no TPU VM.
-    """
+    """What the metadata server of a TPU VM says, under the names of the variables."""
     known = {
         _WORKER_ID: str(ask("agent-worker-number")).strip(),
         WORKER_HOSTNAMES: str(ask("worker-network-endpoints")).strip(),
@@ -157,14 +136,14 @@ def from_metadata(ask: Callable[[str], Any]) -> dict[str, str]:
 
 
 def metadata_asker(variables: Mapping[str, str], fetch: Fetch) -> tuple[str, Callable[[str], Any]]:
-    """The address of the metadata server, and what gets an attribute from it."""
+    """The address of the metadata server, and a function that asks it for an attribute."""
     host = variables.get("GCE_METADATA_HOST") or variables.get("GCE_METADATA_IP")
     place = f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/attributes"
     return place, lambda key: fetch(Request(f"{place}/{key}", {"Metadata-Flavor": "Google"}))
 
 
 def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, str], str]:
-    """What the metadata server says, or nothing; and what became of the question, in words."""
+    """The metadata server's answer, or nothing; and a sentence on how the question went."""
     place, ask = metadata_asker(variables, fetch)
     try:
         return from_metadata(ask), f"{place}: answered"
@@ -174,7 +153,7 @@ def ask_metadata(variables: Mapping[str, str], fetch: Fetch) -> tuple[dict[str, 
 
 
 def chips_on_bus(devices: Path = PCI_DEVICES) -> int:
-    """How many chips of a TPU this machine has. JAX counts them in the same way."""
+    """How many TPU chips this machine has, counted as JAX counts them."""
     return sum(_read(device / "vendor") == _GOOGLE and _is_chip(device) for device in _all(devices))
 
 

@@ -8,15 +8,9 @@ from replicax._core.errors import ClusterSpecError
 
 
 def text_of(environ: Mapping[str, str], name: str, *, set_by: str) -> str:
-    """The value of a variable that must be there.
+    """The value of a variable that must be there and not empty.
 
-    Args:
-        environ: The environment variables.
-        name: The name of one.
-        set_by: Who sets it and how, as the end of the sentence "It is set by …".
-
-    Raises:
-        ClusterSpecError: If it is not there, or empty.
+    `set_by` is the end of the sentence "It is set by …".
     """
     value = environ.get(name, "").strip()
     if not value:
@@ -29,11 +23,7 @@ def text_of(environ: Mapping[str, str], name: str, *, set_by: str) -> str:
 
 
 def number_of(environ: Mapping[str, str], name: str, *, set_by: str) -> int:
-    """The value of a variable that must be there and is a whole number from 0.
-
-    Raises:
-        ClusterSpecError: If it is not there, or something else.
-    """
+    """The value of a variable that must be there and is a whole number from 0."""
     value = text_of(environ, name, set_by=set_by)
     if not value.isdecimal():
         raise ClusterSpecError(

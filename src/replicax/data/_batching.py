@@ -54,7 +54,7 @@ class Batching:
         padding_values: Any = None,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Stack elements of different shapes, filled up at their ends.
+        """Stack elements of different shapes, padded at their ends.
 
         Args:
             batch_size: Elements in a batch.

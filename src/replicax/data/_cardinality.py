@@ -1,4 +1,4 @@
-"""How many elements a data set has, where that can be known without reading it."""
+"""The number of elements of a data set, where it can be known without reading."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ UNKNOWN_CARDINALITY = -2
 
 
 def taken(cardinality: int, count: int) -> int:
-    """Of the first `count` elements; a negative count takes all."""
+    """The number of the first `count` elements; a negative count takes all."""
     if count < 0 or cardinality == UNKNOWN_CARDINALITY:
         return cardinality if count else 0
     return count if cardinality == INFINITE_CARDINALITY else min(cardinality, count)
 
 
 def skipped(cardinality: int, count: int) -> int:
-    """Of what follows the first `count` elements; a negative count skips all."""
+    """The number behind the first `count` elements; a negative count skips all."""
     if count < 0:
         return 0
     return cardinality if cardinality < 0 else max(0, cardinality - count)
 
 
 def repeated(cardinality: int, count: int) -> int:
-    """Of `count` passes; a negative count repeats without end."""
+    """The number in `count` passes; a negative count repeats without end."""
     if cardinality == 0 or count == 0:
         return 0
     if count < 0:
@@ -32,14 +32,14 @@ def repeated(cardinality: int, count: int) -> int:
 
 
 def grouped(cardinality: int, size: int, *, drop_remainder: bool) -> int:
-    """Of groups of `size` elements."""
+    """The number of groups of `size` elements."""
     if cardinality < 0:
         return cardinality
     return cardinality // size if drop_remainder else -(-cardinality // size)
 
 
 def added(cardinalities: Iterable[int]) -> int:
-    """Of these, one after the other."""
+    """The number of elements of several data sets in a row."""
     known = list(cardinalities)
     if INFINITE_CARDINALITY in known:
         return INFINITE_CARDINALITY
@@ -47,7 +47,7 @@ def added(cardinalities: Iterable[int]) -> int:
 
 
 def shortest(cardinalities: Iterable[int]) -> int:
-    """Of these side by side, until the first ends."""
+    """The number of elements side by side, until the first data set ends."""
     finite = [c for c in cardinalities if c != INFINITE_CARDINALITY]
     if UNKNOWN_CARDINALITY in finite:
         return UNKNOWN_CARDINALITY if 0 not in finite else 0
@@ -55,5 +55,5 @@ def shortest(cardinalities: Iterable[int]) -> int:
 
 
 def filtered(cardinality: int) -> int:
-    """Of those for which a function decides."""
+    """The number of elements that a function chooses."""
     return 0 if cardinality == 0 else UNKNOWN_CARDINALITY

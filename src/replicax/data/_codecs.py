@@ -18,22 +18,16 @@ _JPEG = b"\xff\xd8"  # how one begins
 
 
 def decode(contents: bytes, channels: int) -> np.ndarray:
-    """The uint8 pixels of an image, of the shape (height, width, channels).
+    """Pixels of a JPEG, PNG, BMP, GIF or WebP: uint8 of shape (height, width, channels).
 
-    Args:
-        contents: The bytes of a JPEG, PNG, BMP, GIF or WebP.
-        channels: How many channels; 0 for those of the image.
-
-    Raises:
-        CorruptRecord: If the bytes are no image.
-        UsageError: If Pillow is missing.
+    `channels` 0 keeps the channels of the image.
     """
     if contents[:2] == _JPEG and (pixels := _of_jpeg(contents, channels)) is not None:
         return pixels
     with needs_package("pillow", extra="data"):
         from PIL import Image
     with _opened(contents) as image:
-        if image.mode.startswith("I;16"):  # Pillow would cut off values, not scale them
+        if image.mode.startswith("I;16"):  # Pillow would clip values instead of scaling them
             image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode == "P" and "transparency" in image.info:
             image = image.convert("RGBA")
@@ -43,9 +37,9 @@ def decode(contents: bytes, channels: int) -> np.ndarray:
 
 
 def _of_jpeg(contents: bytes, channels: int) -> np.ndarray | None:
-    """The pixels of a JPEG; None without simplejpeg, and where it is for Pillow to say more.
+    """The pixels of a JPEG; None without simplejpeg, or where Pillow has to explain an error.
 
-    It is quicker than Pillow, and its `fastdct` gives the pixels of TensorFlow.
+    simplejpeg is quicker than Pillow, and its `fastdct` gives TensorFlow's pixels.
     """
     try:
         simplejpeg = importlib.import_module("simplejpeg")
@@ -62,12 +56,7 @@ def _of_jpeg(contents: bytes, channels: int) -> np.ndarray | None:
 
 
 def decode_frames(contents: bytes) -> np.ndarray:
-    """The uint8 pixels of an animation, of the shape (pictures, height, width, 3).
-
-    Raises:
-        CorruptRecord: If the bytes are no image.
-        UsageError: If Pillow is missing.
-    """
+    """Pixels of an animation: uint8 of shape (pictures, height, width, 3)."""
     with needs_package("pillow", extra="data"):
         from PIL import ImageSequence
     with _opened(contents) as image:
@@ -76,7 +65,7 @@ def decode_frames(contents: bytes) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(contents: bytes) -> Iterator[Any]:
-    """Open an image, and say what is wrong with bytes that Pillow cannot read."""
+    """Open an image, and explain bytes that Pillow cannot read."""
     from PIL import Image
 
     try:

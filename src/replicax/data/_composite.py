@@ -1,4 +1,4 @@
-"""Tensors of several arrays, sparse and ragged ones: what data sets must know of them."""
+"""Tensors of several arrays, sparse and ragged ones, as far as data sets need them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replicax._core.errors import UsageError
 
 
 class Composite:
-    """A tensor of several arrays, which have no row for each of its rows.
+    """A tensor of several arrays, whose rows are not its own.
 
     It is a pytree, so that functions are called with it; data sets take it for a single value.
     """
@@ -28,7 +28,7 @@ class Composite:
 
     @classmethod
     def refused(cls, where: str) -> UsageError:
-        """The error of one that stands where only arrays may."""
+        """The error of such a tensor where only arrays may be."""
         return UsageError(
             f"Only an array can be {where}. Received: a {cls.__name__}. Its arrays have no row "
             f"for each of its rows. {cls.dense}"

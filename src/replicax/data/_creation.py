@@ -18,8 +18,7 @@ from replicax.data._nodes.mix import Chosen, Sampled, Zip
 from replicax.data._nodes.shuffle import Shuffle
 from replicax.data._nodes.sources import Fetched, Generated, Range, Slices, rows_like
 from replicax.data._nodes.window import Elements
-from replicax.data._signature import signature_of
-from replicax.data._spec import read_only
+from replicax.data._spec import ArraySpec, read_only
 
 if TYPE_CHECKING:
     from replicax.data._dataset import Dataset
@@ -103,7 +102,7 @@ class Creation:
                 f"{type(generator).__name__}. It is called again for each epoch. Pass the "
                 "generator function itself, without parentheses."
             )
-        signature = signature_of(output_signature, output_types, output_shapes)
+        signature = _signature_of(output_signature, output_types, output_shapes)
         return _made(cls, Generated(generator, tuple(args or ()), signature))
 
     @classmethod
@@ -184,7 +183,7 @@ class Creation:
                     "none. An empty data set would train nothing. Correct the pattern, or "
                     "make the files first."
                 )
-        # Sorted: on every machine the same list, before it is shuffled or divided.
+        # Sorted, so that every machine shuffles or divides the same list.
         files = FileList(tuple(name for _, names in found for name in names))
         if shuffle is False:
             return _made(cls, files)
@@ -207,7 +206,7 @@ class Creation:
             [(0, 10), (1, 11), (2, 12)]
         """
         nest = datasets[0] if len(datasets) == 1 else datasets
-        # As in tf.data, no list and no None: a list would be one array, of data sets.
+        # As in tf.data, lists and None are leaves: a list would be one array.
         leaves, tree = jax.tree.flatten(nest, is_leaf=lambda part: isinstance(part, list | None))
         whole("number of data sets", len(leaves), least=1)
         nodes = tuple(dataset_node(leaf, "zip") for leaf in leaves)
@@ -282,5 +281,40 @@ class Creation:
 
 
 def _made(cls: Any, node: Any, first: Any = None) -> Dataset:
-    """A data set of this node; its passes are counted with those of the `first` it is made of."""
+    """A data set of this node, which counts its passes with the `first` data set it is made of."""
     return cast("Dataset", cls(node, epochs=first.epochs if first else None))
+
+
+def _signature_of(signature: Any, types: Any, shapes: Any) -> Any:
+    """A nest of `ArraySpec`, or None without a signature."""
+    if signature is None and types is None:
+        return None
+    if signature is None:
+        return _from_types(types, shapes)
+    return jax.tree.map(_as_spec, signature, is_leaf=_looks_like_a_spec)
+
+
+def _from_types(types: Any, shapes: Any) -> Any:
+    leaves, tree = jax.tree.flatten(types)
+    if shapes is None:
+        return tree.unflatten([ArraySpec(None, _dtype(kind)) for kind in leaves])
+    pairs = zip(leaves, tree.flatten_up_to(shapes), strict=True)
+    return tree.unflatten([ArraySpec(_shape(shape), _dtype(kind)) for kind, shape in pairs])
+
+
+def _looks_like_a_spec(part: Any) -> bool:
+    return hasattr(part, "shape") and hasattr(part, "dtype")
+
+
+def _as_spec(spec: Any) -> ArraySpec:
+    return ArraySpec(_shape(spec.shape), _dtype(spec.dtype))
+
+
+def _shape(shape: Any) -> tuple[int | None, ...] | None:
+    # A `tf.TensorShape` of unknown rank is not None.
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+
+
+def _dtype(kind: Any) -> Any:
+    dtype = getattr(kind, "as_numpy_dtype", kind)  # of a `tf.DType`
+    return bytes if dtype is object else dtype

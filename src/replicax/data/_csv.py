@@ -1,4 +1,4 @@
-"""`make_csv_dataset`: batches of named columns of CSV files, with the types that they look like."""
+"""`make_csv_dataset`: batches of named columns of CSV files, with types guessed from the values."""
 
 from __future__ import annotations
 
@@ -76,15 +76,7 @@ def make_csv_dataset(
 
 @dataclass(frozen=True)
 class Named:
-    """The function that gives the columns of a batch their names.
-
-    Args:
-        names: One per column.
-        label: The column to take out, or None.
-
-    Raises:
-        UsageError: If there is no such column.
-    """
+    """The function that gives the columns of a batch their names and takes out the label."""
 
     names: tuple[str, ...]
     label: str | None
@@ -128,7 +120,7 @@ class _Text:
         chosen: Sequence[int | str] | None,
         rows: int | None,
     ) -> _Layout:
-        """How to read the columns, and what they are called."""
+        """The format and the names of the columns."""
         all_names = self.header() if names is None else list(names)
         numbers = _numbers_of(chosen, all_names)
         if defaults is None:
@@ -174,12 +166,12 @@ class _Text:
         return first
 
     def defaults(self, numbers: Sequence[int], count: int | None) -> list[Any]:
-        """0 or an empty text for each column, of the first type that all its values have."""
+        """A default for each column, 0 or empty text, of the first type that fits its values."""
         found: list[int | None] = [None] * len(numbers)
         of_files = (itertools.islice(self.rows(f), self.has_header, None) for f in self.files)
         for row in itertools.islice(itertools.chain.from_iterable(of_files), count):
             for at, number in enumerate(numbers):
-                field = row[number] if number < len(row) else ""  # reading it says what is wrong
+                field = row[number] if number < len(row) else ""  # an error is left to the reading
                 if field and field != self.na_value:
                     found[at] = _least_type(field, found[at] or 0)
         types = [DTYPES[-1 if kind is None else kind] for kind in found]
@@ -191,7 +183,7 @@ class _Text:
 
 
 def _least_type(field: str, least: int) -> int:
-    """The number of the first type, from `least` on, that the field can be."""
+    """The number of the first type, from `least` on, that fits the field."""
     return next(at for at in range(least, len(DTYPES)) if can_be(field, DTYPES[at]))
 
 

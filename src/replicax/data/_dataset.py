@@ -22,19 +22,18 @@ from replicax.data._node import Feed, Node
 from replicax.data._nodes.ahead import batches_of, read_ahead
 from replicax.data._options import Options
 from replicax.data._position import before, noted, outline, refuse_if_read, resumed
-from replicax.data._processes import Processes
 from replicax.data._rewrite import prepared
 from replicax.data._seeds import with_seeds
 from replicax.data._selection import Selection
 from replicax.data._storage import Storage
 from replicax.data._yielded import plain, yielded
 
-# Batches that wait while `fit` computes: one may be slow without anybody noticing.
+# Batches ready while `fit` computes, so that one slow batch goes unnoticed.
 _AHEAD_OF_FIT = 2
 
 
 @final
-class Dataset(Creation, Selection, Batching, Mapping, Storage, Processes):
+class Dataset(Creation, Selection, Batching, Mapping, Storage):
     """A description of how elements are made, with the names and meanings of tf.data.
 
     It never changes: each method returns another data set. Iterating over it starts a pass, and
@@ -218,7 +217,7 @@ class DatasetIterator:
         raise StopIteration
 
     def put_back(self, element: Any, state: Any) -> None:
-        """Give back an element, and what `get_state` was before it was taken: it is next again."""
+        """Give back an element with the state before it; it comes next again."""
         self._waiting.append((element, state))
 
     @property
@@ -285,4 +284,4 @@ class DatasetIterator:
 
     @property
     def num_batches(self) -> None:
-        return None  # how much is left is not known
+        return None  # the rest is of unknown length

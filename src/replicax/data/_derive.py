@@ -1,4 +1,4 @@
-"""What the transformations of `Dataset` share: a new data set of a node, and checked numbers."""
+"""Shared by the transformations of `Dataset`: a new data set of a node, and checked numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from replicax.data._node import Node
 
 
 class Epochs:
-    """What passes over data sets that were made from one another share: their numbers, as one
-    sequence, and seeds in place of those that were drawn.
+    """The numbering of passes over data sets that were made from one another.
 
-    So a loop over `dataset.batch(32)` sees a new order each time, though each `batch` makes
-    another data set.
+    So a loop over `dataset.batch(32)` sees a new order each time, though each `batch` makes another
+    data set. Seeds that replace drawn ones are here, too.
     """
 
     def __init__(self) -> None:
@@ -25,11 +24,11 @@ class Epochs:
         self.seeds: dict[int, int] = {}
 
     def reseed(self, seeds: Mapping[int, int]) -> None:
-        """From now on take these seeds in place of those that were drawn."""
+        """Use these seeds from now on in place of those that were drawn."""
         self.seeds.update(seeds)
 
     def next(self, after: int | None = None) -> int:
-        """The number of a new pass; with `after`, that one, and it goes on from there."""
+        """The number of a new pass; with `after`, that number, from which counting goes on."""
         number = self._coming if after is None else after
         self._coming = number + 1
         return number
@@ -37,16 +36,12 @@ class Epochs:
 
 def derived(dataset: Any, node: Node) -> Any:
     """A data set of this node, with the options of `dataset`."""
-    # Not `options()`, which copies: nobody changes those that a data set has.
+    # Not `options()`, which copies: the options of a data set never change.
     return type(dataset)(node, dataset._options, dataset.epochs)
 
 
 def whole(name: str, value: Any, *, least: int) -> int:
-    """A number of elements as an int.
-
-    Raises:
-        UsageError: If it is none, or smaller than `least`.
-    """
+    """A number of elements as an int of at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -62,8 +57,8 @@ def whole(name: str, value: Any, *, least: int) -> int:
 def chosen_seed(seed: Any) -> tuple[int, bool]:
     """The seed of a random transformation, and whether the user gave it.
 
-    One that nobody gave comes from NumPy's global generator, so that
-    `keras.utils.set_random_seed` makes a whole program repeatable.
+    Otherwise it comes from NumPy's global generator, so that `keras.utils.set_random_seed` makes a
+    whole program repeatable.
     """
     if seed is not None:
         return whole("seed", seed, least=0), True
@@ -71,11 +66,7 @@ def chosen_seed(seed: Any) -> tuple[int, bool]:
 
 
 def dataset_node(dataset: Any, where: str) -> Node:
-    """The node of a data set that another one is combined with.
-
-    Raises:
-        UsageError: If it is none.
-    """
+    """The node of a data set that another one is combined with."""
     node = getattr(dataset, "node", None)
     if isinstance(node, Node):
         return node

@@ -1,4 +1,4 @@
-"""What users give, as elements: nests of arrays, `str` and `bytes`."""
+"""Values of users as elements: nests of arrays, `str` and `bytes`."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from replicax._core.errors import UsageError
 from replicax.data._host import HostTensor
 
 _INT32 = range(-(2**31), 2**31)
-# Text of a fixed width, by the kind of its dtype, and what it becomes.
+# The kind of a dtype of fixed-width text → the type of its values here.
 _TEXT = {"U": str, "S": bytes}
 
 
 def as_element(value: Any) -> Any:
-    """What a user's function or sequence gave, as a nest of arrays; a list is one array.
+    """The value of a user's function or sequence as a nest of arrays; a list is one array.
 
-    Python numbers become what tf.data makes of them; NumPy's keep their type.
+    Python numbers get the types that tf.data gives them; NumPy's keep theirs.
     """
-    # The usual cases, without a walk over the nest.
+    # The usual cases, without a walk over the nest
     if _is_plain(value) or (type(value) is tuple and all(map(_is_plain, value))):
         return value
     return jax.tree.map(_as_leaf, value, is_leaf=lambda part: isinstance(part, list))
 
 
 def as_returned(value: Any) -> Any:
-    """What a user's function returned; as in tf.data, a list is a tuple here: a list of results."""
+    """The result of a user's function; as in tf.data, a list is a tuple of results."""
     return as_element(tuple(value) if isinstance(value, list) else value)
 
 
@@ -38,7 +38,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _as_leaf(leaf: Any) -> Any:
-    leaf = _plain(leaf)  # what pipelines compute with is plain
+    leaf = _plain(leaf)  # pipelines compute with plain arrays
     if isinstance(leaf, np.ndarray):  # text of a fixed width becomes `str` and `bytes`
         return leaf.astype(object) if leaf.dtype.kind in _TEXT else leaf
     if isinstance(leaf, np.generic):
@@ -102,7 +102,7 @@ def _plain(leaf: Any) -> Any:
 
 
 def _dtype_of(leaves: Sequence[Any]) -> np.dtype:
-    """The one type of the tensors of a list; Python's numbers beside them take it."""
+    """The one type of the tensors in a list, which Python numbers beside them take, too."""
     dtypes = {np.dtype(leaf.dtype) for leaf in leaves if hasattr(leaf, "dtype")}
     dtype = np.result_type(*dtypes, *(leaf for leaf in leaves if not hasattr(leaf, "dtype")))
     if {one.kind for one in dtypes} != {dtype.kind}:

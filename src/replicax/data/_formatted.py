@@ -1,4 +1,4 @@
-"""Rows of Hugging Face `datasets` as arrays, with what their owner set: transform, columns, types.
+"""Rows of Hugging Face `datasets` as arrays, with their owner's transform, columns and types.
 
 By protocol, not by class: the library is not imported.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data._element import as_element
 
-# Formats that give arrays, or what the owner's own transform makes; the others give lists, data
+# Formats of arrays or of the owner's own transform; the others give lists, data
 # frames and Arrow tables.
 _KEPT = ("custom", "jax", "numpy", "tensorflow", "torch")
 
@@ -24,12 +24,7 @@ def has_formats(source: Any) -> bool:
 
 
 def formatted_rows(source: Any, numbers: Sequence[int]) -> dict[str, Any]:
-    """The columns of several rows at once.
-
-    Args:
-        source: The data set.
-        numbers: Which rows.
-    """
+    """The columns of the rows with these numbers, read at once."""
     rows = dict(_with_arrays(source)[list(numbers)])
     doubles = _doubles(source)
     if doubles is not None:
@@ -38,11 +33,7 @@ def formatted_rows(source: Any, numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def formatted_iterator(source: Any) -> Iterator[dict[str, Any]]:
-    """The rows one by one.
-
-    Args:
-        source: The data set; it may be a stream.
-    """
+    """The rows of a data set or stream, one by one."""
     doubles = _doubles(source)
     if doubles is None:
         return (_typed(source, dict(row)) for row in _with_arrays(source))
@@ -59,7 +50,7 @@ def _with_arrays(source: Any) -> Any:
 
 def _is_ours_to_choose(source: Any) -> bool:
     chosen = _format(source)
-    # A stream says its format nowhere else.
+    # A stream tells its format nowhere else.
     of_stream = getattr(source, "_formatting", None)
     kind = chosen["type"] if chosen else getattr(of_stream, "format_type", None)
     return kind not in _KEPT
@@ -72,7 +63,7 @@ def _format(source: Any) -> Mapping[str, Any] | None:
 
 
 def _columns(source: Any) -> list[str] | None:
-    """The columns that are to be read; None for all."""
+    """The columns to read; None for all."""
     chosen = _format(source)
     if chosen is None or chosen["output_all_columns"]:
         return None
@@ -80,7 +71,7 @@ def _columns(source: Any) -> list[str] | None:
 
 
 def _types(source: Any) -> dict[str, np.dtype]:
-    """The types of the columns of numbers, as the features say."""
+    """The types of numeric columns, from the features."""
     features = getattr(source, "features", None)
     if not isinstance(features, Mapping) or not _is_ours_to_choose(source):
         return {}
@@ -91,7 +82,7 @@ def _types(source: Any) -> dict[str, np.dtype]:
         kind = getattr(feature, "dtype", None)
         if isinstance(kind, str) and kind.startswith(("int", "uint", "float")):
             types[name] = np.dtype(kind)
-    if _format(source) is None:  # a stream's float64 have become float32
+    if _format(source) is None:  # a stream turns float64 into float32
         types = {name: kind for name, kind in types.items() if kind != np.float64}
     return types
 
@@ -99,7 +90,7 @@ def _types(source: Any) -> dict[str, np.dtype]:
 def _doubles(source: Any) -> Any:
     """The columns of float64, which the NumPy format gives as float32; None if there are none."""
     chosen = _format(source)
-    if chosen is None:  # a stream, whose format takes no type
+    if chosen is None:  # the format of a stream takes no type
         return None
     wanted = _types(source) if chosen["output_all_columns"] else chosen["columns"]
     doubles = {name for name, kind in _types(source).items() if kind == np.float64}
@@ -108,7 +99,7 @@ def _doubles(source: Any) -> Any:
 
 
 def _typed(source: Any, rows: dict[str, Any]) -> dict[str, Any]:
-    """Values as arrays; those of numbers in the types of the features: NumPy's format widens."""
+    """Values as arrays; numbers get the features' types, because NumPy's format widens them."""
     types = _types(source)
     arrays = {name: as_element(value) for name, value in rows.items()}
     return {name: _as_type(name, array, types.get(name)) for name, array in arrays.items()}

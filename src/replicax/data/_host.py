@@ -1,4 +1,4 @@
-"""What a pipeline yields to a program that was written for TensorFlow: arrays with `numpy()`."""
+"""Elements for a program that was written for TensorFlow: arrays with `numpy()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Unchanging(np.ndarray):
     """A NumPy array of which `a += b` makes another one, as of a tensor."""
 
     def _not_in_place(self, other: Any) -> Any:
-        return NotImplemented  # Python computes `a = a + b` then: other names keep the old value
+        return NotImplemented  # Python then computes `a = a + b`; other names keep the old value
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = __ifloordiv__ = __imod__ = _not_in_place
     __ipow__ = __imatmul__ = __iand__ = __ior__ = __ixor__ = __ilshift__ = __irshift__ = (
@@ -24,7 +24,7 @@ class Unchanging(np.ndarray):
 
 @final
 class HostTensor(Unchanging):
-    """A NumPy array that has the `numpy()` of TensorFlow's tensors, and rows that have it, too.
+    """A NumPy array with the `numpy()` of TensorFlow's tensors; its rows have it, too.
 
     Example:
         >>> import numpy as np
@@ -37,14 +37,14 @@ class HostTensor(Unchanging):
     @classmethod
     def of(cls, value: Any) -> HostTensor:
         """A view of an array, or an array of one number or text."""
-        if isinstance(value, str | bytes):  # NumPy would give it a fixed width
+        if isinstance(value, str | bytes):  # NumPy would store it with a fixed width
             text = np.empty((), object)
             text[()] = value
             return text.view(cls)
         return np.asarray(value).view(cls)
 
     def numpy(self) -> Any:
-        """The plain array, without a copy; of one element, the number. Text is `bytes`."""
+        """The plain array, without a copy; for one element, the number. Text is `bytes`."""
         plain = self.view(np.ndarray)
         if plain.dtype == object:
             plain = _ENCODED(plain)

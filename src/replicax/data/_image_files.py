@@ -1,9 +1,9 @@
-"""Which images a folder holds, with their labels, and which of them are for validation."""
+"""Batches of the files below a folder, with their labels, and which are for validation."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,44 +11,74 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax.data._dataset import Dataset
+from replicax.data._options import AUTOTUNE
 
-FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
+_FORMATS = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Paths of images, a label for each, and the names of the classes; or no labels."""
+    """Paths of images or texts, their labels if any, and the names of the classes."""
 
     paths: list[str]
     labels: np.ndarray | None
     class_names: list[str] | None
+    formats: tuple[str, ...]
 
     def chosen(self, order: Sequence[int]) -> ImageFiles:
         """Some of the files, in this order."""
         paths = [self.paths[number] for number in order]
         labels = None if self.labels is None else self.labels[np.asarray(order, int)]
-        return ImageFiles(paths, labels, self.class_names)
+        return ImageFiles(paths, labels, self.class_names, self.formats)
 
     def shuffled(self, seed: int) -> ImageFiles:
-        """The files in the order that Keras brings them into before it splits them."""
+        """The files in the order that Keras gives them before it splits them."""
         order = list(range(len(self.paths)))
         np.random.RandomState(seed % 2**32).shuffle(order)
         return self.chosen(order)
 
     def split(self, fraction: float, subset: str | None) -> list[ImageFiles]:
-        """All files, or the part for training or for validation, or both."""
+        """All files, or those for training or for validation, or both."""
         cut = len(self.paths) - int(fraction * len(self.paths))
         training, validation = range(cut), range(cut, len(self.paths))
         parts = {"validation": [validation], "both": [training, validation]}
         return [self.chosen(part) for part in parts.get(subset or "", [training])]
 
 
-def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -> None:
-    """Check that it is said where to split and what to return, and that both calls split alike.
+def batches_of(
+    found: ImageFiles,
+    load: Callable[..., Any],
+    batch_size: int | None,
+    shuffle: bool,
+    seed: int | None,
+    validation_split: float | None,
+    subset: str | None,
+) -> Any:
+    """Batches of files as `load` reads them; two data sets for both subsets."""
+    _check_split(validation_split, subset, unseeded=shuffle and seed is None)
+    found = found if seed is None or not shuffle else found.shuffled(seed)
+    made = []
+    for number, files in enumerate(found.split(validation_split or 0, subset)):
+        if not files.paths:
+            raise UsageError(
+                f"A data set has files that end with {' or '.join(files.formats)}. Received: none "
+                f"in the folder, or in this part of it; classes {files.class_names}. An empty one "
+                "would train nothing. Check the folder and `validation_split`."
+            )
+        paths = np.array(files.paths, dtype=object)
+        rows = Dataset.from_tensor_slices(paths if files.labels is None else (paths, files.labels))
+        if shuffle and not number:  # not the second one, which is for validation
+            rows = rows.shuffle(len(paths), seed)
+        rows = rows.map(load, num_parallel_calls=AUTOTUNE)
+        result: Any = (rows if batch_size is None else rows.batch(batch_size)).prefetch(AUTOTUNE)
+        result.class_names, result.file_paths = files.class_names, files.paths
+        made.append(result)
+    return tuple(made) if len(made) > 1 else made[0]
 
-    Raises:
-        UsageError: If not.
-    """
+
+def _check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -> None:
+    """Check that a split has a fraction, a subset, and an order that both calls share."""
     if (fraction is None) != (subset is None) or (fraction is not None and not 0 < fraction < 1):
         raise UsageError(
             "A split has a fraction between 0 and 1, and a subset. Received: validation_split="
@@ -68,27 +98,15 @@ def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -
         )
 
 
-def image_files(
+def files_below(
     directory: str | os.PathLike[str],
     labels: Any,
     label_mode: str | None,
     class_names: Sequence[str] | None,
     follow_links: bool,
-    formats: tuple[str, ...] = FORMATS,
+    formats: tuple[str, ...] = _FORMATS,
 ) -> ImageFiles:
-    """The images below a folder, sorted by path; the arguments are those of the public function.
-
-    Args:
-        directory: See there, as the others.
-        labels: See there.
-        label_mode: See there.
-        class_names: See there.
-        follow_links: See there.
-        formats: The endings of the files, which may be texts, too.
-
-    Raises:
-        UsageError: If there is no such folder, or labels and classes do not fit the files.
-    """
+    """The images or texts below a folder, sorted by path."""
     folder = Path(directory)
     if not folder.is_dir():
         raise UsageError(
@@ -100,7 +118,7 @@ def image_files(
         parts = [_images_below(folder / name, follow_links, formats) for name in names]
         numbers = np.repeat(np.arange(len(names), dtype=np.int32), [len(part) for part in parts])
         paths = [path for part in parts for path in part]
-        return ImageFiles(paths, _encoded(numbers, label_mode, names), names)
+        return ImageFiles(paths, _encoded(numbers, label_mode, names), names, formats)
     if class_names is not None:
         raise UsageError(
             "Names of classes say the order of inferred labels. Received: class_names="
@@ -109,7 +127,7 @@ def image_files(
         )
     paths = _images_below(folder, follow_links, formats)
     if labels is None or label_mode is None:
-        return ImageFiles(paths, None, None)
+        return ImageFiles(paths, None, None, formats)
     if isinstance(labels, str) or len(labels) != len(paths):
         raise UsageError(
             "Labels are 'inferred', None, or one int for each image. Received: "
@@ -118,7 +136,7 @@ def image_files(
         )
     numbers = np.asarray(labels, np.int32)
     names = [str(label) for label in sorted(set(numbers.tolist()))]
-    return ImageFiles(paths, _encoded(numbers, label_mode, names), names)
+    return ImageFiles(paths, _encoded(numbers, label_mode, names), names, formats)
 
 
 def _folders(folder: Path, class_names: Sequence[str] | None) -> list[str]:

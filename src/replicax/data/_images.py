@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._codecs import decode
-from replicax.data._dataset import Dataset
 from replicax.data._formats.format import open_bytes
-from replicax.data._image_files import FORMATS, ImageFiles, check_split, image_files
-from replicax.data._options import AUTOTUNE
+from replicax.data._image_files import batches_of, files_below
 from replicax.data._resize import METHODS, resize
 
 if TYPE_CHECKING:
     import os
+
+    import numpy as np
 
 _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
@@ -76,26 +74,15 @@ def image_dataset_from_directory(
         [[[[0.0, 0.0], [0.0, 0.0]]]]
     """
     load = LoadImage(image_size, color_mode, interpolation, crop_to_aspect_ratio)
-    check_split(validation_split, subset, unseeded=shuffle and seed is None)
-    found = image_files(directory, labels, label_mode, class_names, follow_links)
-    found = found if seed is None or not shuffle else found.shuffled(seed)
-    training, *validation = found.split(validation_split or 0, subset)
-    made = _dataset(training, load, batch_size, shuffle, seed)
-    return (made, _dataset(validation[0], load, batch_size, False)) if validation else made
+    files = files_below(directory, labels, label_mode, class_names, follow_links)
+    return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)
 
 
 @dataclass(frozen=True)
 class LoadImage:
     """The function of a path that gives an image; labels beside it pass through.
 
-    Args:
-        size: Height and width, or one number for both.
-        color_mode: See `image_dataset_from_directory`.
-        interpolation: See there.
-        crop: Whether to cut off borders rather than to distort.
-
-    Raises:
-        UsageError: If an argument is none of these.
+    The fields are arguments of `image_dataset_from_directory`.
     """
 
     size: Any
@@ -123,37 +110,8 @@ class LoadImage:
         return (image, *labels) if labels else image
 
 
-def _dataset(
-    files: ImageFiles,
-    load: LoadImage,
-    batch_size: int | None,
-    shuffle: bool,
-    seed: int | None = None,
-) -> Any:
-    if not files.paths:
-        raise UsageError(
-            f"A data set of images has images. Received: none of the formats {', '.join(FORMATS)} "
-            f"in the folder, or in this part of it; classes {files.class_names}. An empty one "
-            "would train nothing. Check the folder and `validation_split`."
-        )
-    paths = np.array(files.paths, dtype=object)
-    rows = paths if files.labels is None else (paths, files.labels)
-    made = Dataset.from_tensor_slices(rows)
-    made = made.shuffle(len(paths), seed) if shuffle else made
-    made = made.map(load, num_parallel_calls=AUTOTUNE)
-    made = made if batch_size is None else made.batch(batch_size)
-    result: Any = made.prefetch(AUTOTUNE)
-    result.class_names, result.file_paths = files.class_names, files.paths
-    return result
-
-
 def decoded(path: str, channels: int) -> np.ndarray:
-    """The uint8 pixels of a file, of shape (height, width, channels); of the first frame.
-
-    Raises:
-        UsageError: If the file cannot be opened, or Pillow is missing.
-        CorruptRecord: If it is no image, or a damaged one.
-    """
+    """Pixels of a file's first frame: uint8 of shape (height, width, channels)."""
     with open_bytes(path) as file:
         contents = file.read()
     try:
@@ -167,7 +125,7 @@ def decoded(path: str, channels: int) -> np.ndarray:
 
 
 def _cropped(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The largest window in the middle with the proportions of (height, width)."""
+    """The largest central window with the proportions of (height, width)."""
     old_height, old_width = image.shape[:2]
     rows = max(min(old_height, int(old_width * height / width)), 1)
     columns = max(min(old_width, int(old_height * width / height)), 1)

@@ -50,11 +50,7 @@ def next_as_optional(iterator: Iterator[Any]) -> Optional:
 
 
 def next_or_error(iterator: Iterator[Any]) -> Any:
-    """What `next` gives; at the end an error that is also TensorFlow's.
-
-    Raises:
-        EndOfData: At the end.
-    """
+    """The next element; at the end EndOfData, which is also TensorFlow's error."""
     try:
         return next(iterator)
     except StopIteration:

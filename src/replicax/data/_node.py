@@ -24,7 +24,7 @@ Path = tuple[int, ...]
 Handles = np.ndarray | list[Any]
 
 _BLOCK = 4096  # row numbers that a skip reads at a time
-# Rows in memory are fetched together for a reader that asks for one at a time: so many, if small.
+# Rows in memory that are fetched together for a reader of single rows, if they are small.
 _ROWS_TOGETHER, _BYTES_TOGETHER = 16, 2**18
 
 
@@ -37,7 +37,7 @@ class Table(Protocol):
         ...
 
     def rows(self, handles: np.ndarray) -> Any:
-        """The batch of these rows, in memory of its own."""
+        """These rows as a batch in memory of its own."""
         ...
 
     def elements(self, handles: np.ndarray) -> list[Any]:
@@ -95,12 +95,12 @@ class Node(ABC):
 
     @property
     def batch_size(self) -> int | None:
-        """The rows that a `batch` gives to every element but the last; None if not known."""
+        """The rows that a `batch` gives to every element but the last; None if unknown."""
         return None
 
     @property
     def sample(self) -> Node:
-        """A node whose elements look like those of this one; the first is quick to read."""
+        """A node with elements like those of this one, whose first is quick to read."""
         return self.rebuilt(lambda inner: inner.sample)
 
     @property
@@ -129,12 +129,7 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 @final
 class Feed:
-    """The elements of one pass over a node, whatever its handles are.
-
-    Args:
-        node: The description.
-        path: Which pass.
-    """
+    """The elements of one pass over a node, whatever its handles are."""
 
     def __init__(self, node: Node, path: Path) -> None:
         self._table = node.table
@@ -157,7 +152,7 @@ class Feed:
         return found
 
     def stacked(self, count: int) -> tuple[Any, int]:
-        """A batch of the next `count` elements, and how many they are; None of 0 at the end."""
+        """A batch of the next `count` elements, and their number; (None, 0) at the end."""
         if self._table is None or self._ready:
             elements = self.elements(count)
             return (stack(elements), len(elements)) if elements else (None, 0)
@@ -180,7 +175,7 @@ class Feed:
         self._taken += count
 
     def get_state(self) -> Any:
-        """The position. Among row numbers it is a count: they are quick to make again."""
+        """The position; among row numbers a count, because they are quick to make again."""
         return self._cursor.get_state() if self._table is None else self._taken
 
     def set_state(self, state: Any) -> None:
@@ -222,11 +217,7 @@ class OneByOne(ABC):
 
     @abstractmethod
     def make(self) -> Any:
-        """The next element.
-
-        Raises:
-            StopIteration: At the end, each time.
-        """
+        """Make the next element; at the end raise StopIteration, each time."""
 
 
 @final

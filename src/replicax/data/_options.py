@@ -34,12 +34,12 @@ class AutoShardPolicy(enum.IntEnum):
     HINT = 3
 
 
-# Older names of fields.
+# older names of fields
 _OLDER = {"experimental_deterministic": "deterministic", "experimental_threading": "threading"}
 
 
 class _Fields:
-    """Refuses names that are no field: they would have no effect, silently."""
+    """Refuses names that are no field, which would silently have no effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         name = _OLDER.get(name, name)
@@ -101,9 +101,9 @@ class ThreadingOptions(_Fields):
 
 
 class Tuning(SimpleNamespace):
-    """What tf.data is told about its own speed: any names, None before they are set.
+    """Hints about tf.data's own speed: any names, None before they are set.
 
-    It has no effect: a pipeline gives the same elements either way.
+    They have no effect: a pipeline gives the same elements either way.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -149,7 +149,7 @@ class Options(_Fields):
     experimental_warm_start: bool | None = None
 
     def merged(self, over: Options) -> Options:
-        """These options with those of `over` where they are not the defaults."""
+        """These options, overridden by those of `over` that are not the defaults."""
         result, default = copy.deepcopy(self), Options()
         for name in type(self).__dataclass_fields__:
             if getattr(over, name) != getattr(default, name):

@@ -1,4 +1,4 @@
-"""What an iterator's position holds beside the place in the data: which pass, and in what order."""
+"""The state of an iterator beside its place in the data: the pass, and its order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ _FIELDS = {"pipelines", "epoch", "seeds", "position"}
 
 
 def noted(datasets: Sequence[Dataset], epoch: int, position: Any) -> dict[str, Any]:
-    """A position as it is kept: with the pass, and the seeds that nobody gave.
+    """A position to keep, with its pass and the seeds that were drawn.
 
-    Args:
-        datasets: What is read together; one, but for data sets of single replicas.
-        epoch: Which pass.
-        position: The place in it.
+    There are several data sets only if each replica has its own.
     """
     return {
         "pipelines": [outline(dataset.node) for dataset in datasets],
@@ -32,17 +29,9 @@ def noted(datasets: Sequence[Dataset], epoch: int, position: Any) -> dict[str, A
 
 
 def resumed(datasets: Sequence[Dataset], state: dict[str, Any]) -> int:
-    """Let data sets go on from the pass and in the order of a position.
+    """Let data sets go on from the pass and in the order of a `noted` position; return the epoch.
 
-    Args:
-        datasets: Made as those were whose position it is.
-        state: What `noted` gave, in this or in another process.
-
-    Returns:
-        The epoch.
-
-    Raises:
-        UsageError: If it is no position, or one of other pipelines.
+    The position may come from another process, from data sets made alike.
     """
     if not isinstance(state, dict) or not set(state) >= _FIELDS:
         raise UsageError(
@@ -65,11 +54,7 @@ def resumed(datasets: Sequence[Dataset], state: dict[str, Any]) -> int:
 
 
 def refuse_if_read(is_read: bool) -> None:
-    """Refuse to use an iterator that `fit` reads.
-
-    Raises:
-        UsageError: If it does.
-    """
+    """Refuse to use an iterator that `fit` reads."""
     if is_read:
         raise UsageError(
             "An iterator is read by a loop or by `fit`, not by both. Received: a use of one that "
@@ -81,9 +66,7 @@ def refuse_if_read(is_read: bool) -> None:
 def outline(node: Node, source: str = "") -> str:
     """The transformations of a pipeline by name, such as `Batch(Shuffle(Slices))`.
 
-    Args:
-        node: The last of them.
-        source: What stands behind the name of one that has no other before it.
+    `source` follows the name of the first one.
     """
     inner = ", ".join(outline(part, source) for part in node.inputs)
     return type(node).__name__ + (f"({inner})" if inner else source)
@@ -92,11 +75,7 @@ def outline(node: Node, source: str = "") -> str:
 def before(waiting: Sequence[tuple[Any, Any]]) -> Any:
     """The position before the element that was given back last.
 
-    Args:
-        waiting: What was given back: elements, each with that position if it was kept.
-
-    Raises:
-        UsageError: If it was not kept.
+    Each waiting element has that position, or None if it was not kept.
     """
     state = waiting[-1][1]
     if state is None:

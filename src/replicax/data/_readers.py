@@ -1,4 +1,4 @@
-"""Data sets that read files of lines, records or rows. Tables with names and images are beside."""
+"""Data sets that read files of lines, records or rows."""
 
 from __future__ import annotations
 
@@ -175,11 +175,7 @@ def ParquetDataset(filenames: Paths | Dataset, columns: Sequence[str] | None = N
 def records_of(
     filenames: Paths | Dataset, form: FileFormat, num_parallel_reads: int | None = None
 ) -> Dataset:
-    """The records of files of one format; sharding by file divides the files.
-
-    Raises:
-        UsageError: If the file names are no paths, or none is given.
-    """
+    """The records of files of one format; sharding by file divides the files."""
     names = filenames if isinstance(filenames, Dataset) else Dataset(FileList(paths_of(filenames)))
     if num_parallel_reads is not None:
         reads = num_parallel_reads
@@ -193,7 +189,7 @@ def records_of(
 
 @dataclass(frozen=True)
 class OfOneFile:
-    """The function of a file name that gives the data set of the file's records."""
+    """The function from a file name to the data set of the file's records."""
 
     format: FileFormat
 
@@ -202,11 +198,7 @@ class OfOneFile:
 
 
 def paths_of(filenames: Any) -> tuple[str, ...]:
-    """One or several paths as strings.
-
-    Raises:
-        UsageError: If there is none, or one is no path.
-    """
+    """One or several paths as strings."""
     alone = isinstance(filenames, str | bytes | os.PathLike)
     try:
         paths = tuple(os.fsdecode(name) for name in ([filenames] if alone else filenames))

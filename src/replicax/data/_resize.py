@@ -24,7 +24,7 @@ def resize(images: np.ndarray, size: tuple[int, int], method: str) -> np.ndarray
     if found is not None:
         return found
     flat = _weighted(images.reshape(*many, height, -1), rows, 1)
-    # The channels as columns of their own: a gather of a flat row takes half the time.
+    # Channels as columns: gathering from a flat row takes half the time.
     places = (columns[0][:, :, None] * channels + np.arange(channels)).reshape(len(columns[0]), -1)
     flat = _weighted(flat, (places, columns[1].repeat(channels, axis=1)), 0)
     return flat.reshape(*many, *size, channels)
@@ -40,15 +40,9 @@ def _weighted(images: np.ndarray, terms: Any, after: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def taps(old: int, new: int, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """For each of the `new` places the old ones that it is a sum of, and their weights.
+    """The old rows that each new row is a weighted sum of, and the weights.
 
-    Args:
-        old: How many rows there are.
-        new: How many there will be.
-        method: One of `METHODS`.
-
-    Returns:
-        Two arrays of shape (number of terms, `new`).
+    Both arrays have the shape (number of terms, `new`).
     """
     scale = old / new
     centres = (np.arange(new) + 0.5) * scale
@@ -57,13 +51,13 @@ def taps(old: int, new: int, method: str) -> tuple[np.ndarray, np.ndarray]:
     radius, kernel = METHODS[method] or (scale / 2, None)
     first = np.floor(centres - radius).astype(int)
     places = first + np.arange(int(2 * radius) + 2)[:, None]
-    if kernel is None:  # area: how much of each old place the new one covers
+    if kernel is None:  # area: the part of each old place that the new one covers
         ends = np.minimum(places + 1, centres + radius), np.maximum(places, centres - radius)
         weights = np.maximum(ends[0] - ends[1], 0)
     else:
         distances = np.abs(places + 0.5 - centres)
         weights = np.where(distances < radius, kernel(distances), 0)
-    weights *= (places >= 0) & (places < old)  # outside of the image there is nothing to add
+    weights *= (places >= 0) & (places < old)  # places outside the image add nothing
     weights /= weights.sum(axis=0)
     used = weights.any(axis=1)
     return np.clip(places, 0, old - 1)[used], weights[used].astype(np.float32)
@@ -93,7 +87,7 @@ def _lanczos(radius: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.sinc(x) * np.sinc(x / radius)
 
 
-# The reach of a kernel, in old places, and its value at a distance. None: not by a kernel.
+# The radius of a kernel in old places, and its value at a distance; None without a kernel
 METHODS: dict[str, tuple[float, Callable[[np.ndarray], np.ndarray]] | None] = {
     "bilinear": (1, _triangle),
     "nearest": None,

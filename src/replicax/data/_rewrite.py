@@ -1,4 +1,4 @@
-"""Descriptions changed as a whole: options applied, files and hints divided. Seeds: `_seeds`."""
+"""Whole descriptions rewritten: options applied, files and hints divided; seeds are in `_seeds`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def prepared(node: Node, options: Options) -> Node:
-    """`node` with what the options say of parallel functions."""
+    """`node` with the options for parallel functions applied."""
     threads = options.threading.private_threadpool_size
 
     def change(inner: Node) -> Node:
@@ -42,7 +42,7 @@ def files_of(node: Node) -> tuple[str, ...]:
 
 
 def _files_of_elements(node: Interleave) -> tuple[str, ...]:
-    """The elements of the input, if they are names in memory that the function reads."""
+    """The input's elements, if they are names in memory of files that the function reads."""
     source = node.input
     if source.table is None or source.cardinality <= 0:
         return ()

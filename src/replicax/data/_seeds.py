@@ -1,4 +1,4 @@
-"""Seeds that nobody gave: found in a pipeline, and others put in their place."""
+"""Seeds that were drawn because the user gave none: finding and replacing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def drawn_seeds(node: Any) -> list[int]:
-    """The seeds in a pipeline that nobody gave, each once, sources first."""
+    """The drawn seeds in a pipeline, each once, sources first."""
     found = [seed for inner in node.inputs for seed in drawn_seeds(inner)]
     if _has_drawn(node):
         found.append(node.seed)
@@ -22,12 +22,10 @@ def drawn_seeds(node: Any) -> list[int]:
 
 
 def with_seeds(node: Node, seeds: Mapping[int, int]) -> Node:
-    """`node` with other seeds where nobody gave one: those of a position, or of the chief.
+    """`node` with drawn seeds replaced: by those of a position, or of the chief.
 
-    Args:
-        node: The pipeline.
-        seeds: The new seed in place of each that was drawn. A data set that is used twice has
-            one seed, and stays in step with itself.
+    `seeds` maps each drawn seed to the new one. A data set that is used twice has one seed, and
+    stays in step with itself.
     """
     if not seeds:
         return node
@@ -45,12 +43,12 @@ def _has_drawn(node: Any) -> bool:
 
 
 def rewritten(node: Node, change: Callable[[Node], Node]) -> Node:
-    """`node` with every node in it replaced by `change` of it, sources first."""
+    """`node` with `change` applied to every node in it, sources first."""
     return change(node.rebuilt(lambda inner: rewritten(inner, change)))
 
 
 def apart(node: Node, *part: int | str) -> Node:
-    """A cache of another part of the data keeps other elements."""
+    """A cache that keeps the elements of another part of the data."""
     if isinstance(node, FileCache):
         return dataclasses.replace(node, part=(*node.part, *part))
     if not isinstance(node, Cache):

@@ -10,8 +10,8 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data._derive import chosen_seed, dataset_node, derived, whole
 from replicax.data._nodes.cache import Cache
-from replicax.data._nodes.mix import Zip
-from replicax.data._nodes.repeat import Concatenate, Repeat
+from replicax.data._nodes.mix import Concatenate, Zip
+from replicax.data._nodes.repeat import Repeat
 from replicax.data._nodes.saved import FileCache
 from replicax.data._nodes.select import Shard, ShardHint, Skip, Take
 from replicax.data._nodes.shuffle import Shuffle

@@ -29,7 +29,7 @@ class TensorShape(tuple[Any, ...]):
     def __new__(cls, dims: Iterable[Any] | int | None) -> TensorShape:
         if isinstance(dims, TensorShape) and not dims._known:
             dims = None
-        # One size alone is the shape of a vector.
+        # A single size is the shape of a vector.
         axes = [dims] if hasattr(dims, "__index__") and not hasattr(dims, "__len__") else dims
         made = super().__new__(cls, () if axes is None else map(_size, axes))  # pyright: ignore[reportArgumentType]
         made._known = dims is not None
@@ -89,7 +89,7 @@ class TensorShape(tuple[Any, ...]):
             )
 
     def merge_with(self, other: Any) -> TensorShape:
-        """What both shapes say together."""
+        """The shape that both shapes imply together."""
         self.assert_is_compatible_with(other)
         other = TensorShape(other)
         if not (self._known and other._known):
@@ -168,7 +168,7 @@ class ArrayShape(tuple[int, ...]):
     def __add__(self, other: Any) -> Any:
         return ArrayShape((*self, *other))
 
-    # No `__radd__`: `sizes += shape` asks it before the list `sizes`, which would become a tuple.
+    # No `__radd__`: `sizes += shape` would call it first, and the list `sizes` become a tuple.
 
     def __reduce__(self) -> Any:
         return tuple, (tuple(self),)
@@ -176,6 +176,6 @@ class ArrayShape(tuple[int, ...]):
 
 @functools.lru_cache(maxsize=4096)
 def array_shape(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape with these sizes; a plain tuple if JAX has put an expression for one of them."""
+    """The shape with these sizes; a plain tuple if one of them is a symbolic size of JAX."""
     known = all(size is None or isinstance(size, int) for size in sizes)
     return ArrayShape(sizes) if known else sizes

@@ -13,7 +13,7 @@ from replicax._core.errors import UsageError
 from replicax.data._composite import Composite, is_composite
 from replicax.data._shape import TensorShape
 
-# The kinds of NumPy's text of a fixed width, and what text is here.
+# The kind of NumPy's fixed-width text → the type of text here
 _TEXT = {"U": str, "S": bytes}
 
 
@@ -39,7 +39,7 @@ class ArraySpec:
     def __post_init__(self) -> None:
         shape = TensorShape(self.shape)
         object.__setattr__(self, "shape", None if shape.rank is None else tuple(shape))
-        # Of TensorFlow's types, which is bytes where NumPy's is object.
+        # TensorFlow's type for bytes is object in NumPy.
         text = getattr(self.dtype, "name", "") == "string"
         dtype = bytes if text else self.dtype
         kept = dtype if dtype in (str, bytes) else np.dtype(dtype)
@@ -52,7 +52,7 @@ class ArraySpec:
         return cls(found.shape, found.dtype, name)
 
     def is_compatible_with(self, spec_or_value: Any) -> bool:
-        """Whether an array, or what another one describes, fits this."""
+        """Whether an array, or another spec, fits this one."""
         other = _leaf_spec(spec_or_value)
         return self.dtype == other.dtype and TensorShape(self.shape).is_compatible_with(other.shape)
 
@@ -84,11 +84,7 @@ def _kind_of(value: Any) -> type:
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
-    """The spec of elements that have any of these.
-
-    Raises:
-        UsageError: If they differ in structure.
-    """
+    """The spec that elements of any of these specs have."""
     tree, found = columns(specs)
     return tree.unflatten([_common(leaves) for leaves in found])
 
@@ -114,30 +110,18 @@ def batched(spec: Any, rows: int | None) -> Any:
 
 
 def stack(elements: Sequence[Any]) -> Any:
-    """One batch of these elements.
-
-    Raises:
-        UsageError: If they differ in structure or shape.
-    """
+    """One batch of these elements."""
     return _combined(elements, _stack_leaves)
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """One batch of the rows of these.
-
-    Raises:
-        UsageError: If they differ in structure, or in the shape of their rows.
-    """
+    """One batch of the rows of these."""
     return batches[0] if len(batches) == 1 else _combined(batches, np.concatenate)
 
 
 def columns(elements: Sequence[Any]) -> tuple[Any, list[tuple[Any, ...]]]:
-    """The structure of these elements, and for each place in it what stands there.
-
-    Raises:
-        UsageError: If they differ in structure.
-    """
-    # Only if there are any: the question is asked of every part of every element.
+    """The structure of these elements, and the values in each place of it."""
+    # Only if such tensors exist: this is asked for every part of every element.
     mixed = bool(elements) and composite_in(elements[0]) is not None
     leaves, whole = jax.tree.flatten(list(elements), is_leaf=is_composite if mixed else None)
     trees = whole.children()
@@ -179,7 +163,7 @@ def _unlike(elements: Sequence[Any]) -> UsageError:
     )
 
 
-# Of NumPy's scalars those whose type says all: no durations, which have a unit.
+# NumPy's scalars that their type describes fully; durations also have a unit.
 _NUMBERS: tuple[type, ...] = (
     np.bool,
     np.inexact,
@@ -205,18 +189,14 @@ def _stack_leaves(leaves: Sequence[Any]) -> np.ndarray:
     elif all(other.shape == shape for other in arrays):  # in half the time of `np.stack`
         array = np.concatenate(arrays).reshape(len(arrays), *shape)
     else:
-        array = np.stack(arrays)  # which refuses them
+        array = np.stack(arrays)  # refuses different shapes
     if array.dtype.kind in _TEXT:
         raise TypeError("text beside numbers")
     return array
 
 
 def num_rows(batch: Any) -> int:
-    """The rows of a batch: the size of the first axis of its arrays.
-
-    Raises:
-        UsageError: If an array has none, or they differ.
-    """
+    """The rows of a batch: the size of the first axis of its arrays."""
     refuse_composites(batch)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(batch)]
     if not shapes or any(not shape for shape in shapes) or len({s[0] for s in shapes}) > 1:
@@ -235,7 +215,7 @@ def refuse_composites(batch: Any) -> None:
 
 
 def own_copy(batch: Any) -> Any:
-    """A batch in memory of its own: what made it may write its next one into the same."""
+    """A batch in memory of its own: its maker may reuse the old memory for the next one."""
     return jax.tree.map(lambda a: a.copy() if isinstance(a, np.ndarray) else a, batch)
 
 
@@ -252,11 +232,7 @@ def split_rows(batch: Any) -> list[Any]:
 
 
 class RowBuffer:
-    """Batches in, rows out in any other size.
-
-    Args:
-        batches: What is in it at the start.
-    """
+    """Batches in, rows out in any other size."""
 
     def __init__(self, batches: Sequence[Any] = ()) -> None:
         self._batches = list(batches)
@@ -268,7 +244,7 @@ class RowBuffer:
         self.rows += num_rows(batch)
 
     def pull(self, rows: int) -> Any:
-        """Take the first `rows` rows, or all there are; at least one batch must be in it."""
+        """The first `rows` rows, or all of them; it must hold at least one batch."""
         taken, missing = [], min(rows, self.rows)
         self.rows -= missing
         while True:

@@ -92,11 +92,7 @@ class Storage:
 
 
 def _compression(name: Any) -> str | None:
-    """A compression as the folder calls it.
-
-    Raises:
-        UsageError: If there is none of this name.
-    """
+    """A compression by the name that a saved data set uses."""
     if name in (None, "", "NONE"):
         return None
     if name == "GZIP":

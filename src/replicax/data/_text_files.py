@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from replicax._core.errors import UsageError
-from replicax.data._dataset import Dataset
-from replicax.data._image_files import ImageFiles, check_split, image_files
-from replicax.data._options import AUTOTUNE
+from replicax.data._image_files import batches_of, files_below
 
 if TYPE_CHECKING:
     import os
@@ -68,35 +63,10 @@ def text_dataset_from_directory(
         >>> [(texts.tolist(), labels.tolist()) for texts, labels in dataset]
         [(['A bad film.', 'A good film.'], [0, 1])]
     """
-    check_split(validation_split, subset, unseeded=shuffle and seed is None)
-    found = image_files(directory, labels, label_mode, class_names, follow_links, (".txt",))
-    found = found if seed is None or not shuffle else found.shuffled(seed)
-    training, *validation = found.split(validation_split or 0, subset)
-    made = _dataset(training, max_length, batch_size, seed if shuffle else None, shuffle)
-    return (
-        (made, _dataset(validation[0], max_length, batch_size, None, False)) if validation else made
-    )
-
-
-def _dataset(
-    files: ImageFiles, length: int | None, batch_size: int | None, seed: int | None, shuffle: bool
-) -> Any:
-    if not files.paths:
-        raise UsageError(
-            "A data set of texts has files that end with '.txt'. Received: none in the folder, or "
-            f"in this part of it; classes {files.class_names}. An empty one would train nothing. "
-            "Check the folder and `validation_split`."
-        )
 
     def load(path: str, *labels: Any) -> Any:
-        text = Path(path).read_text(encoding="utf-8")[:length]
+        text = Path(path).read_text(encoding="utf-8")[:max_length]
         return (text, *labels) if labels else text
 
-    paths = np.array(files.paths, dtype=object)
-    made = Dataset.from_tensor_slices(paths if files.labels is None else (paths, files.labels))
-    made = made.shuffle(len(paths), seed) if shuffle else made
-    made = made.map(load, num_parallel_calls=AUTOTUNE)
-    made = made if batch_size is None else made.batch(batch_size)
-    result: Any = made.prefetch(AUTOTUNE)
-    result.class_names, result.file_paths = files.class_names, files.paths
-    return result
+    files = files_below(directory, labels, label_mode, class_names, follow_links, (".txt",))
+    return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)

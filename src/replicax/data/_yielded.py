@@ -1,4 +1,4 @@
-"""What a loop over a data set gets: NumPy arrays; with `replicax.tf`, such that have `numpy()`."""
+"""Elements as a loop gets them: NumPy arrays; with `replicax.tf`, arrays with `numpy()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def yielded(element: Any) -> Any:
     """An element as a loop gets it."""
     if not seams.speaks_tensorflow:
         return element
-    # The usual cases, without a walk over the nest.
+    # The usual cases, without a walk over the nest
     kind = type(element)
     if kind is np.ndarray:
         return element.view(HostTensor)

@@ -14,7 +14,7 @@ __all__ = ["run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load `run` at its first use: help needs none of it."""
+    """Load `run` at its first use, because the help of the command does not need it."""
     if name != "run":
         raise AttributeError(
             f"The public name of replicax.launch is `run`. Received: {name!r}. "

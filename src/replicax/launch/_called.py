@@ -1,6 +1,6 @@
-"""A worker of `rx.launch.run`: calls the function that it finds in a file that it has inherited.
+"""A worker of `rx.launch.run`: it calls the function that an inherited file holds.
 
-Run by file name, with the descriptors of the call and of each worker's result.
+It is run by file name, with the descriptors of the call and of each worker's result.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 
 
 def main(of_call: int, of_results: list[int]) -> None:
-    """Call the function, and write down what it returns."""
-    # Replicax is where this file is, installed or not. The caller's path comes with the call.
+    """Call the function and write what it returns."""
+    # Replicax is imported from around this file, installed or not. The caller's path comes with
+    # the call.
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from replicax.launch._payload import load_call, save_result
 

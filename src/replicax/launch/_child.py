@@ -21,17 +21,12 @@ _SHOW_CURSOR = "\x1b[?25h"
 def run_child(
     arguments: Sequence[str], environment: Mapping[str, str], *, grace: float = _GRACE_SECONDS
 ) -> int:
-    """Run a program with our standard streams and wait for it.
+    """Run a program with our standard streams, wait for it, and return its exit code.
 
-    Args:
-        arguments: The program and its arguments.
-        environment: All of the child's environment.
-        grace: Seconds that it has to end after SIGTERM.
-
-    Returns:
-        Its exit code; as in a shell, 128 and the number of the signal that ended it.
+    As in a shell, the code is 128 and the number of the signal that ended it. After SIGTERM it has
+    `grace` seconds to end.
     """
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         child = _start(arguments, environment)
         try:
             return _exit_code(child.wait())
@@ -44,12 +39,12 @@ def run_child(
 
 
 def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a child that does not hear Ctrl-C: ending it is our task.
+    """Start a child that ignores Ctrl-C: ending it is our task.
 
-    A KeyboardInterrupt would come out of whatever it does just then: from an import as a
-    traceback, from a callback of the garbage collector not at all, from compiled code late.
+    A KeyboardInterrupt in the child would surface wherever it happens to be: in an import as a
+    traceback, in a callback of the garbage collector not at all, in compiled code late.
     """
-    # A process inherits what its parent ignores, and Python leaves it at that.
+    # A process inherits the signals that its parent ignores, and Python keeps ignoring them.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return subprocess.Popen(arguments, env=environment)
@@ -67,7 +62,7 @@ def _stop(child: subprocess.Popen[bytes], grace: float) -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         child.kill()
         child.wait()
-    if sys.stdout.isatty():  # its progress bars may have hidden it, and ended in no new line
+    if sys.stdout.isatty():  # a progress bar may have hidden the cursor and left the line open
         print(_SHOW_CURSOR, flush=True)
 
 
@@ -76,8 +71,8 @@ def _exit_code(returncode: int) -> int:
 
 
 @contextmanager
-def _sigterm_as_exit() -> Generator[None]:
-    """Let SIGTERM, which would end this process at once, run the `finally` clauses first."""
+def sigterm_as_exit() -> Generator[None]:
+    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end."""
 
     def leave(signum: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)

@@ -1,7 +1,6 @@
-"""`replicax` and its commands: the work of most is done in a child process, which imports JAX.
+"""`replicax` and its commands; most of them work in a child process, which imports JAX.
 
-The arguments of each command, and what its child must find in its environment, are in a file of
-their own beside this one.
+Each command has a file beside this one for its arguments and the environment of its child.
 """
 
 from __future__ import annotations
@@ -15,11 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from replicax.launch._child import run_child
 from replicax.launch._compare_arguments import add_compare, add_devices, child_environment
-from replicax.launch._doctor_arguments import add_doctor
-from replicax.launch._for_script import COMMANDS, child_for_script
+from replicax.launch._doctor_arguments import add_doctor, doctor_request
 from replicax.launch._migrate_arguments import add_migrate, migrate_environment
-from replicax.launch._plan_arguments import add_plan, without_script_arguments
-from replicax.launch._profile_arguments import add_profile
+from replicax.launch._plan_arguments import (
+    add_plan,
+    plan_environment,
+    plan_request,
+    without_script_arguments,
+)
+from replicax.launch._profile_arguments import (
+    add_profile,
+    profile_environment,
+    profile_request,
+)
 from replicax.launch._run_arguments import add_run
 from replicax.launch._verify_arguments import add_verify
 
@@ -30,11 +37,14 @@ _DESCRIPTION = """\
 The strategies of tf.distribute for Keras 3 on JAX.
 `replicax COMMAND --help` explains a command."""
 
+# These run a script of the user; arguments behind `--` are the script's.
+_FOR_SCRIPTS = ("doctor", "plan", "profile", "verify")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `replicax` with `arguments`, by default those of the process; return its exit code."""
     typed = sys.argv[1:] if arguments is None else arguments
-    if typed and typed[0] in COMMANDS:
+    if typed and typed[0] in _FOR_SCRIPTS:
         return _for_script(typed)
     if typed and typed[0] == "migrate":
         return _migrate(typed)
@@ -47,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(request: dict[str, Any], typed: Sequence[str]) -> int:
-    """Load what help does not need, and run the program."""
+    """Run the program; help does not need what is imported here."""
     from replicax.launch._run import Request, run_command
 
     return run_command(Request(**request), typed, os.environ)
 
 
 def _migrate(typed: Sequence[str]) -> int:
-    """Read programs in a child process; what is behind `--` is for those that are run."""
+    """Read programs in a child process; arguments behind `--` are for programs that are run."""
     own, of_program = without_script_arguments(typed)
     request = vars(build_parser().parse_args(own))
     del request["command"]
@@ -64,23 +74,32 @@ def _migrate(typed: Sequence[str]) -> int:
 
 
 def _for_script(typed: Sequence[str]) -> int:
-    """Run a command for a script, in a child process; what is behind `--` is for the script."""
+    """Run a command for a script, in a child process."""
     own, of_script = without_script_arguments(typed)
     request = vars(build_parser().parse_args(own))
     command = str(request.pop("command"))
-    return run_child(*child_for_script(command, request, of_script, os.environ))
+    environ, cores = os.environ, os.cpu_count() or 1
+    if command == "plan":
+        options = plan_request(request, of_script)
+        environment = plan_environment(environ, request, cores=cores)
+    elif command == "profile":
+        options = profile_request(request, of_script)
+        environment = profile_environment(environ, request["replicas"], cores=cores)
+    elif command == "verify":
+        options = {**request, "args": of_script}
+        environment = child_environment(environ, replicas=request["replicas"])
+    else:
+        options = doctor_request(request, of_script)
+        environment = profile_environment(environ, None, cores=cores)
+    child = [sys.executable, "-m", f"replicax._tools.{command}", json.dumps(options)]
+    return run_child(child, environment)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `replicax` with all its commands."""
-    parser = argparse.ArgumentParser(
-        prog="replicax",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _Parser(prog="replicax", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"replicax {_version()}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands: Any = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     add_compare(commands)
     add_devices(commands)
     add_doctor(commands)
@@ -90,6 +109,14 @@ def build_parser() -> argparse.ArgumentParser:
     add_run(commands)
     add_verify(commands)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and of each command, that keeps line breaks and accepts no abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=raw, allow_abbrev=False, **options)
 
 
 def _version() -> str:

@@ -1,7 +1,7 @@
 """The arguments of `replicax compare` and `devices`, and the environment of their child process.
 
-JAX fixes the number of virtual CPU devices and the size of its thread pool when it starts, so
-both are put into the environment of the child, which also keeps this module free of JAX.
+JAX fixes the number of virtual CPU devices and the size of its thread pool when it starts. Setting
+both in the environment of a child keeps this module free of JAX.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from replicax._core.env import without_idle_libtpu
 from replicax.cluster_resolver._tpu_slice import chips_on_bus
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import positive, strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DATASETS = ("digits", "cifar10")
 MODELS = ("cnn", "mlp", "resnet20")
-# The first four are what is compared if nothing is said; the others are several processes.
+# The first four are compared by default; the others are several processes.
 STRATEGIES = (
     "default",
     "one_device",
@@ -70,8 +70,6 @@ def add_compare(commands: Commands) -> None:
         help="train under every strategy of this machine and compare results and speed",
         description=_COMPARE,
         epilog=_COMPARE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_training(parser.add_argument_group("what is trained"))
     _add_comparison(parser.add_argument_group("how it is compared"))
@@ -126,7 +124,7 @@ def _add_comparison(how: _Options) -> None:
         help=f"any of {','.join(STRATEGIES)}; one_device, which the others are compared with, "
         "always takes part (default: the first four)",
     )
-    _add_replicas(how)
+    add_replicas(how)
     how.add_argument(
         "--workers",
         type=positive,
@@ -154,14 +152,13 @@ def add_devices(commands: Commands) -> None:
         help="list the devices of this machine and what each strategy would use",
         description=_DEVICES,
         epilog=_DEVICES_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    _add_replicas(parser)
+    add_replicas(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _add_replicas(parser: _Options) -> None:
+def add_replicas(parser: _Options) -> None:
+    """Add the option for the number of devices."""
     parser.add_argument(
         "--replicas",
         type=positive,
@@ -172,7 +169,7 @@ def _add_replicas(parser: _Options) -> None:
 
 
 def seed(text: str) -> int:
-    """A seed that NumPy and Keras take, from text."""
+    """Read a seed that NumPy and Keras accept."""
     if not text.isascii() or not text.isdigit() or int(text) >= 2**32:
         raise argparse.ArgumentTypeError(
             f"Must be a whole number from 0 to 4294967295. Received: {text!r}. "
@@ -182,13 +179,7 @@ def seed(text: str) -> int:
 
 
 def _strategies(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"Must be names of strategies with commas between them. Received: {unknown[0]!r}. "
-            f"The strategies are {', '.join(STRATEGIES)}. Write for example one_device,mirrored."
-        )
+    names = strategies(text, STRATEGIES)
     if len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(
             f"Must name each strategy once. Received: {text!r}. "
@@ -199,16 +190,11 @@ def _strategies(text: str) -> tuple[str, ...]:
 
 
 def child_environment(environ: Mapping[str, str], *, replicas: int | None) -> dict[str, str]:
-    """What the child must find in its environment before it imports JAX.
+    """The environment that the child must have before it imports JAX: Keras on JAX, virtual CPUs.
 
-    Args:
-        environ: The environment to start from.
-        replicas: How many devices are asked for; None leaves the choice to the machine.
-
-    Returns:
-        `environ` with Keras on JAX, `replicas` virtual CPU devices, and a thread pool with room
-        for all: XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without
-        a TPU, libtpu is kept out.
+    `replicas` None leaves the number of devices to the machine. The thread pool has room for all:
+    XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread. Without a TPU, libtpu is
+    kept out.
     """
     devices = replicas or _DEFAULT_CPU_REPLICAS
     return {

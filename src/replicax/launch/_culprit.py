@@ -1,7 +1,6 @@
-"""Whose fault it was, when workers of a cluster end one after the other. Pure: codes are compared.
+"""Which worker is to blame when several end one after the other; exit codes tell.
 
-A worker that is missing stops the others, too. So the first that has ended is not always the one
-that failed.
+A missing worker also stops the others, so the first one to end is not always the one that failed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LOST_ANOTHER = 70
 
 
 class Ended(Protocol):
-    """What is asked about a worker."""
+    """The part of a worker that the choice of a culprit needs."""
 
     returncode: int | None
 
@@ -32,12 +31,9 @@ _W = TypeVar("_W", bound=Ended)
 def choose_culprit(culprit: _W | None, failed: Sequence[_W], *, asked: bool) -> _W | None:
     """Choose between the culprit so far and workers that were just seen to have failed.
 
-    Args:
-        culprit: The one so far.
-        failed: Those that ended with an error or a signal.
-        asked: Whether they were asked to end: then it is no fault to do so.
+    A worker that ends because it was asked to is not at fault.
     """
-    # Of several at once, one that was killed: the others noticed that it was missing.
+    # Of several, prefer one that was killed: the others noticed that it was missing.
     for worker in sorted(failed, key=lambda worker: (worker.returncode or 0) > 0):
         if culprit is None or (
             culprit.returncode == LOST_ANOTHER and _is_own_fault(worker.returncode or 0, asked)
@@ -47,7 +43,7 @@ def choose_culprit(culprit: _W | None, failed: Sequence[_W], *, asked: bool) -> 
 
 
 def tell(failure: ProcessFailed) -> str:
-    """What to say of a failure; a preemption is none."""
+    """The sentence that reports a failure; a preemption is not called one."""
     if failure.returncode != PREEMPTED:
         return str(failure)
     return (

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 
 def device_variables(devices: int, cores: int) -> dict[str, str]:
-    """What must be in the environment before JAX is imported.
+    """Variables for CPU devices, and a thread pool with room for all, to be set before JAX starts.
 
-    Args:
-        devices: How many devices the CPU looks like.
-        cores: How many cores it has.
-
-    Returns:
-        The devices, and a thread pool with room for all: XLA:CPU can dead-lock in an all-reduce
-        if a replica waits for a thread.
+    XLA:CPU can dead-lock in an all-reduce if a replica waits for a thread.
 
     Example:
         >>> from replicax.launch._devices import device_variables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from replicax.launch._plan_arguments import chip_counts
@@ -37,8 +36,6 @@ def add_doctor(commands: Any) -> None:
         usage="replicax doctor [SCRIPT] [options] [-- args of the script ...]",
         description=_DOCTOR,
         epilog=_DOCTOR_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file that trains")
     parser.add_argument(

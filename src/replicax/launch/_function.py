@@ -1,6 +1,6 @@
 """`rx.launch.run`: a function or a script as several workers, from Python and notebooks.
 
-How a function and its results travel is in `_payload.py`.
+`_payload.py` sends a function and its results.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.errors import ProcessesTimedOut, UsageError
-from replicax.launch._attempts import run_attempts
 from replicax.launch._payload import is_name, load_results, save_call
 from replicax.launch._plan import Program, Surroundings
 from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._run import check_program, local_cluster
 from replicax.launch._stream import Notebook
+from replicax.launch._supervise import run_attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +110,7 @@ def _run(
 
 
 def _raise_for(outcome: Outcome, timeout: float | None) -> None:
-    if outcome.signum:  # as if it had come to us just now: KeyboardInterrupt, or the end
+    if outcome.signum:  # raised again as if it had just arrived: a KeyboardInterrupt, or the end
         signal.raise_signal(outcome.signum)
     if outcome.failure:
         raise outcome.failure

@@ -1,13 +1,14 @@
 """Two small programs beside the workers, so that no worker outlives a launcher that was killed.
 
-They run by file name, not as modules: they are there within milliseconds and need no package.
+They run by file name, not as modules, so that they start within milliseconds and need no package.
 
-`watch` reads process groups from its standard input: `+4711` to remember one, `-4711` to forget
-it. The input ends when the launcher ends, however that happens; what it still remembers is killed.
+`watch` reads process groups from its standard input: `+4711` to remember one, `-4711` to forget it.
+The input ends when the launcher ends, however that happens; groups still remembered are then
+killed.
 
-`gate FD program…` becomes the program as soon as it reads a byte from FD, and ends if there is
-none to come. The launcher sends the byte once the watcher knows the group: a program that runs is
-a program that is watched.
+`gate FD program…` becomes the program once it has read a byte from FD, and ends if none can come
+any more. The launcher sends the byte after the watcher knows the group, so every running program is
+watched.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 
 
 def main(arguments: list[str]) -> None:
-    """Be what the first argument says."""
+    """Run `watch` or the gate, as the first argument says."""
     if arguments[0] == "watch":
         watch()
     else:
@@ -33,13 +34,13 @@ def watch() -> None:
     for group in groups:
         try:
             os.killpg(group, signal.SIGKILL)
-        except OSError:  # it has ended by itself
+        except OSError:  # it has already ended
             continue
 
 
 def pass_gate(descriptor: int, program: list[str]) -> None:
     """Become the program, once the byte has come."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C leaves no traceback of ours
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that Ctrl-C shows no traceback of this file
     if not os.read(descriptor, 1):
         return
     os.close(descriptor)

@@ -17,17 +17,14 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+)(?::([0-9]{1,5}))?")
 
 
 class Host(NamedTuple):
-    """A machine, and the port of its first worker; its other workers have the ports after it."""
+    """A machine and the port of its first worker; its other workers have the ports after that."""
 
     name: str
     port: int
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Read hosts with commas between them, each with its first port or without.
-
-    Raises:
-        UsageError: If one of them is no host, or is there twice.
+    """Read hosts separated by commas, each with or without its first port.
 
     Example:
         >>> from replicax.launch._hosts import parse_hosts
@@ -57,14 +54,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def addresses(hosts: Sequence[Host], workers: int) -> list[str]:
-    """The address of every worker, host after host, equally many on each.
-
-    Args:
-        hosts: The machines.
-        workers: How many workers there are in all.
-
-    Raises:
-        UsageError: If the hosts do not divide the workers.
+    """The address of every worker, host after host, the same number on each.
 
     Example:
         >>> from replicax.launch._hosts import addresses, parse_hosts
@@ -87,16 +77,7 @@ def this_host(
     own_names: Sequence[str] | None = None,
     is_own: Callable[[str], bool] | None = None,
 ) -> int:
-    """Say which of the hosts is this machine, by its name, else by its addresses.
-
-    Args:
-        hosts: The machines.
-        own_names: What this machine is called; by default what the system says.
-        is_own: Whether a host is this machine; by default whether it has the host's address.
-
-    Raises:
-        UsageError: If none is, or several are.
-    """
+    """The number of the one host that is this machine, by its name, else by its addresses."""
     names = _own_names() if own_names is None else own_names
     named = [i for i, host in enumerate(hosts) if host.name.lower() in names]
     own = named or [i for i, host in enumerate(hosts) if (is_own or _is_own)(host.name)]
@@ -118,7 +99,7 @@ def _own_names() -> list[str]:
 
 
 def _is_own(host: str) -> bool:
-    """Whether the host's address is one of this machine: only then can a socket be bound to it."""
+    """Whether the host's address belongs to this machine: only then can a socket bind to it."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), 0, type=socket.SOCK_DGRAM)
     except OSError:

@@ -1,9 +1,9 @@
-"""A worker, from within: runs the program as `python` would, and joins the cluster in time.
+"""Inside a worker: runs the program as `python` would, and joins the cluster in time.
 
-Run by file name, with a Python file, or with `-m` and a module, and their arguments. JAX can join
-a cluster only before it is used, and the program may use it early. So the worker joins as soon as
-the program has imported JAX, before it goes on; a program that never does pays nothing. Joining
-is in `_mesh/processes.py`, which is not loaded before it is needed.
+It is run by file name, with a Python file, or with `-m` and a module, and their arguments. JAX can
+join a cluster only before it is used, and the program may use it early. So the worker joins right
+after the program has imported JAX; a program that never does pays nothing. The join is in
+`_mesh/processes.py`, which is not loaded earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from importlib.machinery import PathFinder, SourceFileLoader, SourcelessFileLoader
 from types import ModuleType
 
-TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this
+TYPE_CHECKING = False  # `typing` takes longer to import than everything else here
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.abc import Loader
@@ -31,7 +31,7 @@ _ENDING = "replicax._control._ending"
 
 
 def main(arguments: list[str]) -> None:
-    """Prepare what the environment asks for, and become the program."""
+    """Prepare what the environment asks for, then become the program."""
     if not sys.flags.safe_path:
         del sys.path[0]  # the folder of this file
     if os.environ.get("RX_JOIN") != "0":
@@ -43,9 +43,7 @@ def main(arguments: list[str]) -> None:
 def after_import(name: str, then: Callable[[], object]) -> None:
     """Call a function once, right after a module is imported; now if it is already.
 
-    Args:
-        name: The module's full name.
-        then: What is called, before the import gives the module to anybody.
+    The call comes before the import gives the module to anybody.
     """
     if name in sys.modules:
         then()
@@ -54,16 +52,13 @@ def after_import(name: str, then: Callable[[], object]) -> None:
 
 
 def run(target: str, arguments: Sequence[str], *, is_module: bool) -> None:
-    """Run a program as `__main__`, so that it sees what it would see without us.
+    """Run a program as `__main__`, so that it finds everything as it would without Replicax.
 
-    Args:
-        target: A Python file, a folder or an archive with a `__main__.py`, or a module's name.
-        arguments: What follows in `sys.argv`.
-        is_module: Whether it is the name of a module.
+    It is a Python file, a folder or an archive with a `__main__.py`, or a module.
     """
     main_module = ModuleType("__main__")
     sys.argv[:] = ["-m" if is_module else target, *arguments]
-    # For good: threads and exit functions of the program may still look for it when it has ended.
+    # Not undone: threads and exit functions of the program may still use it after its end.
     sys.modules["__main__"] = main_module
     try:
         code, attributes = _load_module(target) if is_module else _load_file(target)
@@ -82,13 +77,13 @@ def run(target: str, arguments: Sequence[str], *, is_module: bool) -> None:
 
 
 def _note_exit(code: object) -> None:
-    """Let the line to the other workers know how this one ends, if it has one."""
+    """Tell the other workers how this one ends, if it is connected to them."""
     if _ENDING in sys.modules:
         sys.modules[_ENDING].note_exit(code)
 
 
 class _Finder:
-    """Finds one module where others find it, and adds something to its loading."""
+    """Finds one module where the other finders do, and adds a call to its loading."""
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
         self._name = name
@@ -116,7 +111,7 @@ class _Finder:
 
 
 class _AndThen(Loader):
-    """A loader that calls a function when it has loaded; the module itself keeps the true one."""
+    """A loader that calls a function after loading; the module itself keeps its true loader."""
 
     def __init__(self, loader: Loader, then: Callable[[], None]) -> None:
         self._loader = loader
@@ -134,18 +129,18 @@ class _AndThen(Loader):
 
 
 def _call_here(process: int, module: str, function: str) -> None:
-    """Call a function of Replicax, unless this is another process: a fork is no worker."""
+    """Call a function of Replicax, but not in a forked process, which is no worker."""
     if os.getpid() != process:
         return
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if root not in sys.path:  # Replicax is where this file is, installed or not
+    if root not in sys.path:  # Replicax is imported from this file's folders, installed or not
         sys.path.append(root)
     getattr(importlib.import_module(module), function)()
 
 
 def _load_file(target: str) -> tuple[CodeType, dict[str, Any]]:
     path = os.path.abspath(target)
-    # A folder or an archive is an entry of the path itself, and its `__main__` a module on it.
+    # A folder or an archive becomes an entry of sys.path, and its `__main__` is found there.
     spec = PathFinder.find_spec("__main__", [path])
     if spec is not None:
         sys.path.insert(0, path)
@@ -177,7 +172,7 @@ def _load_module(target: str) -> tuple[CodeType, dict[str, Any]]:
 
 def _find(name: str) -> ModuleSpec | None:
     """Find a module, which imports the packages around it."""
-    from importlib.util import find_spec  # a file does without
+    from importlib.util import find_spec  # not needed for a file
 
     try:
         return find_spec(name)
@@ -206,7 +201,7 @@ def _show_without_us(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Show an error as if the program had been started without us."""
+    """Show an error without the frames of Replicax in its traceback."""
     ours = (__file__, "<frozen importlib")
     while error is own and trace is not None and trace.tb_frame.f_code.co_filename.startswith(ours):
         trace = trace.tb_next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +44,6 @@ def add_migrate(commands: Any) -> None:
         help="list what a TensorFlow program uses, and rewrite its imports",
         description=_MIGRATE,
         epilog=_MIGRATE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="what is migrated; see above")
     parser.add_argument("--diff", action="store_true", help="show what would be rewritten")
@@ -88,9 +85,7 @@ def add_migrate(commands: Any) -> None:
 def migrate_environment(environ: Mapping[str, str], *, replicas: int) -> dict[str, str]:
     """The environment of the child: it asks modules for names, and needs no accelerator.
 
-    Args:
-        environ: The environment to start from.
-        replicas: On how many virtual devices programs run, which inherit it.
+    The programs that it runs inherit `replicas` virtual devices.
     """
     return {
         **{name: value for name, value in environ.items() if name != "TF_CONFIG"},

@@ -1,6 +1,6 @@
-"""How a function, its arguments and its results travel between processes: files without a name.
+"""A function, its arguments and its results, sent between processes in files without names.
 
-Workers inherit them. Nobody else can read one, or put another in its place.
+Workers inherit the files. Nobody else can read one, or put another in its place.
 """
 
 from __future__ import annotations
@@ -22,28 +22,19 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """What a worker calls."""
+    """The function that a worker calls, with its arguments."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
 
 
 def is_name(text: str) -> bool:
-    """Whether it is `module:function`, as opposed to a path."""
+    """Whether the text is `module:function` and not a path."""
     return re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text) is not None
 
 
 def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[Any, ...]) -> None:
-    """Write a call for the workers to read.
-
-    Args:
-        file: Where.
-        function: The function, or its name, `module:function`.
-        args: Its arguments.
-
-    Raises:
-        UsageError: If cloudpickle is missing, or something cannot be sent.
-    """
+    """Write a call of a function, or of `module:function`, for the workers to read."""
     try:
         data = pickle.dumps(args) if isinstance(function, str) else _by_value((function, args))
     except UsageError:
@@ -60,7 +51,7 @@ def save_call(file: IO[bytes], function: Callable[..., Any] | str, args: tuple[A
 
 
 def load_call(descriptor: int) -> Call:
-    """Read the call, in a worker; afterwards it imports from where the caller does."""
+    """Read the call in a worker, which then imports from the same places as the caller."""
     path, name, data = _read(descriptor)
     sys.path[:] = path
     if name is None:
@@ -73,11 +64,7 @@ def load_call(descriptor: int) -> Call:
 
 
 def save_result(descriptor: int, result: Any) -> None:
-    """Write what a worker's function returned; what an earlier attempt has written is replaced.
-
-    Raises:
-        UsageError: If it cannot be sent.
-    """
+    """Write what a worker's function returned; what an earlier attempt has written is replaced."""
     try:
         data = pickle.dumps(result)
     except Exception:
@@ -99,7 +86,7 @@ def _write(file: IO[bytes], data: bytes) -> None:
 
 
 def _read(descriptor: int) -> Any:
-    """What a file holds; wherever in it other processes are, which share their place with us."""
+    """The content of a file, whatever its offset is, which other processes share and move."""
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
         return pickle.loads(data)
 
@@ -145,6 +132,6 @@ def _module_of(function: Callable[..., Any]) -> ModuleType | None:
 
 
 def _can_be_imported(name: str) -> bool:
-    """Whether a new process finds a module; the tests' modules, for example, are nowhere."""
+    """Whether a new process finds a module; test modules, for example, are on no path."""
     top = name.partition(".")[0]
     return top in sys.builtin_module_names or PathFinder.find_spec(top) is not None

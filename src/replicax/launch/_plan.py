@@ -1,6 +1,6 @@
-"""What each worker will be: its arguments and its environment. Pure: nothing is started here.
+"""The arguments and the environment of each worker, planned without starting anything.
 
-Ports are chosen in `_ports.py`, hosts read in `_hosts.py`, processes started in `_worker.py`.
+Ports are chosen in `_ports.py`, hosts are read in `_hosts.py`, processes start in `_worker.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,7 @@ _INSIDE = str(Path(__file__).with_name("_inside.py"))
 @final
 @dataclass(frozen=True)
 class Program:
-    """What every worker runs.
-
-    Args:
-        target: A Python file, or the name of a module.
-        args: Its arguments.
-        is_module: Whether it is the name of a module.
-        descriptors: Of open files that it inherits.
+    """What every worker runs, with the descriptors of open files that it inherits.
 
     Example:
         >>> from replicax.launch._plan import Program
@@ -54,12 +48,12 @@ class Program:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The command line, with the interpreter that runs this."""
+        """The command line, with the interpreter that runs this process."""
         return (sys.executable, *self._arguments)
 
     @property
     def argv_inside(self) -> tuple[str, ...]:
-        """The command line of a worker that has something to do within; see `_inside.py`."""
+        """The command line of a worker that needs `_inside.py` around the program."""
         return (sys.executable, _INSIDE, *self._arguments)
 
     @property
@@ -72,11 +66,7 @@ class Program:
 class Surroundings:
     """What the workers' environments are made of, beside the cluster.
 
-    Args:
-        environ: What they inherit.
-        devices_per_worker: How many devices the CPU looks like in each; None leaves it as it is.
-        cores: The cores of this machine.
-        extra: Variables that come last and win.
+    `devices_per_worker` None leaves the number of CPU devices alone; `extra` comes last and wins.
     """
 
     environ: Mapping[str, str]
@@ -88,14 +78,7 @@ class Surroundings:
 @final
 @dataclass(frozen=True)
 class ProcessPlan:
-    """One worker to start.
-
-    Args:
-        task: Its place in the cluster.
-        argv: The program and its arguments.
-        env: All of its environment.
-        descriptors: Of open files that it inherits.
-    """
+    """One worker to start; `env` is its whole environment."""
 
     task: Task
     argv: tuple[str, ...]
@@ -113,14 +96,8 @@ def plan(
 ) -> list[ProcessPlan]:
     """Plan the workers of this machine, each with a `TF_CONFIG` that names all.
 
-    One that is alone has nothing to join, and runs the program without us.
-
-    Args:
-        program: What they run.
-        addresses: Where each worker of the cluster listens.
-        here: The numbers of the workers of this machine.
-        surroundings: What their environments are made of.
-        restart: How many times they have been started before.
+    `here` are their numbers; `restart` counts earlier starts. A worker that is alone has nothing to
+    join, and runs the program without us.
 
     Example:
         >>> from replicax.launch._plan import Program, Surroundings, plan
@@ -156,15 +133,9 @@ def plan_parameter_servers(
     surroundings: Surroundings,
     restart: int = 0,
 ) -> list[ProcessPlan]:
-    """Plan all tasks of a cluster of parameter servers: each runs the program, as what it is.
+    """Plan all tasks of a cluster of parameter servers on this machine: each runs the program.
 
     They do not join one JAX: each worker computes on its own.
-
-    Args:
-        program: What they run.
-        spec: The cluster, all of it on this machine.
-        surroundings: What their environments are made of.
-        restart: How many times they have been started before.
     """
     common = _environment(surroundings, restart)
     of_servers = _environment(replace(surroundings, devices_per_worker=None), restart)
@@ -183,16 +154,13 @@ def plan_parameter_servers(
 def plan_joining(
     program: Program, task: Task, *, surroundings: Surroundings, restart: int = 0
 ) -> list[ProcessPlan]:
-    """Plan the one worker that this process stands for in a cluster that somebody else started."""
+    """Plan the single worker that this process becomes in a cluster somebody else started."""
     env = {**_environment(surroundings, restart), **surroundings.extra}
     return [ProcessPlan(task, program.argv_inside, env)]
 
 
 def parse_variable(text: str) -> tuple[str, str]:
     """Read `NAME=VALUE`.
-
-    Raises:
-        UsageError: If it is anything else.
 
     Example:
         >>> from replicax.launch._plan import parse_variable

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from replicax.launch._devices import device_variables
-from replicax.launch._run_arguments import positive
+from replicax.launch._run_arguments import positive, strategies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ examples:
 exit code: 0 if a plan was made, also of what does not fit; 2 for a bad argument or a model that
 cannot be planned; else that of a script that fails."""
 
+STRATEGIES = ("one_device", "mirrored", "zero1", "zero3", "model_parallel:M")
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16")
 
 
@@ -44,8 +44,6 @@ def add_plan(commands: Any) -> None:
         usage="replicax plan TARGET [options] [-- args of the script ...]",
         description=_PLAN,
         epilog=_PLAN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="TARGET", help="what is planned; see above")
     _add_where(parser.add_argument_group("for which machines"))
@@ -68,7 +66,7 @@ def _add_where(where: Any) -> None:
     where.add_argument("--gpu", type=positive, metavar="N", help="N GPUs of this machine")
     where.add_argument(
         "--strategies",
-        type=strategy_names,
+        type=partial(strategies, known=STRATEGIES),
         default=("mirrored",),
         metavar="NAME,...",
         help="any of one_device, mirrored, zero1 (what the optimizer keeps is divided), zero3 "
@@ -113,28 +111,12 @@ def _add_output(output: Any) -> None:
 
 
 def chip_counts(text: str) -> tuple[int, ...]:
-    """Read numbers of chips with commas between them."""
+    """Read numbers of chips separated by commas."""
     return tuple(positive(count.strip()) for count in text.split(","))
 
 
-def strategy_names(text: str) -> tuple[str, ...]:
-    """Read names of strategies with commas between them."""
-    names = tuple(name.strip() for name in text.split(","))
-    wrong = [name for name in names if not re.fullmatch(_STRATEGY, name)]
-    if wrong:
-        raise argparse.ArgumentTypeError(
-            f"Must be names that a plan knows, with commas between them. Received: {wrong[0]!r}. "
-            "Those are one_device, mirrored, zero1, zero3 and model_parallel:M with a number M. "
-            "Write for example mirrored,zero1."
-        )
-    return names
-
-
-_STRATEGY = r"one_device|mirrored|zero1|zero3|model_parallel:[1-9][0-9]*"
-
-
 def without_script_arguments(typed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What was typed, and behind the first `--` what is for the script."""
+    """The command's own arguments, and the script's behind the first `--`."""
     end = typed.index("--") if "--" in typed else len(typed)
     return list(typed[:end]), list(typed[end + 1 :])
 
@@ -150,12 +132,9 @@ def plan_request(request: Mapping[str, Any], arguments: Sequence[str]) -> dict[s
 def plan_environment(
     environ: Mapping[str, str], request: Mapping[str, Any], *, cores: int
 ) -> dict[str, str]:
-    """The environment of the child: JAX on the CPU, with as many virtual devices as are asked for.
+    """The environment of the child: JAX on the CPU, with the number of virtual devices asked for.
 
-    Args:
-        environ: The environment to start from; the devices that it asks for may be more.
-        request: The arguments.
-        cores: How many cores this machine has.
+    `environ` may ask for more devices than the request.
     """
     asked = environ.get("JAX_NUM_CPU_DEVICES", "")
     devices = max(request["cpu"] or 1, int(asked) if asked.isdigit() else 1)

@@ -1,4 +1,4 @@
-"""Free ports of this machine, held until the workers listen on them. Pure data; no worker here."""
+"""Free ports of this machine, held until the workers listen on them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def free_ports(count: int) -> Generator[list[int]]:
-    """Find ports that nobody uses, and keep others from taking them.
+    """Find unused ports and hold them as long as the context lasts.
 
-    A port that is looked up and given back can be taken before the worker listens on it. So we
-    stay bound, and never listen: the kernel gives such a port to nobody who asks for any free
-    one, and lets a server listen that sets SO_REUSEADDR or SO_REUSEPORT, as gRPC does.
-
-    Args:
-        count: How many.
-
-    Yields:
-        The ports, held as long as the context.
+    A port that is looked up and given back can be taken before the worker listens on it. So we stay
+    bound, and never listen: the kernel gives such a port to nobody who asks for any free one, and
+    lets a server listen that sets SO_REUSEADDR or SO_REUSEPORT, as gRPC does.
 
     Example:
         >>> from replicax.launch._ports import free_ports
@@ -38,11 +32,7 @@ def free_ports(count: int) -> Generator[list[int]]:
 
 
 def check_ports(ports: Sequence[int]) -> None:
-    """Refuse ports on which somebody listens already.
-
-    Raises:
-        ClusterError: If there is one.
-    """
+    """Refuse ports on which another program already listens."""
     for port in ports:
         try:
             _bound(port, share=False).close()

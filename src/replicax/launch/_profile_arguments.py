@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from replicax._core.env import without_idle_libtpu
@@ -40,8 +39,6 @@ def add_profile(commands: Any) -> None:
         usage="replicax profile SCRIPT [options] [-- args of the script ...]",
         description=_PROFILE,
         epilog=_PROFILE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file that trains")
     parser.add_argument(
@@ -71,7 +68,7 @@ def add_profile(commands: Any) -> None:
 
 
 def add_steps(parser: Any) -> None:
-    """Add how many steps are looked at."""
+    """Add the options for the number of steps."""
     parser.add_argument(
         "--steps",
         type=positive,
@@ -98,14 +95,11 @@ def profile_environment(
 ) -> dict[str, str]:
     """The environment of the child: Keras on JAX, and enough virtual devices.
 
-    Args:
-        environ: The environment to start from.
-        replicas: On how many of them the script is to train; None for as it does by itself.
-        cores: How many cores there are.
+    `replicas` None lets the script train on as many as it does by itself.
     """
     asked: dict[str, str] = {}
     if replicas is not None:
-        # JAX starts before the script does, which may ask for some more itself.
+        # JAX starts before the script, which may ask for more devices itself.
         devices = {"JAX_NUM_CPU_DEVICES": str(max(_SPARE_DEVICES, replicas))}
         asked = device_variables(replicas, cores) | devices
     return {

@@ -1,4 +1,4 @@
-"""What holds for all workers of a run, the signals that end it, and how it ended, as data."""
+"""The rules of a run, the signals that end it, and its outcome, as data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Grace(NamedTuple):
     after_sigterm: float = 30.0
 
     def before_end(self, returncode: int | None) -> float:
-        """How long the others may go on when one has failed, before they are asked to end.
+        """Seconds that the others have after one has failed, before they are asked to end.
 
-        Those that lose it have a word to say about it. After a preemption all save their state.
+        They may report that they lost it. After a preemption all of them save their state.
         """
         if returncode == PREEMPTED:
             return self.after_sigterm
@@ -44,13 +44,7 @@ class Grace(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended.
-
-    Args:
-        failure: How the worker failed that is to blame; None if none did.
-        signum: The signal that ended us, or None.
-        timed_out: Whether the time was over.
-    """
+    """How it ended: the failure of the worker to blame, the signal that ended us, or neither."""
 
     failure: ProcessFailed | None = None
     signum: int | None = None
@@ -60,15 +54,10 @@ class Outcome:
 @final
 @dataclass(frozen=True)
 class Rules:
-    """What holds for all workers.
+    """What holds for all workers: the deadline is on the clock of `time.monotonic`.
 
-    Args:
-        grace: How long they have to end.
-        prefix: Whether each of their lines says whose it is.
-        captures: Whether their output comes through us; else they have our standard streams.
-        deadline: When to end all, on the clock of `time.monotonic`.
-        leader: Whose end is that of all, if the others may fail without him.
-        revivals: How many times each of the others is then started again by itself.
+    Without `captures` they have our standard streams. The end of the leader is the end of all;
+    each of the others is started again by itself `revivals` times.
     """
 
     grace: Grace = Grace()
@@ -82,13 +71,13 @@ class Rules:
 @final
 @dataclass(frozen=True)
 class Signals:
-    """The signals that this process was sent, noted instead of obeyed."""
+    """The signals that this process received, recorded instead of obeyed."""
 
     received: list[int] = field(default_factory=list[int])
 
     @contextmanager
     def noted(self) -> Generator[Signals]:
-        """Note them in this context, where that is possible: in the main thread.
+        """Record signals in this context; only the main thread can do that.
 
         A signal that is ignored, as SIGHUP is under `nohup`, stays ignored.
         """

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from replicax._core.env import RX_CLUSTER_SECRET, RX_CLUSTER_SECRET_FILE
 from replicax._core.errors import ReplicaxError, UsageError
 from replicax.cluster_resolver import ClusterSpec, Task, detect, task_of
-from replicax.launch._attempts import run_attempts
 from replicax.launch._culprit import tell
 from replicax.launch._hosts import addresses, parse_hosts, this_host
 from replicax.launch._plan import (
@@ -29,7 +28,7 @@ from replicax.launch._plan import (
 from replicax.launch._ports import check_ports, free_ports
 from replicax.launch._rules import Grace, Rules, Signals
 from replicax.launch._stream import Terminal
-from replicax.launch._supervise import say
+from replicax.launch._supervise import run_attempts, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from replicax.launch._stream import Sink
 
 LOOPBACK = "127.0.0.1"
-REVIVALS = 3  # of each process that the others can do without meanwhile, if nobody says how many
+REVIVALS = 3  # restarts of each process that the others can do without for a while, by default
 
 _BAD_ARGUMENT = 2
 _SECRET_BYTES = 32
@@ -72,7 +71,7 @@ class Request:
 
 
 class Here(NamedTuple):
-    """The workers of this machine, what plans them anew for each attempt, and who leads them."""
+    """The workers of this machine, a planner for each attempt, and the leader if there is one."""
 
     tasks: Sequence[Task]
     cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]]
@@ -80,16 +79,7 @@ class Here(NamedTuple):
 
 
 def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Do what was asked for.
-
-    Args:
-        request: The arguments.
-        typed: The same as they were typed, to tell what to type on other machines.
-        environ: The environment.
-
-    Returns:
-        The exit code.
-    """
+    """Do what was asked for and return the exit code; `typed` is told to other machines."""
     sys.stdout.flush()
     sink, signals = Terminal(environ), Signals()
     try:
@@ -141,11 +131,7 @@ def _run(
 
 
 def check_program(program: Program) -> None:
-    """Refuse a file that is not there, instead of letting every worker say so.
-
-    Raises:
-        UsageError: If there is none.
-    """
+    """Refuse a missing file here, instead of letting every worker report it."""
     if not program.is_module and not Path(program.target).exists():
         raise UsageError(
             f"The program to run is a Python file. Received: {program.target!r}. "
@@ -171,7 +157,7 @@ def local_cluster(program: Program, workers: int, surroundings: Surroundings) ->
 
 
 def _with_secret(surroundings: Surroundings) -> Surroundings:
-    """Give the processes a secret that nobody else knows, unless they have one already."""
+    """Give the processes a secret that nobody else knows, unless they already have one."""
     environ = {**surroundings.environ, **surroundings.extra}
     if environ.get(RX_CLUSTER_SECRET) or environ.get(RX_CLUSTER_SECRET_FILE):
         return surroundings
@@ -252,7 +238,7 @@ def _joined(
 
 
 def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:
-    """Say how it ended, if that is worth a word, and give the exit code."""
+    """Report how the run ended, if that needs a word, and return the exit code."""
     if outcome.failure:
         say(sink, tell(outcome.failure))
     elif outcome.signum == signal.SIGINT:
@@ -267,7 +253,7 @@ def _report(outcome: Outcome, sink: Terminal, *, patient: bool) -> int:
 
 
 def exit_code(outcome: Outcome) -> int:
-    """That of the culprit, as a shell counts it; or the signal's; or 0."""
+    """The culprit's exit code as a shell counts it, else the signal's, else 0."""
     if outcome.failure:
         code = outcome.failure.returncode
         return code if code > 0 else 128 - code

@@ -1,4 +1,4 @@
-"""The arguments of `replicax run`; what it does with them is in `_run.py`, which help skips."""
+"""The arguments of `replicax run`; `_run.py`, which acts on them, is not loaded for help."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     # argparse has no public name for what add_subparsers() and add_argument_group() return.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # pyright: ignore[reportPrivateUsage]
     Options = argparse._ArgumentGroup  # pyright: ignore[reportPrivateUsage]
@@ -44,8 +46,6 @@ def add_run(commands: Commands) -> None:
         usage="replicax run [options] [-m] script [args ...]",
         description=_RUN,
         epilog=_RUN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_cluster(parser.add_argument_group("the cluster"))
     _add_behaviour(parser.add_argument_group("how it is run"))
@@ -143,3 +143,16 @@ def seconds(text: str) -> float:
             "It is waited for that long. Write it in digits, as in 10 or 0.5."
         )
     return float(text)
+
+
+def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Read names of strategies separated by commas; M in a known name is a number from 1."""
+    names = tuple(name.strip() for name in text.split(","))
+    pattern = "|".join(known).replace("M", "[1-9][0-9]*")
+    wrong = [name for name in names if not re.fullmatch(pattern, name)]
+    if wrong:
+        raise argparse.ArgumentTypeError(
+            "Must be names of strategies that this command knows, with commas between them. "
+            f"Received: {wrong[0]!r}. Those are {', '.join(known)}. Write one or several of these."
+        )
+    return names

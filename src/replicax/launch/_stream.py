@@ -1,4 +1,4 @@
-"""What the workers print, on its way to our own output: whole lines, each with its prefix."""
+"""The workers' output on its way to ours: whole lines, each with its prefix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUT, ERR = 1, 2
 
 _LONGEST_LINE = 1 << 20
 _MOST_WAITING = 1 << 20
-_CHUNK = select.PIPE_BUF  # what a pipe that says it is writable takes without blocking
+_CHUNK = select.PIPE_BUF  # bytes that a writable pipe takes without blocking
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # no red: it looks like an error
 
 
@@ -23,9 +23,8 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # no red: it looks like an 
 class Lines:
     """Cuts the bytes of one stream into lines.
 
-    Args:
-        longest: A longer line is cut in pieces, so that a worker that prints no line end does
-            not fill the memory.
+    A line longer than `longest` is cut in pieces: a worker that prints no line end must not fill
+    the memory.
 
     Example:
         >>> from replicax.launch._stream import Lines
@@ -39,7 +38,7 @@ class Lines:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read, and give the lines that are complete, without their ends."""
+        """Add bytes and return the lines that are now complete, without their line ends."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) >= self._longest:
             lines.append(self._rest[: self._longest])
@@ -47,16 +46,16 @@ class Lines:
         return lines
 
     def end(self) -> list[bytes]:
-        """Give the last line, if there is one without an end."""
+        """Return the last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
 
 def with_prefix(lines: Sequence[bytes], prefix: bytes) -> bytes:
-    """Lines with their ends, a prefix in front of each.
+    """Lines with their line ends, each behind a prefix.
 
-    What rewrites its line with a carriage return, as progress bars do, would overwrite the
-    prefix, so it is repeated.
+    A carriage return, as of a progress bar, would let the line overwrite the prefix, so the prefix
+    is repeated after it.
 
     Example:
         >>> from replicax.launch._stream import with_prefix
@@ -70,14 +69,14 @@ def with_prefix(lines: Sequence[bytes], prefix: bytes) -> bytes:
 
 
 def prefix_of(name: str, number: int, *, colour: bool) -> bytes:
-    """`[worker 0] `, in a colour of its own if that is wanted."""
+    """`[worker 0] `, in a colour of its own if wanted."""
     if not colour:
         return f"[{name}] ".encode()
     return f"\x1b[{_COLOURS[number % len(_COLOURS)]}m[{name}]\x1b[0m ".encode()
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether a stream is a terminal, and nobody asked for no colours (see no-color.org)."""
+    """Whether a stream is a terminal and NO_COLOR is not set (see no-color.org)."""
     plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
     return not plain and stream.isatty()
 
@@ -94,15 +93,15 @@ class Sink(Protocol):
         ...
 
     def blocked_on(self) -> int | None:
-        """The file descriptor whose reader is awaited, or None."""
+        """The file descriptor whose reader we wait for, or None."""
         ...
 
     def is_full(self) -> bool:
-        """Whether so much waits that workers should not be read for a while."""
+        """Whether so much output waits that workers should not be read for a while."""
         ...
 
     def is_broken(self) -> bool:
-        """Whether nobody will ever read it."""
+        """Whether nobody will ever read the output."""
         ...
 
     def push(self) -> None:
@@ -114,12 +113,8 @@ class Sink(Protocol):
 class Terminal:
     """The standard streams of this process, written to only as fast as they are read.
 
-    Output that nobody reads, `less` or a terminal that was stopped, must not keep us from
-    watching the workers. So it waits here; if there is too much of it, the workers wait.
-
-    Args:
-        environ: Where NO_COLOR may be.
-        descriptors: Of OUT and ERR.
+    Output that nobody reads, because of `less` or a stopped terminal, must not keep us from
+    watching the workers. So it waits here; if too much waits, the workers wait.
     """
 
     def __init__(self, environ: Mapping[str, str], descriptors: tuple[int, int] = (1, 2)) -> None:
@@ -134,7 +129,7 @@ class Terminal:
         return wants_colour(sys.stdout if stream == OUT else sys.stderr, self._environ)
 
     def write(self, stream: int, data: bytes) -> None:
-        """Put lines behind those that wait."""
+        """Add lines to those that wait."""
         if data and not self._broken:
             self._waiting.append((self._descriptors[stream], memoryview(data)))
             self._size += len(data)
@@ -152,12 +147,12 @@ class Terminal:
         return self._broken
 
     def push(self) -> None:
-        """Write as long as the reader takes it at once."""
+        """Write as much as the reader takes without blocking."""
         while self._waiting and select.select([], [self._waiting[0][0]], [], 0)[1]:
             self._write_one(_CHUNK)
 
     def flush(self) -> None:
-        """Write all, however long the reader takes."""
+        """Write everything, however long the reader takes."""
         while self._waiting:
             self._write_one(_MOST_WAITING)
 
@@ -168,7 +163,7 @@ class Terminal:
         except OSError:  # the reader has gone
             self._broken = True
             self._waiting.clear()
-            self._size = 0  # nobody is waited for: what the workers still print is read and dropped
+            self._size = 0  # what the workers still print is read and dropped
             return
         self._size -= written
         if written < len(data):
@@ -177,10 +172,10 @@ class Terminal:
 
 @final
 class Notebook:
-    """`sys.stdout` and `sys.stderr` as they are now, which in a notebook are no files."""
+    """`sys.stdout` and `sys.stderr` as they are now; in a notebook they are no files."""
 
     def colours(self, stream: int) -> bool:
-        """Notebooks show colours, but what is captured should hold none: never."""
+        """Never: a notebook would show colours, but captured output should hold none."""
         return False
 
     def write(self, stream: int, data: bytes) -> None:
@@ -190,7 +185,7 @@ class Notebook:
         shown.flush()
 
     def blocked_on(self) -> int | None:
-        """Nothing: it is written when it comes."""
+        """Never anything: output is written as it comes."""
         return None
 
     def is_full(self) -> bool:
@@ -198,7 +193,7 @@ class Notebook:
         return False
 
     def is_broken(self) -> bool:
-        """Never: an error is raised where it happens."""
+        """Never: an error is raised where it occurs."""
         return False
 
     def push(self) -> None:

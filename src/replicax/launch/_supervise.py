@@ -1,7 +1,8 @@
 """All workers of this machine from start to end: the first that fails, or a signal, ends all.
 
-One loop, no threads: it waits until a worker prints or ends, and looks around twenty times a
-second. What a worker is can be read in `_worker.py`, what becomes of its output in `_stream.py`.
+After a failure all are started again as often as is allowed. One loop, no threads: it waits until a
+worker prints or ends, and looks around twenty times a second. What a worker is can be read in
+`_worker.py`, what becomes of its output in `_stream.py`.
 """
 
 from __future__ import annotations
@@ -9,23 +10,54 @@ from __future__ import annotations
 import select
 import signal
 import time
+from collections import Counter
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from replicax.launch._culprit import choose_culprit
-from replicax.launch._revival import Revivals
+from replicax._core.errors import describe_exit
+from replicax.launch._culprit import choose_culprit, tell
+from replicax.launch._plan import RX_RESTART
 from replicax.launch._rules import Outcome
 from replicax.launch._stream import ERR, OUT, prefix_of, with_prefix
 from replicax.launch._worker import Watcher, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
+    from replicax._core.errors import ProcessFailed
+    from replicax.cluster_resolver import Task
     from replicax.launch._plan import ProcessPlan
     from replicax.launch._rules import Rules, Signals
     from replicax.launch._stream import Sink
 
 _BETWEEN_LOOKS = 0.05
+
+
+def run_attempts(
+    cluster: Callable[[int], AbstractContextManager[Sequence[ProcessPlan]]],
+    *,
+    max_restarts: int,
+    sink: Sink,
+    signals: Signals,
+    rules: Rules,
+) -> Outcome:
+    """Run workers to their end, again after a failure; never again after a signal to us.
+
+    `cluster` is given the number of earlier attempts. It plans the workers, and holds their ports
+    as long as they run.
+    """
+    outcome = Outcome()
+    for restart in range(max_restarts + 1):
+        with cluster(restart) as plans:
+            outcome = supervise(plans, sink=sink, signals=signals, rules=rules)
+        if not outcome.failure or outcome.timed_out or signals.received or sink.is_broken():
+            break
+        if restart < max_restarts:
+            say(sink, tell(outcome.failure))
+            say(sink, f"starting all workers again, restart {restart + 1} of {max_restarts}")
+    return outcome
 
 
 def supervise(
@@ -35,14 +67,7 @@ def supervise(
     signals: Signals,
     rules: Rules,
 ) -> Outcome:
-    """Start workers and stay with them until none is left.
-
-    Args:
-        plans: The workers.
-        sink: Where their output goes.
-        signals: What ends all before its time.
-        rules: What holds for all of them.
-    """
+    """Start workers and stay with them until none is left."""
     with ExitStack() as cleanup:
         watcher = cleanup.enter_context(closing(Watcher.start()))
 
@@ -58,7 +83,7 @@ def supervise(
 
 @final
 class _Supervision:
-    """The loop, and what it has seen."""
+    """The loop and its state."""
 
     def __init__(
         self,
@@ -73,7 +98,7 @@ class _Supervision:
         self._signals = signals
         self._rules = rules
         self._prefixes: dict[Worker, dict[int, bytes]] = {}
-        self._revivals = Revivals(rules.leader, rules.revivals)
+        self._revivals = _Revivals(rules.leader, rules.revivals)
         self._culprit: Worker | None = None
         self._is_over = False
         self._signum: int | None = None
@@ -92,11 +117,11 @@ class _Supervision:
         }
 
     def run(self) -> Outcome:
-        """Go on until every worker has ended and all it printed is on its way."""
+        """Go on until every worker has ended and all its output has been passed on."""
         while not all(worker.is_done for worker in self._workers):
             printing = self._take_output()
             now = time.monotonic()
-            self._obey_signals()  # first: what ends us may have been sent to the workers, too
+            self._obey_signals()  # first: the workers may have received the same signal
             self._look_at_workers(now, printing)
             self._keep_time(now)
         failure = self._culprit.failure() if self._culprit else None
@@ -108,11 +133,11 @@ class _Supervision:
 
     @property
     def _hurries(self) -> bool:
-        """Whether Ctrl-C came twice: then output does not matter any more."""
+        """Whether Ctrl-C came twice, so that output no longer matters."""
         return self._signals.received.count(signal.SIGINT) > 1
 
     def _take_output(self) -> set[Worker]:
-        """Wait a little for output, and pass it on; say whose there was or may be."""
+        """Wait a little for output and pass it on; return the workers that may print more."""
         output = not self._sink.is_full()
         owners = {
             descriptor: worker
@@ -152,7 +177,7 @@ class _Supervision:
                     self._show(worker, stream, lines)
 
     def _revive(self, worker: Worker, now: float) -> bool:
-        """Start a worker again that has failed, if the others can do without it meanwhile."""
+        """Start a failed worker again if the others can do without it for a while."""
         plan = None if self._is_ending or self._is_over else self._revivals.again(worker.plan)
         if plan is None:
             return False
@@ -168,7 +193,7 @@ class _Supervision:
                 grace = self._rules.grace
                 announced = signum == signal.SIGTERM
                 self._end_all(signum, grace.after_sigterm if announced else grace.after_failure)
-            elif signum == signal.SIGINT:  # a second Ctrl-C: now
+            elif signum == signal.SIGINT:  # a second Ctrl-C ends everything at once
                 self._end_all(signal.SIGKILL, 0.0)
 
     def _keep_time(self, now: float) -> None:
@@ -183,13 +208,49 @@ class _Supervision:
                 worker.end(signum, now, grace=grace)
 
 
+@final
+class _Revivals:
+    """Who may fail without the others, and how often: each task but the leader, `most` times.
+
+    The workers of a mirrored strategy need each other at every step, so there nobody may. A chief
+    that gives work to workers and parameter servers goes on without one of them until it is back.
+    """
+
+    def __init__(self, leader: Task | None, most: int) -> None:
+        self._leader = leader
+        self._most = most
+        self._counts: Counter[Task] = Counter()
+
+    def ends_all(self, plan: ProcessPlan, returncode: int | None) -> bool:
+        """Whether this worker's successful end leaves the others without work."""
+        return plan.task == self._leader and returncode == 0
+
+    def again(self, plan: ProcessPlan) -> ProcessPlan | None:
+        """The plan by which a failed worker is started again; None if it is not.
+
+        It keeps its address, because the others look for it there.
+        """
+        if self._leader in (None, plan.task) or self._counts[plan.task] >= self._most:
+            return None
+        self._counts[plan.task] += 1
+        restart = str(int(plan.env[RX_RESTART]) + 1)
+        return replace(plan, env={**plan.env, RX_RESTART: restart})
+
+    def tell(self, failure: ProcessFailed, plan: ProcessPlan) -> str:
+        """The sentence that reports a worker started again."""
+        return (
+            f"{failure.who} has ended: {describe_exit(failure.returncode)}; "
+            f"starting it again, restart {self._counts[plan.task]} of {self._most}"
+        )
+
+
 def say(sink: Sink, text: str) -> None:
-    """Say something in our own name."""
+    """Print a line of Replicax itself."""
     sink.write(ERR, f"replicax: {text}\n".encode())
 
 
 def wait(readable: Sequence[int], writable: int | None, seconds: float) -> list[int]:
-    """Wait until one of some descriptors is readable or one is writable; give the readable."""
+    """Wait until a descriptor is readable or the other one writable; return the readable ones."""
     if not hasattr(select, "poll"):
         return select.select(readable, [] if writable is None else [writable], [], seconds)[0]
     poll = select.poll()

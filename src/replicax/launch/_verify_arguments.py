@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
+from functools import partial
 from typing import Any
 
-from replicax.launch._compare_arguments import seed
-from replicax.launch._run_arguments import positive
+from replicax.launch._compare_arguments import add_replicas, seed
+from replicax.launch._run_arguments import positive, strategies
 
 _VERIFY = """\
 Run a training script on one device, and again under each strategy, from the same seed, and compare
@@ -36,20 +36,12 @@ def add_verify(commands: Any) -> None:
         usage="replicax verify SCRIPT [options] [-- args of the script ...]",
         description=_VERIFY,
         epilog=_VERIFY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("target", metavar="SCRIPT", help="a training script")
-    parser.add_argument(
-        "--replicas",
-        type=positive,
-        metavar="N",
-        help="devices to use; without an accelerator the CPU is made to look like N devices "
-        "(default: every accelerator, or 2 on a CPU)",
-    )
+    add_replicas(parser)
     parser.add_argument(
         "--strategies",
-        type=_strategies,
+        type=partial(strategies, known=STRATEGIES),
         default=STRATEGIES[:2],
         metavar="NAME,...",
         help=f"any of {','.join(STRATEGIES)} (default: mirrored,central_storage)",
@@ -76,14 +68,3 @@ def add_verify(commands: Any) -> None:
         help="do not run twice on one device, which tells whether the script is deterministic",
     )
     parser.add_argument("--json", metavar="FILE", help="write everything that was found")
-
-
-def _strategies(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    unknown = [name for name in names if name not in STRATEGIES]
-    if unknown:
-        raise argparse.ArgumentTypeError(
-            f"Must be strategies of one process, with commas between them. Received: {unknown[0]!r}"
-            f". Those are {', '.join(STRATEGIES)}. Write for example mirrored,zero3."
-        )
-    return names

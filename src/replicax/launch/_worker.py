@@ -1,4 +1,4 @@
-"""One worker: a process with a group of its own, what it prints, and how it is ended."""
+"""One worker: a process with its own group, its output, and its end."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _PYTHON = (sys.executable, "-I", "-S")  # no site packages, no user settings: qu
 _READ = 1 << 16
 _TAIL_LINES = 20
 _TAIL_WIDTH = 2000
-# After SIGKILL only the kernel is awaited. What has left the group may hold the pipes open.
+# After SIGKILL only the kernel is awaited. A process that left the group may hold the pipes open.
 _SECONDS_AFTER_KILL = 1.0
 
 
 @final
 class Watcher:
-    """The process that kills the workers if we are killed; see `_guard.py`."""
+    """The process that kills the workers if this process is killed; see `_guard.py`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     @classmethod
     def start(cls) -> Watcher:
-        """Start it in a session of its own, so that what ends our group does not end it."""
+        """Start it in its own session, so that a signal to our group does not end it."""
         return cls(
             subprocess.Popen(
-                # By its bare name, so that `pkill -f replicax` does not find it.
+                # By its bare name, so that `pkill -f replicax` misses it.
                 [*_PYTHON, _GUARD.name, "watch"],
                 cwd=_GUARD.parent,
                 stdin=subprocess.PIPE,
@@ -54,11 +54,11 @@ class Watcher:
         self._tell(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """Let it leave a group alone whose number may be another's from now on."""
+        """Stop watching a group, whose number another process may get from now on."""
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        """End it. It kills what it still remembers."""
+        """End it; it kills the groups that it still remembers."""
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
@@ -66,19 +66,13 @@ class Watcher:
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # somebody has killed it; we are still there
+        with suppress(OSError):  # it was killed, but this process goes on
             self._process.stdin.write(line.encode())
 
 
 @final
 class Worker:
-    """A worker that was started.
-
-    Args:
-        plan: What it is.
-        process: The process, which leads a group.
-        watcher: Who remembers the group.
-    """
+    """A worker that was started; its process leads a group, which the watcher remembers."""
 
     def __init__(
         self, plan: ProcessPlan, process: subprocess.Popen[bytes], watcher: Watcher
@@ -98,7 +92,7 @@ class Worker:
 
     @classmethod
     def start(cls, plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> Worker:
-        """Start what is planned; its output comes to us, or it has our own standard streams."""
+        """Start a planned worker; its output comes to us, or it has our standard streams."""
         return cls(plan, _start(plan, watcher, captures=captures), watcher)
 
     @property
@@ -108,16 +102,16 @@ class Worker:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended and all it printed has come."""
+        """Whether it has ended and all its output has been read."""
         return self.returncode is not None and not self._streams
 
     def descriptors(self, *, output: bool) -> list[int]:
-        """What becomes readable when it ends and, if wanted, when it prints."""
+        """The descriptors that become readable when it ends and, if wanted, when it prints."""
         ends = [self._pidfd] if self._pidfd is not None else []
         return [*(self._streams if output else ()), *ends]
 
     def read(self, descriptor: int) -> tuple[int, list[bytes]]:
-        """Read once from a descriptor that is readable: OUT or ERR, and the lines it gave."""
+        """Read once from a readable descriptor; return OUT or ERR and the complete lines."""
         if descriptor not in self._streams:
             return OUT, []
         stream, lines = self._streams[descriptor]
@@ -129,12 +123,12 @@ class Worker:
         return stream, found
 
     def look(self, now: float, *, grace: float) -> bool:
-        """See whether it has just ended; and kill what does not end in its time."""
+        """Return whether it has just ended; kill it if its time to end is over."""
         ended = self.returncode is None and self._process.poll() is not None
         if ended:
             self.returncode = self._process.returncode
             self._close_pidfd()
-            self.end(signal.SIGTERM, now, grace=grace)  # for what it has left behind
+            self.end(signal.SIGTERM, now, grace=grace)  # for processes that it has left behind
         if now >= self._kill_at:
             self.signal(signal.SIGKILL)
             self._kill_at, self._leave_at = float("inf"), now + _SECONDS_AFTER_KILL
@@ -143,11 +137,11 @@ class Worker:
         return ended
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it has ended and been killed, and somebody still holds its streams open."""
+        """Whether it has been killed and another process still holds its streams open."""
         return now >= self._leave_at and self.returncode is not None
 
     def drop_output(self) -> list[tuple[int, list[bytes]]]:
-        """Read no more; give the lines that have no end."""
+        """Stop reading; return the lines without a line end."""
         left = [(stream, lines.end()) for stream, lines in self._streams.values()]
         self._streams.clear()
         for _, lines in left:
@@ -155,14 +149,14 @@ class Worker:
         return left
 
     def end(self, signum: int, now: float, *, grace: float) -> None:
-        """Ask its whole group to end, and remember until when."""
+        """Send its whole group a signal to end, and note the deadline."""
         self.signal(signum)
         if signum != signal.SIGKILL:
-            self.signal(signal.SIGCONT)  # one that was stopped hears nothing before
+            self.signal(signal.SIGCONT)  # a stopped process receives nothing before this
         self._kill_at = min(self._kill_at, now + grace)
 
     def signal(self, signum: int) -> None:
-        """Send a signal to its whole group, as long as the number is its own."""
+        """Send a signal to its whole group, while the number is still its own."""
         if self._is_closed:
             return
         with suppress(OSError):  # it has ended by itself
@@ -176,7 +170,7 @@ class Worker:
         return ProcessFailed(task.index, self.returncode, tail, self._process.pid, task.job)
 
     def close(self) -> None:
-        """Kill whatever is left of it, and let go of everything."""
+        """Kill the rest of its group and release everything."""
         if self._is_closed:
             return
         self.signal(signal.SIGKILL)
@@ -198,7 +192,7 @@ class Worker:
 
 
 def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess.Popen[bytes]:
-    """Start the process, let the watcher know it, and only then let it run."""
+    """Start the process behind the gate; it runs once the watcher knows it."""
     gate, opener = os.pipe()
     try:
         process = subprocess.Popen(
@@ -211,7 +205,7 @@ def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess
             pass_fds=[gate, *plan.descriptors],
         )
         watcher.remember(process.pid)
-        with suppress(OSError):  # it has been killed before it began
+        with suppress(OSError):  # it was killed before it began
             os.write(opener, b"!")
     finally:
         os.close(gate)
@@ -220,7 +214,7 @@ def _start(plan: ProcessPlan, watcher: Watcher, *, captures: bool) -> subprocess
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """What becomes readable as soon as a process has ended, where the system has that."""
+    """A descriptor that becomes readable when a process ends, where the system has one."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""TensorFlow's checkpoint files, read: `PREFIX.index` and `PREFIX.data-00000-of-00001`.
+"""Reading TensorFlow's checkpoint files: `PREFIX.index` and `PREFIX.data-00000-of-00001`.
 
 The index is a sorted table of messages by name, in blocks with a checksum each; it says where the
-bytes of each tensor are. All is checked by CRC-32C before it is used.
+bytes of each tensor are. Everything is checked by CRC-32C before it is used.
 """
 
 from __future__ import annotations
@@ -34,16 +34,9 @@ _Slice = tuple[int, int]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor is.
+    """Where a tensor is: `size` bytes from `offset` on in the file number `shard`.
 
-    Args:
-        kind: The number of its type.
-        shape: Its shape.
-        shard: Which file has it.
-        offset: Where its bytes begin.
-        size: How many they are.
-        checksum: Their checksum.
-        slices: Whether it is stored in pieces, under other names.
+    `kind` is the number of its type. With `slices` it is stored in pieces, under other names.
     """
 
     kind: int
@@ -56,7 +49,7 @@ class Entry:
 
     @property
     def dtype(self) -> np.dtype:
-        """Its type; `object` of text, and of what has no numbers."""
+        """The tensor's type; `object` for text and for types without numbers."""
         kind = _NAMES.get(self.kind, "string")
         return np.dtype(object) if kind == "string" else dtype_of(kind)
 
@@ -65,12 +58,7 @@ class Entry:
 class Bundle:
     """The tensors of one of TensorFlow's checkpoints, by name; each is read when it is asked for.
 
-    Args:
-        prefix: The path without `.index`.
-
-    Raises:
-        CheckpointError: If the index is damaged, or written in a way that is not read here.
-        UsageError: If google-crc32c is missing.
+    `prefix` is the path without `.index`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -78,7 +66,7 @@ class Bundle:
         self.index = self._bytes(INDEX)
         try:
             self._shards, self.entries = self._parsed(dict(self._table()))
-        except UsageError:  # whole, but of another kind
+        except UsageError:  # intact, but of another kind
             raise
         except (IndexError, KeyError, ValueError, TypeError) as error:
             raise self._damaged(INDEX, str(error)) from error
@@ -114,7 +102,7 @@ class Bundle:
         if trailer[0]:
             raise self._unread("with a compressed index, which TensorFlow writes if it is told to")
         block = self.index[begin:end]
-        # Behind the entries: the places of some, 4 bytes each, and how many these are.
+        # The entries are followed by the places of some of them, 4 bytes each, and their count.
         end = len(block) - 4 * (1 + int.from_bytes(block[-4:], "little"))
         place, key = 0, b""
         while place < end:
@@ -126,12 +114,7 @@ class Bundle:
             yield key, block[place - size : place]
 
     def read(self, name: str) -> np.ndarray:
-        """The value of a tensor: text as an array of `bytes`.
-
-        Raises:
-            CheckpointError: If the data are damaged, or not there.
-            UsageError: If the tensor is stored in a way that is not read here.
-        """
+        """The value of a tensor: text as an array of `bytes`."""
         entry = self.entries[name]
         if entry.slices:
             raise self._unread(f"with {name!r} in pieces, as TensorFlow 1 wrote divided variables")
@@ -161,7 +144,7 @@ class Bundle:
             ) from error
 
     def _texts(self, data: bytes, entry: Entry, wrong: CheckpointError) -> np.ndarray:
-        """Texts: their lengths, the checksum of these, and then the bytes one after the other."""
+        """Texts: their lengths, a checksum of the lengths, then all bytes in a row."""
         sizes, place = [], 0
         try:
             for _ in range(math.prod(entry.shape)):
@@ -169,7 +152,7 @@ class Bundle:
                 sizes.append(size)
         except (IndexError, ValueError) as error:
             raise wrong from error
-        # The lengths count as they are in memory, not as they are in the file.
+        # The checksum is of the lengths as they are in memory, not in the file.
         lengths = b"".join(size.to_bytes(8 if size >> 32 else 4, "little") for size in sizes)
         stored, place = data[place : place + 4], place + 4
         if self._checksum(lengths + stored + data[place:]) != entry.checksum or (
@@ -199,7 +182,7 @@ class Bundle:
 
 
 def _handle(data: bytes, place: int) -> tuple[_Slice, int]:
-    """Where a block begins, how long it is, and where this ends."""
+    """The start and size of a block, and the end of this handle."""
     offset, place = read_varint(data, place)
     size, place = read_varint(data, place)
     return (offset, size), place
@@ -230,14 +213,14 @@ def is_bundle(path: str) -> bool:
 def bundles(directory: str) -> list[str]:
     """The prefixes of TensorFlow's checkpoints that a folder's file `checkpoint` lists.
 
-    The latest is the last; those that are gone are left out.
+    The latest comes last; checkpoints that are gone are left out.
     """
     try:
         text = Path(directory, STATE).read_text()
     except (OSError, UnicodeDecodeError):
         return []
     lines = re.findall(r'^(all_)?model_checkpoint_paths?: "((?:[^"\\]|\\.)*)"', text, re.MULTILINE)
-    lines.sort(key=lambda line: not line[0])  # the line of the latest stands first
+    lines.sort(key=lambda line: not line[0])  # the first line names the latest
     paths = [
         os.path.join(directory, path.encode().decode("unicode_escape").encode("latin-1").decode())
         for _, path in lines

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from replicax._control import current
-from replicax._core.errors import UsageError
+from replicax._core.errors import CheckpointError, UsageError
 from replicax._program.state_watch import StateWatch
 from replicax.train import _files
 from replicax.train._bundle import Bundle, is_bundle
@@ -30,13 +31,13 @@ from replicax.train._plain import encoded
 from replicax.train._restoring import seen_alike, seen_by_all, stored_content
 from replicax.train._status import LoadStatus
 from replicax.train._theirs import RestoredGraph
-from replicax.train._together import together
-from replicax.train._writer import Writer
 
 if TYPE_CHECKING:
     import numpy as np
 
     from replicax._control import Channel
+
+_Result = TypeVar("_Result")
 
 _OWN = frozenset(
     {"_objects", "_tracked", "_count", "_writer", "_channel", "_restored", "_followers"}
@@ -83,14 +84,14 @@ class Checkpoint:
         self._objects: dict[str, Any] = {}
         self._tracked: list[Stateful] = []
         self._count = 0
-        self._writer = Writer()
+        self._writer = _Writer()
         self._channel: Channel | None = None
         self._restored: Restored | RestoredGraph | None = None
         self._followers: dict[Callable[[], object], None] = {}
         for name, value in {**({} if root is None else {"root": root}), **objects}.items():
             self._track(name, value)
 
-    if not TYPE_CHECKING:  # to a type checker, every attribute would exist
+    if not TYPE_CHECKING:  # a type checker would take every attribute to exist
 
         def __getattr__(self, name: str) -> Any:
             objects = self.__dict__.get("_objects", {})
@@ -114,7 +115,7 @@ class Checkpoint:
             super().__delattr__(name)
 
     def _track(self, name: str, value: Any) -> None:
-        """Add an object, and give it what was restored for it before it came."""
+        """Add an object and give it the values that were restored for it earlier."""
         if name in _OWN or hasattr(type(self), name):
             raise UsageError(
                 f"{name!r} is a name of the checkpoint itself. Give the object another one."
@@ -128,7 +129,7 @@ class Checkpoint:
             call()
 
     def after_setting(self, call: Callable[[], object]) -> None:
-        """Have a function called when an object is added, as a checkpoint around this one wants."""
+        """Call a function whenever an object is added; for a checkpoint around this one."""
         self._followers[call] = None
 
     @property
@@ -163,7 +164,7 @@ class Checkpoint:
         self._count += 1
 
     def track(self, name: str, value: Any) -> None:
-        """Add an object with `get_state` and `set_state`; a checkpoint without it is restored too.
+        """Add an object with `get_state` and `set_state`; a checkpoint without it can be restored.
 
         Args:
             name: Its name, which no other object has.
@@ -226,7 +227,7 @@ class Checkpoint:
         if asynchronous:
             self._writer.start(job)
         else:
-            together(self.channel, "written", job)
+            _together(self.channel, "written", job)
         return path
 
     def wait(self) -> None:
@@ -236,7 +237,7 @@ class Checkpoint:
             OSError: On all workers, if the chief could not write.
         """
         if self._writer.end():
-            together(self.channel, "written", self._writer.raise_failure)
+            _together(self.channel, "written", self._writer.raise_failure)
 
     sync = wait
 
@@ -269,17 +270,17 @@ class Checkpoint:
         self.wait()
         channel = self.channel
         if any(channel.exchange("checkpoint kind", is_bundle(path) and not _files.is_there(path))):
-            bundle = together(channel, "read", partial(Bundle, path))
+            bundle = _together(channel, "read", partial(Bundle, path))
             seen_by_all(channel, path, bundle.index)
             restored: Restored | RestoredGraph = RestoredGraph(path, bundle, self._parts)
             count = restored.save_counter
         else:
             payload = seen_alike(channel, path)
-            body, arrays = together(channel, "read", partial(stored_content, path, payload))
+            body, arrays = _together(channel, "read", partial(stored_content, path, payload))
             parts = partial(self._parts, whole=set(body["parts"]))
             restored = Restored(path, body["parts"], arrays, parts, channel)
             count = body["save_counter"]
-        together(channel, "restored", together(channel, "matched", restored.restore))
+        _together(channel, "restored", _together(channel, "matched", restored.restore))
         if counted:
             self._count = count
         self._restored = restored
@@ -299,7 +300,7 @@ class Checkpoint:
 
     def _collected(self, *, copy: bool) -> _files.Content:
         channel = self.channel
-        parts = together(channel, "collected", self._parts)
+        parts = _together(channel, "collected", self._parts)
         if channel.size > 1:
             StateWatch().compare(
                 [pair for part in parts if isinstance(part, Variables) for pair in part.values()]
@@ -310,7 +311,7 @@ class Checkpoint:
             if isinstance(part, Stateful) or (isinstance(part, LeftOvers) and part.owner.is_empty):
                 continue
             body[part.name] = {"variables": [], "workers": None}
-            # What is left over has rows on all workers, and all take part.
+            # Left-overs have rows on all workers, so all take part.
             is_here = channel.is_chief or isinstance(part, LeftOvers)
             found = values_of(part, copy=copy) if is_here else ()
             names = names_of(part) if is_here else ()
@@ -322,13 +323,74 @@ class Checkpoint:
                 name = {"name": names[index]} if index < len(names) else {}
                 body[part.name]["variables"].append({"path": path, **about, **name})
         states = [part for part in parts if isinstance(part, Stateful)]
-        own = together(
+        own = _together(
             self.channel, "states", lambda: [encoded(part.owner.get_state()) for part in states]
         )
         of_all = channel.exchange("checkpoint positions", own)
         for index, part in enumerate(states):
             body[part.name] = {"states": [worker[index] for worker in of_all]}
         return _files.Content({"parts": body, "save_counter": self._count}, arrays)
+
+
+@final
+class _Writer:
+    """A thread that writes while training goes on: one job at a time.
+
+    It keeps the failure of a job until somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._failures: list[Exception] = []
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Run a job; the one before must have ended."""
+        self._thread = threading.Thread(target=self._guarded, args=(job,))
+        self._thread.start()
+
+    def _guarded(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self._failures.append(error)
+
+    def end(self) -> bool:
+        """Wait for the job and return whether there was one."""
+        if self._thread is None:
+            return False
+        self._thread.join()
+        self._thread = None
+        return True
+
+    def raise_failure(self) -> None:
+        """Raise the failure of the job, once."""
+        if self._failures:
+            raise self._failures.pop()
+
+
+def _together(channel: Channel, name: str, action: Callable[[], _Result]) -> _Result:
+    """Do something on this worker; if it fails on any, raise on all.
+
+    An error of this worker is raised as it is, one of another worker as a CheckpointError. `name`
+    says in a word or two what is done.
+    """
+    failure: Exception | None = None
+    result: list[_Result] = []
+    try:
+        result.append(action())
+    except Exception as error:
+        failure = error
+    said = f"{type(failure).__name__}: {failure}" if failure else None
+    failures = channel.exchange(f"checkpoint {name}", said)
+    if failure is not None:
+        raise failure
+    for worker, text in enumerate(failures):
+        if text is not None:
+            raise CheckpointError(
+                f"All workers save and restore together. Received: a failure of worker {worker}: "
+                f"{text} The workers would go on from different states. Mend what it says there."
+            )
+    return result[0]
 
 
 def _write(path: str, content: _files.Content, calls: Sequence[Callable[[], None]]) -> None:
@@ -338,9 +400,9 @@ def _write(path: str, content: _files.Content, calls: Sequence[Callable[[], None
 
 
 def _make_room(path: str) -> None:
-    """What other workers than the chief write: the folder around it.
+    """Make the folder around the checkpoint, on workers other than the chief.
 
-    Programs for TensorFlow give each worker a folder of its own, and remove it.
+    TensorFlow programs give each worker a folder of its own and remove it afterwards.
     """
-    with contextlib.suppress(OSError):  # it may be a place that only the chief can write to
+    with contextlib.suppress(OSError):  # only the chief may be able to write there
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)

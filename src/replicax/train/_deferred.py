@@ -1,4 +1,4 @@
-"""What a restored checkpoint holds, and who has got it: objects may come after `restore`."""
+"""The values of a restored checkpoint and the objects that got them, some after `restore`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._keras.attributes import finish
 from replicax._keras.module import Module
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
+from replicax.train._parts import Part, Variables, is_optional, put
 from replicax.train._restoring import plan_of, restore_between_replicas, set_states
 from replicax.train._saved import all_saved, saved_for
 from replicax.train._waiting import Waiting
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 class Restored:
     """A checkpoint that was read, and the objects that have got their values from it.
 
-    Args:
-        path: Where it is, for messages.
-        saved: What it holds, by part.
-        arrays: The values, by name.
-        parts: The parts that there are, asked again whenever an object was added.
-        channel: The connection to the other workers.
+    `saved` is by part, `arrays` by name; `parts` is called again whenever an object was added.
     """
 
     def __init__(
@@ -46,15 +41,11 @@ class Restored:
         self._waiting: list[Waiting] = []
 
     def restore(self) -> Callable[[], None]:
-        """Match the parts with what was saved; the result gives them their values.
-
-        Raises:
-            UsageError: If one has no value, or another shape or type.
-        """
+        """Match the parts with what was saved; the result gives them their values."""
         return self._restore(self._parts())
 
     def settle(self) -> None:
-        """Give their values to parts that were added, or found, since the last time."""
+        """Give values to the parts that were added or found since the last call."""
         if self.unused and (added := [part for part in self._parts() if self._is_new(part)]):
             self._restore(added)()
 
@@ -79,13 +70,13 @@ class Restored:
             restore_between_replicas(parts, self._saved, self._arrays)
             set_states(self._channel, parts, self._saved)
             if not self.unused:
-                self._arrays = {}  # those that wait have theirs
+                self._arrays = {}  # those that wait hold their own arrays
 
         return give
 
     @property
     def unused(self) -> list[str]:
-        """The names of what nothing here has asked for: whole parts, or values of some."""
+        """The names of values that nothing here has asked for: whole parts, or values of some."""
         left = set(self._saved) - self._matched
         partly = {key.rpartition(":")[0] for key in self._used} & left
         within = [
@@ -97,7 +88,7 @@ class Restored:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The names of what is not built yet, and gets its values when it is."""
+        """The names of parts that are not built yet and get their values when they are."""
         return tuple(one.part.name for one in self._waiting if not one.done)
 
     @property
@@ -111,12 +102,8 @@ class Restored:
         return [
             part.name
             for part in self._parts()
-            if part.name not in {*self._saved, *self._matched} and not _is_optional(part)
+            if part.name not in {*self._saved, *self._matched} and not is_optional(part)
         ]
-
-
-def _is_optional(part: Part) -> bool:
-    return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
 
 
 def _nothing() -> None:
@@ -124,10 +111,10 @@ def _nothing() -> None:
 
 
 class _FollowedList(UserList[Any]):
-    """A list of a checkpoint that says when something was added."""
+    """A list of a checkpoint that reports additions."""
 
     def __init__(self, data: list[Any], call: Callable[[], object] | None = None) -> None:
-        if call is None:  # a slice, copy or sum, which is no part of the checkpoint
+        if call is None:  # slices, copies and sums are not part of the checkpoint
             super().__init__(data)
         else:
             self.data = data
@@ -155,13 +142,13 @@ class _FollowedList(UserList[Any]):
 
 
 class _FollowedDict(UserDict[Any, Any]):
-    """A dict of a checkpoint that says when something was added."""
+    """A dict of a checkpoint that reports additions."""
 
     def __init__(
         self, data: dict[Any, Any] | None = None, call: Callable[[], object] | None = None
     ) -> None:
         self._call = _nothing
-        if call is None:  # a copy or union, which is no part of the checkpoint
+        if call is None:  # copies and unions are not part of the checkpoint
             super().__init__(data)
         else:
             self.data, self._call = {} if data is None else data, call
@@ -176,14 +163,14 @@ class _FollowedDict(UserDict[Any, Any]):
 
 
 def followed(value: Any, call: Callable[[], object]) -> Any:
-    """A list or a dict that calls a function when something is added; others as they are."""
+    """A list or dict that calls a function on additions; other values as they are."""
     if isinstance(value, list):
         return _FollowedList(value, call)
     return _FollowedDict(value, call) if type(value) is dict else value
 
 
 def follow_modules(value: Any, call: Callable[[], object], seen: set[int] | None = None) -> None:
-    """Have a function called when a module or checkpoint below a value gets an attribute."""
+    """Call a function whenever a module or checkpoint below a value gets an attribute."""
     seen = set() if seen is None else seen
     if id(value) in seen:
         return

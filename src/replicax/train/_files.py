@@ -1,6 +1,6 @@
-"""A checkpoint as a folder: `arrays.bin`, and `checkpoint.json` that says what is in it.
+"""A checkpoint as a folder: `arrays.bin`, and `checkpoint.json` that describes it.
 
-What is in it is checked by length and CRC-32 when it is read.
+The contents are checked by length and CRC-32 when they are read.
 """
 
 from __future__ import annotations
@@ -28,23 +28,16 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds.
-
-    Args:
-        body: Data of JSON.
-        arrays: Arrays by name.
-    """
+    """What a checkpoint holds: a body for JSON, and arrays by name."""
 
     body: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
 
 def write(path: str, content: Content) -> None:
-    """Write a checkpoint in one go: whatever ends the program, it is whole or not there.
+    """Write a checkpoint atomically: whatever ends the program, it is complete or absent.
 
-    Raises:
-        UsageError: If something else is there, which would be lost.
-        CheckpointError: If the disk is full, or the folder cannot be written to.
+    It replaces a checkpoint, but nothing else, which would be lost.
     """
     try:
         with folder.NewFolder(path, {MANIFEST, ARRAYS}) as place:
@@ -59,16 +52,12 @@ def write(path: str, content: Content) -> None:
 
 
 def read(path: str) -> Content:
-    """Read a checkpoint.
-
-    Raises:
-        CheckpointError: If there is none, or it is damaged.
-    """
+    """Read a checkpoint."""
     return unpacked(packed(path), path)
 
 
 def packed(path: str) -> bytes:
-    """The files of a checkpoint as bytes, as they are sent to a worker that cannot see them."""
+    """The files of a checkpoint as bytes, for a worker that cannot see them."""
     place = located(path)
     if place is None and is_there(path):
         raise _damaged(path, f"{MANIFEST} or {ARRAYS}")
@@ -83,15 +72,7 @@ def packed(path: str) -> bytes:
 
 
 def unpacked(payload: bytes, path: str) -> Content:
-    """What `packed` gave, checked.
-
-    Args:
-        payload: The bytes.
-        path: Where they are from, for messages.
-
-    Raises:
-        CheckpointError: If they are not what was written.
-    """
+    """The checked content of a payload; `path` is for messages."""
     begin = 8 + int.from_bytes(payload[:8])
     body = _parsed(payload[8:begin])
     if body is None:
@@ -108,11 +89,11 @@ def unpacked(payload: bytes, path: str) -> Content:
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The type of this name, of those that JAX adds to NumPy, too."""
+    """The type of this name, including those that JAX adds to NumPy."""
     try:
         return np.dtype(name)
     except TypeError:
-        from jax import numpy as jnp  # it adds bfloat16 and its like to NumPy's types
+        from jax import numpy as jnp  # it registers bfloat16 and similar types with NumPy
 
         return jnp.dtype(name)
 
@@ -125,18 +106,18 @@ def _damaged(path: str, where: str) -> CheckpointError:
 
 
 def identity(path: str) -> str | None:
-    """What tells two checkpoints apart; None if there is no whole one."""
+    """A value that tells checkpoints apart; None without a complete one."""
     place = located(path)
     return None if place is None else json.loads((place / MANIFEST).read_bytes())["checksum"]
 
 
 def located(path: str) -> Path | None:
-    """Where the checkpoint of this path is: there, or aside for the moment of being replaced."""
+    """The path at which a checkpoint is now: while it is replaced, it is set aside."""
     return folder.located(path, _is_whole)
 
 
 def is_there(path: str) -> bool:
-    """Whether there is a checkpoint of this path, whole or damaged."""
+    """Whether there is a checkpoint at this path, complete or damaged."""
     return (
         folder.located(path, lambda place: {MANIFEST, ARRAYS} & _names(place) != set()) is not None
     )
@@ -147,7 +128,7 @@ def _names(place: Path) -> set[str]:
 
 
 def written_at(path: str) -> float:
-    """When a checkpoint was written, in seconds."""
+    """The time at which a checkpoint was written, in seconds."""
     place = located(path)
     return 0.0 if place is None else (place / MANIFEST).stat().st_mtime
 
@@ -156,7 +137,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, Any
     entries: dict[str, Any] = {}
     with open(path, "wb") as file:
         for name, array in arrays.items():
-            # As plain bytes: NumPy's own formats do not know bfloat16 and float8.
+            # Plain bytes, because NumPy's own formats do not know bfloat16 and float8.
             flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             data = memoryview(flat)
             file.write(bytes(-file.tell() % _ALIGNMENT))
@@ -197,7 +178,7 @@ def _parsed(manifest: bytes) -> dict[str, Any] | None:
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether the files have the lengths that they were written with; arrays are not read."""
+    """Whether the files have the lengths they were written with; arrays are not read."""
     try:
         body = _parsed((place / MANIFEST).read_bytes())
         length = (place / ARRAYS).stat().st_size

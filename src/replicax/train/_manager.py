@@ -1,4 +1,4 @@
-"""`CheckpointManager`: a folder of numbered checkpoints, of which the last few stay."""
+"""`CheckpointManager`: a folder of numbered checkpoints, of which the last few are kept."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class CheckpointManager:
         )
 
     def _number(self, wanted: int | None) -> int:
-        # The chief's folder decides; another worker may see none, or an old listing.
+        # The chief's folder decides: another worker may see no folder, or an old listing.
         there = [number for number, _ in _numbered(self.directory, self._name)]
         there += [number for number, _ in _bundles(self.directory, self._name)]
         said = json.dumps(max(there, default=0)).encode()
@@ -179,7 +179,7 @@ class CheckpointManager:
         """
         self.wait()
         ours = _numbered(self.directory, self._name, _files.is_there)
-        # `sorted` keeps the order of equal numbers: ours come last.
+        # `sorted` is stable, so our checkpoint comes last among equal numbers.
         there = [
             path for _, path in sorted(_bundles(self.directory, self._name) + ours, key=_first)
         ]
@@ -262,7 +262,7 @@ def _is_whole(path: str) -> bool:
 def _numbered(
     directory: str, name: str | None, counts: Callable[[str], bool] = _is_whole
 ) -> list[tuple[int, str]]:
-    """Number and path of the checkpoints in a folder, in order; by default of the whole ones."""
+    """Number and path of a folder's checkpoints in order; by default only complete ones."""
     try:
         entries = os.listdir(directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""Objects by the names that they have in TensorFlow's checkpoints: a graph of attributes."""
+"""Objects by their names in TensorFlow's checkpoints: a graph of attributes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @dataclass(eq=False)
 class Node:
-    """An object in a checkpoint.
+    """An object in a checkpoint, with the objects below it by the names of its attributes.
 
-    Args:
-        children: The objects below it, by the names of its attributes.
-        key: The name of its value, of a variable.
-        name: What the variable itself is called.
-        others: The names of other values that it has, such as positions of iterators.
-        slots: What an optimizer of Keras 2 keeps of variables: the variable, what, and the value.
+    A variable has the `key` of its value and a `name` of its own. `others` are the names of other
+    values, such as positions of iterators. Slots are what an optimizer of Keras 2 keeps of
+    variables: the variable, what, and the value.
     """
 
     children: dict[str, Node] = field(default_factory=dict)
@@ -37,7 +34,7 @@ class Node:
     slots: list[tuple[Node, str, Node]] = field(default_factory=list)
 
     def below(self) -> Iterator[Node]:
-        """This one, and all that can be reached from it."""
+        """This node and all that can be reached from it."""
         seen = {id(self)}
         queue: deque[Node] = deque([self])
         while queue:
@@ -52,9 +49,7 @@ class Node:
 def graph_of(message: bytes) -> Node:
     """The root of the graph in a message `TrackableObjectGraph`.
 
-    Raises:
-        IndexError: If there is no such object as the message names.
-        ValueError: If it is no such message.
+    Any other message raises ValueError, or IndexError where it refers to missing objects.
     """
     bodies = [list(fields(body)) for number, body in fields(message) if number == 1]
     nodes = [Node() for _ in bodies]
@@ -74,7 +69,7 @@ def graph_of(message: bytes) -> Node:
 
 
 def names_of(part: Part) -> list[str | None]:
-    """The names of a part's variables below it, in their order; None where no attribute has it."""
+    """The names of a part's variables below it, in order; None where no attribute holds one."""
     if not isinstance(part, Variables):
         return []
     found = names_below(part.owner)
@@ -82,7 +77,7 @@ def names_of(part: Part) -> list[str | None]:
 
 
 def full_name(part: str, name: str) -> str:
-    """What TensorFlow calls a variable: a root has no name there, and an optimizer is a child."""
+    """The name of a variable in TensorFlow, where a root has none and an optimizer is a child."""
     owner, dot, rest = part.rpartition(".")
     part = f"{owner}/{rest}" if dot and rest == "optimizer" else part
     return f"{part}/{name}".removeprefix("root/").removesuffix("/")
@@ -91,8 +86,7 @@ def full_name(part: str, name: str) -> str:
 def match(node: Node, owner: Any) -> list[tuple[Any, Node]]:
     """The variables below an object, each with the one in the checkpoint that has its name.
 
-    Raises:
-        UsageError: If the names of one lead to several.
+    A variable whose names lead to several values is refused.
     """
     found: dict[int, tuple[Any, Node]] = {}
     seen, queue = {(id(node), id(owner))}, deque([(node, owner)])

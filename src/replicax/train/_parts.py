@@ -1,4 +1,4 @@
-"""The objects of a checkpoint, taken apart: variables, and what has a state of its own."""
+"""The objects of a checkpoint taken apart into variables and objects with a state."""
 
 from __future__ import annotations
 
@@ -19,12 +19,7 @@ from replicax._keras.module import Module
 
 @dataclass(frozen=True)
 class Variables:
-    """What holds Keras variables.
-
-    Args:
-        name: Its name in the checkpoint.
-        owner: The model, layer, optimizer, metric or generator of seeds.
-    """
+    """The Keras variables of a model, layer, optimizer, metric or generator of seeds."""
 
     name: str
     owner: Any
@@ -44,7 +39,7 @@ class Variables:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether something draws random numbers from a variable: Keras', and TensorFlow's by name."""
+    """Whether an object draws random numbers from a variable: Keras', or TensorFlow's by name."""
     return isinstance(getattr(value, "state", None), _compat.KerasVariable) and not isinstance(
         getattr(value, "variables", None), (list, tuple)
     )
@@ -52,12 +47,7 @@ def _is_generator(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class LeftOvers:
-    """What is left over of compressed gradients: nothing, before a step made it.
-
-    Args:
-        name: Its name in the checkpoint.
-        owner: What one optimizer keeps.
-    """
+    """What one optimizer has left over of compressed gradients: nothing before the first step."""
 
     name: str
     owner: LeftOver
@@ -65,12 +55,9 @@ class LeftOvers:
 
 @dataclass(frozen=True)
 class Stateful:
-    """What has `get_state` and `set_state`.
+    """An object with `get_state` and `set_state`: an iterator, a `Value`, or one of the user.
 
-    Args:
-        name: Its name in the checkpoint.
-        owner: An iterator, a `Value`, or an object of the user.
-        optional: Whether a checkpoint without it may be restored.
+    A checkpoint without an optional one can be restored.
     """
 
     name: str
@@ -81,17 +68,16 @@ class Stateful:
 Part = Variables | LeftOvers | Stateful
 
 
+def is_optional(part: Part) -> bool:
+    """Whether a checkpoint without this part can be restored."""
+    return isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional)
+
+
 def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Part]:
-    """The parts of a tree of objects by name; a compiled model brings its optimizer.
+    """The parts of a tree of objects by name.
 
-    And an optimizer what it keeps between the replicas of its strategy.
-
-    Args:
-        objects: The objects, each with those below it.
-        whole: Names of modules that are one part, as older checkpoints have them.
-
-    Raises:
-        UsageError: If an object is no part of a checkpoint.
+    A compiled model brings its optimizer, and an optimizer brings what it keeps between the
+    replicas of its strategy. Modules named in `whole` are one part, as in older checkpoints.
     """
     parts: list[Part] = [
         part for name, value in objects.items() for part in _parts(name, value, whole)
@@ -111,7 +97,7 @@ def parts_of(objects: Mapping[str, Any], whole: Container[str] = ()) -> list[Par
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse a name that comes twice: one value would be lost."""
+    """Refuse a name that occurs twice: one value would be lost."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
             "Each object of a checkpoint has a name of its own; that of an object in a dict or "
@@ -125,7 +111,7 @@ def _parts(
 ) -> Iterator[Variables | Stateful]:
     children = _children(value)
     if children is not None and not (name in whole and isinstance(value, Module)):
-        if not any(value is one for one in above):  # a cycle: it has its place higher up
+        if not any(value is one for one in above):  # a cycle: the object was met higher up
             for key, item in children.items():
                 yield from _parts(f"{name}/{key}", item, whole, (*above, value))
     elif (
@@ -147,18 +133,18 @@ def _parts(
 
 
 def _children(value: Any) -> Mapping[Any, Any] | None:
-    """What a node of the tree holds, by name; None of a leaf."""
+    """The children of a node of the tree by name; None for a leaf."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, (list, tuple, UserList)):
         return dict(enumerate(value))
-    if isinstance(value, Module):  # its plain attributes, such as its name, are no parts
+    if isinstance(value, Module):  # plain attributes, such as the name, are not saved
         return dict(sorted(vars(value).items()))
     return getattr(value, "tracked_objects", None)
 
 
 def build_optimizers(parts: Sequence[Part]) -> None:
-    """Make the slots of optimizers whose model is built, so that they can be saved and restored."""
+    """Make the slots of optimizers whose model is built, so that they are saved and restored."""
     models = [part.owner for part in parts if isinstance(part.owner, _compat.Trainer)]
     for part in parts:
         optimizer = part.owner
@@ -173,11 +159,9 @@ def build_optimizers(parts: Sequence[Part]) -> None:
 
 
 def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str, np.ndarray, Any]]:
-    """Path, value, and what stands behind it, of each variable of a part.
+    """Path, value, and the rows behind it, of each variable of a part.
 
-    Args:
-        part: The part.
-        copy: Whether the next step may run before the values are written.
+    `copy` is for a next step that may run before the values are written.
     """
     if isinstance(part, LeftOvers):
         for path, value in part.owner.values().items():
@@ -188,32 +172,24 @@ def values_of(part: Variables | LeftOvers, *, copy: bool) -> Iterator[tuple[str,
 
 
 def to_host(variable: Any, *, copy: bool) -> np.ndarray:
-    """The value of a variable in host memory.
+    """The value in host memory of a Keras variable that is whole on every device that has it.
 
-    Args:
-        variable: A Keras variable, whole on every device that has it.
-        copy: Whether the next step may run before the value is written.
+    `copy` is for a next step that may run before the value is written.
     """
     value = _compat.read(variable)
     if not value.is_fully_addressable:
         value = value.addressable_data(0)
-    # On the CPU, NumPy sees the memory of the array itself, which a step may reuse.
+    # On the CPU, NumPy would share the array's memory, which a step may reuse.
     return np.array(value) if copy else np.asarray(value)
 
 
 def rows_of(variable: Any) -> dict[str, np.ndarray]:
-    """What stands behind a variable that is a dynamic table: arrays by name; of others nothing."""
+    """The rows behind the variable of a dynamic table, as arrays by name; else nothing."""
     return variable.table.export() if getattr(variable, "is_dynamic", False) else {}
 
 
 def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
-    """Restore a variable, and the rows that stand behind it.
-
-    Args:
-        variable: The variable.
-        arrays: What was saved, by name.
-        key: The name of its value; what stands behind has names that begin so.
-    """
+    """Restore a variable from its key, and the rows behind it from keys with that prefix."""
     variable.assign(arrays[key])
     if getattr(variable, "is_dynamic", False):
         first = f"{key}/"
@@ -222,7 +198,7 @@ def assign(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
 
 
 def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
-    """Restore a variable, also one that was made while a step is traced."""
+    """Restore a variable, even one that was made while a step is traced."""
     if _compat.awaits_value(variable):
         _compat.start_from(variable, arrays[key])
     else:
@@ -231,18 +207,10 @@ def put(variable: Any, arrays: Mapping[str, np.ndarray], key: str) -> None:
 
 
 def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]) -> list[int]:
-    """Which saved entry each variable gets.
+    """Which saved entry (`path`, `shape`, `dtype`) each variable gets; `name` is for messages.
 
     By path; or, if Keras counted layers differently (`dense_3` for `dense`), by order where the
     paths are the same but for these numbers.
-
-    Args:
-        name: The part, for messages.
-        saved: `path`, `shape` and `dtype` of each saved variable.
-        variables: Those to be restored.
-
-    Raises:
-        UsageError: If there is none for a variable, or it has another shape or type.
     """
     here = _unique([variable.path for variable in variables])
     there = _unique([entry["path"] for entry in saved])
@@ -263,11 +231,7 @@ def matched(name: str, saved: Sequence[dict[str, Any]], variables: Sequence[Any]
 
 
 def check_fits(variable: Any, entry: Mapping[str, Any]) -> None:
-    """Refuse a saved value of another shape or type.
-
-    Raises:
-        UsageError: If it is one.
-    """
+    """Refuse a saved value of another shape or type."""
     mine = (list(variable.shape), _dtype(variable))
     if mine != (entry["shape"], entry["dtype"]):
         raise UsageError(

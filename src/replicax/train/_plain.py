@@ -43,11 +43,7 @@ class Value:
 
 
 def encoded(value: Any) -> Any:
-    """Plain data as JSON; what JSON does not know is marked.
-
-    Raises:
-        UsageError: If it is not plain data.
-    """
+    """Plain data as JSON; types that JSON does not have are marked."""
     if value is None or isinstance(value, (bool, int, float, str)) and type(value) in _SCALARS:
         return value
     if isinstance(value, list):
@@ -83,7 +79,7 @@ def _encoded_array(array: np.ndarray, is_scalar: bool) -> dict[str, Any]:
 
 
 def decoded(value: Any) -> Any:
-    """What `encoded` was given."""
+    """The value that `encoded` was given."""
     if isinstance(value, list):
         return [decoded(item) for item in value]
     if not isinstance(value, dict):

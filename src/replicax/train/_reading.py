@@ -1,4 +1,4 @@
-"""What a checkpoint holds, by name, without the objects that it was made of."""
+"""The contents of a checkpoint by name, without the objects that it was made of."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def load_checkpoint(checkpoint: str | os.PathLike[str]) -> CheckpointReader:
 
 @final
 class CheckpointReader:
-    """The variables of a checkpoint by name: of ours, or of TensorFlow's.
+    """The variables of a checkpoint by name, of ours or of TensorFlow's.
 
     Args:
         path: The checkpoint; of TensorFlow's, the path without `.index`.
@@ -120,7 +120,7 @@ class CheckpointReader:
 
 
 def _arrays(content: _files.Content) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The arrays by TensorFlow's names, and these names by those that there were before them."""
+    """The arrays by TensorFlow's names, and those names by the older ones."""
     arrays = {_COUNTER: np.asarray(content.body["save_counter"], np.int64)}
     names = {key: full + VALUE for full, key, _ in all_saved(content.body["parts"])}
     paths: dict[str, str] = {}

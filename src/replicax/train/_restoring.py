@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def seen_alike(channel: Channel, path: str) -> bytes | None:
-    """None if all workers see the same checkpoint; else the chief's, in bytes."""
+    """None if all workers see the same checkpoint; else the chief's as bytes."""
     seen = channel.exchange("checkpoint seen", _files.identity(path))
     if seen[0] is None or all(one == seen[0] for one in seen):
         return None
@@ -34,11 +34,7 @@ def seen_alike(channel: Channel, path: str) -> bytes | None:
 
 
 def seen_by_all(channel: Channel, path: str, index: bytes) -> None:
-    """Refuse one of TensorFlow's checkpoints that is another one on another worker.
-
-    Raises:
-        CheckpointError: On all workers.
-    """
+    """Refuse, on all workers, a checkpoint of TensorFlow that differs between them."""
     if len(set(channel.exchange("checkpoint seen", zlib.crc32(index)))) > 1:
         raise CheckpointError(
             "All workers restore the same checkpoint. Received: files that differ between "
@@ -58,9 +54,9 @@ def stored_content(
 def plan_of(
     parts: Sequence[Part], saved: dict[str, Any], path: str
 ) -> tuple[list[tuple[Any, str]], list[tuple[Variables, Saved]]]:
-    """Which variable gets which array, and what waits until it is built.
+    """The array for each variable, and the values that wait until something is built.
 
-    Nothing is changed before all of it is known to fit.
+    Nothing changes before everything is known to fit.
     """
     plan, later = [], []
     for part in parts:
@@ -87,7 +83,7 @@ def plan_of(
 def restore_between_replicas(
     parts: Sequence[Part], saved: dict[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> None:
-    """Give what is left over of gradients the saved values; without them it begins with zeros."""
+    """Restore left-overs of gradients; without saved values they begin with zeros."""
     for part in parts:
         if isinstance(part, LeftOvers):
             entries = saved.get(part.name, {}).get("variables", ())
@@ -96,12 +92,12 @@ def restore_between_replicas(
 
 
 def set_states(channel: Channel, parts: Sequence[Part], saved: dict[str, Any]) -> None:
-    """Give what has a state its own, or that of all workers."""
+    """Give each stateful object its own worker's state, or that of all workers."""
     for part in parts:
         if not isinstance(part, Stateful) or part.name not in saved:
             continue
         states = [decoded(state) for state in saved[part.name]["states"]]
         if isinstance(part.owner, DistributedIterator) or hasattr(part.owner, "states_of_all"):
-            part.owner.set_state(states)  # it knows how other workers have shared the data
+            part.owner.set_state(states)  # it knows how the other workers have shared the data
         else:
             part.owner.set_state(states[channel.index if len(states) == channel.size else 0])

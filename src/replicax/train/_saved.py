@@ -1,4 +1,4 @@
-"""What a checkpoint of ours holds for one part, by the part's own name or by a name around it."""
+"""What one of our checkpoints holds for a part, under its own name or a name around it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from replicax.train._parts import Variables, check_fits, matched
 
 @dataclass(frozen=True)
 class Saved:
-    """The saved values of a part.
+    """The saved values of a part: the names of the arrays, and an entry for each variable.
 
-    Args:
-        keys: The names of the arrays.
-        entries: What was saved of each variable: `path`, `shape`, `dtype`, and since there are
-            such names, `name`.
-        names: What they are called below the part, if they belong to several parts, or to one
-            that holds more; None if they were saved by this part.
+    An entry has `path`, `shape` and `dtype`; newer ones also `name`. `names` are the values' names
+    below the part, if they belong to several parts or to a larger one; None if this part saved
+    them.
     """
 
     keys: list[str]
@@ -29,11 +26,7 @@ class Saved:
     names: list[str] | None = None
 
     def matched(self, part: Variables) -> list[tuple[Any, str]]:
-        """Which array each variable of the part gets.
-
-        Raises:
-            UsageError: If there is none for one, or it has another shape or type.
-        """
+        """The array for each variable of the part."""
         if self.names is None:
             found = matched(part.name, self.entries, part.variables)
             return [(v, self.keys[index]) for v, index in zip(part.variables, found, strict=True)]
@@ -55,7 +48,7 @@ class Saved:
 
 
 def all_saved(saved: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every value of a checkpoint: what TensorFlow would call it, its array, and its entry."""
+    """Every value of a checkpoint: its name in TensorFlow, its array, and its entry."""
     for part, body in saved.items():
         for index, entry in enumerate(body.get("variables") or ()):
             if (name := entry.get("name")) is not None:
@@ -65,10 +58,8 @@ def all_saved(saved: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, An
 def saved_for(name: str, saved: Mapping[str, Any]) -> Saved | None:
     """What a checkpoint holds for the part of a name; None if it holds nothing.
 
-    Args:
-        name: The part's name. What was saved within a larger object, or as several ones, is found
-            by the names of attributes.
-        saved: The parts of the checkpoint.
+    Values that were saved within a larger object, or as several ones, are found by the names of
+    attributes.
     """
     if name in saved:
         entries = saved[name].get("variables") or []

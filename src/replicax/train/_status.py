@@ -1,4 +1,4 @@
-"""`LoadStatus`: what `Checkpoint.restore` gives."""
+"""`LoadStatus`: the result of `Checkpoint.restore`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoadStatus:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The names of what the checkpoint holds and nothing here has asked for."""
+        """The names of values in the checkpoint that nothing here has asked for."""
         if self._restored is None:
             return ()
         self._restored.settle()
@@ -36,11 +36,11 @@ class LoadStatus:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The names of what is not built yet, and gets its values when it is."""
+        """The names of parts that are not built yet and get their values when they are."""
         return () if self._restored is None else self._restored.waiting
 
     def assert_consumed(self) -> LoadStatus:
-        """Refuse a checkpoint that holds more than is here by now.
+        """Refuse a checkpoint that holds more than the objects so far use.
 
         Raises:
             NothingRestored: If it does, if something is not built yet, or if nothing was restored.
@@ -59,7 +59,7 @@ class LoadStatus:
         return self
 
     def assert_existing_objects_matched(self) -> LoadStatus:
-        """Refuse a checkpoint that has no value for an object that is here by now.
+        """Refuse a checkpoint without a value for an object that exists by now.
 
         Raises:
             NothingRestored: If it has none for one of them, or if nothing was restored at all.
@@ -94,7 +94,7 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> LoadStatus:
-        """Say that the checkpoint may hold more, which is never refused without being asked."""
+        """Accept that the checkpoint holds more; a surplus is only refused on request."""
         return self
 
     def initialize_or_restore(self, session: None = None) -> None:
@@ -104,6 +104,6 @@ class LoadStatus:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Names for a message: not hundreds of them."""
+    """A few of many names, for a message."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more

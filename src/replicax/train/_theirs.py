@@ -1,4 +1,4 @@
-"""Restore what TensorFlow's `Checkpoint.save` and Keras 2's `save_weights` have written."""
+"""Restores what TensorFlow's `Checkpoint.save` and Keras 2's `save_weights` wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from replicax._keras import _compat
 from replicax._keras.attributes import AGAIN, finish, weights_of
 from replicax.train._files import dtype_of
 from replicax.train._objects import GRAPH, Node, graph_of, match
-from replicax.train._parts import LeftOvers, Part, Stateful, Variables, put
+from replicax.train._parts import LeftOvers, Part, Stateful, Variables, is_optional, put
 from replicax.train._plain import Value
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# What optimizers of Keras 2.10 and before keep of a variable, and the attributes that hold it here.
+# The slots of optimizers up to Keras 2.10, and the attributes that hold them here.
 _SLOTS = {
     "accumulator": ("_accumulators",),
     "m": ("_momentums",),
@@ -41,14 +41,7 @@ _Plan = list[tuple[Any, Node]]
 class RestoredGraph:
     """One of TensorFlow's checkpoints, and the objects that have got their values from it.
 
-    Args:
-        path: Where it is, for messages.
-        bundle: Its tensors.
-        parts: The parts that there are, asked again whenever an object was added.
-
-    Raises:
-        CheckpointError: If its graph of objects is damaged.
-        UsageError: If it has none.
+    `parts` is called again whenever an object was added.
     """
 
     def __init__(self, path: str, bundle: Bundle, parts: Callable[[], list[Part]]) -> None:
@@ -66,28 +59,23 @@ class RestoredGraph:
                 f"The checkpoint {path!r} is damaged: its graph of objects ends too early, or "
                 "names what is not there. Copy it again, or use an older one."
             ) from error
-        self._given: dict[int, tuple[Any, Node]] = {}  # variables with what they were given
+        self._given: dict[int, tuple[Any, Node]] = {}  # variables and their nodes
         self._matched: set[str] = set()
         self._said: set[str] = set()
         self._waiting: dict[str, tuple[Variables, Node, Mapping[str, np.ndarray]]] = {}
 
     @property
     def save_counter(self) -> int:
-        """How often it was saved before."""
+        """The number of saves before."""
         node = self._root.children.get(_COUNTER)
         return int(self._bundle.read(node.key)) if node and node.key else 0
 
     def restore(self) -> Callable[[], None]:
-        """Match the parts with what was saved; the result gives them their values.
-
-        Raises:
-            CheckpointError: If values are damaged.
-            UsageError: If a variable has no value, or another shape or type.
-        """
+        """Match the parts with what was saved; the result gives them their values."""
         return self._restore(self._parts())
 
     def settle(self) -> None:
-        """Give their values to parts that were added, or found, since the last time."""
+        """Give values to the parts that were added or found since the last call."""
         added = [part for part in self._parts() if part.name not in self._matched]
         self._restore([part for part in added if self._node(part) is not None])()
 
@@ -95,7 +83,7 @@ class RestoredGraph:
         plan: _Plan = []
         states: list[tuple[Value, Any]] = []
         found: list[tuple[Part, Node]] = []
-        for part in sorted(parts, key=_is_optimizer):  # whose slots want the variables' nodes
+        for part in sorted(parts, key=_is_optimizer):  # their slots need the nodes of the variables
             if isinstance(part, LeftOvers):
                 continue
             node = self._node(part)
@@ -138,14 +126,14 @@ class RestoredGraph:
             self._given[id(variable)] = variable, node
 
     def _fill(self, name: str) -> None:
-        """Give values to what has been built of a part since the last time."""
+        """Give values to what has been built of a part since the last call."""
         part, node, values = self._waiting[name]
         new = [pair for pair in self._plan(part, node, []) if id(pair[0]) not in self._given]
         self._put(new, values)
         finish(part.owner)
 
     def _node(self, part: Part) -> Node | None:
-        """What has the name of a part; of a root without a name, the root."""
+        """The node with the name of a part; for a root without a name, the root."""
         name = part.name
         own = name.removesuffix(".optimizer") if _is_optimizer(part) else name
         names = [*own.split("/"), *(["optimizer"] if own != name else [])]
@@ -172,12 +160,9 @@ class RestoredGraph:
         )
 
     def _plan(self, part: Variables, node: Node, before: _Plan) -> _Plan:
-        """Which of the checkpoint's values each variable of a part gets.
+        """The checkpoint's value for each variable of a part.
 
-        Args:
-            part: The part.
-            node: What has its name in the checkpoint.
-            before: What other parts get.
+        `node` has the part's name in the checkpoint; `before` are the values of other parts.
         """
         own = {id(variable): variable for variable in part.variables}
         found = [(one, there) for one, there in match(node, part.owner) if id(one) in own]
@@ -224,7 +209,7 @@ class RestoredGraph:
         return values
 
     def _all_below(self, node: Node) -> dict[str, np.ndarray]:
-        """The values that objects which are not built yet may ask for; the files may go."""
+        """The values that objects may ask for once built, when the files may be gone."""
         slots = [slot.key for _, _, slot in node.slots if slot.key in self._bundle.entries]
         return {str(name): self._bundle.read(str(name)) for name in [*self._keys(node), *slots]}
 
@@ -258,7 +243,7 @@ class RestoredGraph:
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The names of what is not built yet, and gets its values when it is."""
+        """The names of parts that are not built yet and get their values when they are."""
         used = {node.key for _, node in self._given.values()}
         return tuple(
             name
@@ -273,10 +258,10 @@ class RestoredGraph:
 
     @property
     def without_value(self) -> list[str]:
-        """The names of the parts, and of variables of optimizers, that have got no value."""
+        """The names of parts, and of variables of optimizers, without a value."""
         names = []
         for part in self._parts():
-            if isinstance(part, LeftOvers) or (isinstance(part, Stateful) and part.optional):
+            if is_optional(part):
                 continue
             if part.name not in self._matched:
                 names.append(part.name)
@@ -292,13 +277,10 @@ def _is_optimizer(part: Part) -> bool:
 def _with_slots(
     part: Variables, node: Node, found: _Plan, nodes: Mapping[int, Node]
 ) -> tuple[_Plan, str]:
-    """What an optimizer gets, and what is left out; slots must be those of their variables.
+    """The values for an optimizer, and what is left out; slots must belong to their variables.
 
-    Args:
-        part: The optimizer.
-        node: What has its name in the checkpoint.
-        found: What it gets by the names of its attributes.
-        nodes: The checkpoint's nodes of the variables that it trains, by `id`.
+    `found` are the values by the names of its attributes. `nodes` are the checkpoint's nodes of the
+    variables that it trains, by `id`.
     """
     trained = _compat.trainable_variables(part.owner) if part.owner.built else []
     attributes = (pair for pair in vars(part.owner).items() if pair[0] not in AGAIN)
@@ -328,7 +310,7 @@ def _plain(name: str) -> str:
 
 
 def _as_type_of(variable: Any, array: np.ndarray) -> np.ndarray:
-    """A value in the type of its variable: 64 bits where they fit into 32."""
+    """A value in its variable's type: 64 bits only if they fit into 32."""
     converted = array.astype(dtype_of(variable.dtype), copy=False)
     if array.dtype.kind in "iu" and not np.array_equal(converted, array):
         raise UsageError(

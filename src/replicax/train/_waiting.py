@@ -1,4 +1,4 @@
-"""Values for what is not built yet: they are put in when it is."""
+"""Values for objects that are not built yet: they are assigned once they are."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ if TYPE_CHECKING:
 
 
 def is_to_wait(part: Variables, saved: Saved) -> bool:
-    """Whether a part has fewer variables than were saved, and may get more when it is built."""
+    """Whether a part has fewer variables than were saved, and may get more when built."""
     return len(part.variables) < len(saved.entries) and bool(_compat.unbuilt(part.owner))
 
 
 @final
 class Waiting:
-    """The values of a model, layer or optimizer that has not all of its variables yet.
-
-    Args:
-        part: What they are for.
-        saved: What was saved of it.
-        arrays: The values, by name.
-    """
+    """The values of a model, layer or optimizer that does not have all its variables yet."""
 
     def __init__(
         self,
@@ -42,12 +36,12 @@ class Waiting:
         for owner in _compat.unbuilt(part.owner):
             _compat.after_build(owner, self._fill)
         if isinstance(part.owner, _compat.BaseOptimizer):
-            # Its first variables are there from the start: how many steps it made, and its rate.
+            # An optimizer has its first variables from the start: iterations and learning rate.
             for variable, key in zip(part.variables, saved.keys, strict=False):
                 assign(variable, arrays, key)
 
     def _fill(self) -> None:
-        """Put the values in, if all variables are there."""
+        """Assign the values if all variables exist."""
         if self.done or len(self.part.variables) < len(self._saved.entries):
             return
         self.done = True

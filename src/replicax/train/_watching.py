@@ -52,7 +52,7 @@ def checkpoints_iterator(
 def _next(
     directory: str | os.PathLike[str], seen: tuple[str, str | None] | None, timeout: float | None
 ) -> str | None:
-    """The latest checkpoint, when it is another one than that; None if it takes too long."""
+    """The latest checkpoint once it differs from the given one; None after the time-out."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         path = latest_checkpoint(directory)

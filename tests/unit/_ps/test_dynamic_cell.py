@@ -15,8 +15,8 @@ from replicax._ps.server.snapshot_files import SnapshotFolder
 from replicax._ps.server.snapshots import Snapshots
 from replicax._ps.tables.dynamic_cell import DynamicCell
 from replicax._ps.tables.dynamic_table import DynamicTableSpec
+from replicax._ps.tables.table_home import join_states, split_state
 from replicax._ps.tables.table_requests import packed
-from replicax._ps.tables.table_state import join_states, split_state
 from replicax._ps.variables.shard_optimizer import Recipe
 
 from server_messages import Asked

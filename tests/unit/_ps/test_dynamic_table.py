@@ -14,7 +14,7 @@ from replicax._ps.tables.dynamic_table import DynamicTable, DynamicTableSpec
 from replicax._ps.tables.hashing import ids_by_server
 from replicax._ps.tables.row_store import Column
 from replicax._ps.tables.rowwise import rowwise_optimizer
-from replicax._ps.tables.table_state import join_states, split_state
+from replicax._ps.tables.table_home import join_states, split_state
 
 DIM = 4
 ADAGRAD = rowwise_optimizer("Adagrad", keras.optimizers.Adagrad().get_config())

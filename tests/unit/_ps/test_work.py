@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
-from replicax._ps.queue import work
+from replicax._ps.queue import lanes
 from replicax._ps.queue.closures import Closure, ClosureQueue
-from replicax._ps.queue.work import Work
+from replicax._ps.queue.lanes import Work
 
 
 def test_closures_that_end_count(monkeypatch):
     moments = iter([1.0, 3.0, 5.0, 6.0, 7.0, 10.0, 13.0])
-    monkeypatch.setattr(work, "clock", lambda: next(moments))
+    monkeypatch.setattr(lanes, "clock", lambda: next(moments))
     done = Work()
     for worker in (0, 0):
         with done.of(worker):

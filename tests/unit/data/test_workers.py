@@ -21,10 +21,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax.data._crew import PacketIterator
+from replicax.data._crew import PacketIterator, packed, unpacked
 from replicax.data._nodes.share import Share, shared
 from replicax.data._nodes.workers import Job
-from replicax.data._packing import packed, unpacked
 
 from helpers import since_now, wait_until
 

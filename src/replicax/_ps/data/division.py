@@ -1,10 +1,10 @@
 """How workers divide a data set that they share, and the batches of a part of it.
 
-Three ways, the best that a data set allows. *runs*: the number of batches is known, and any of
-them can be gone to without making those before; a split is a run of batches, which a worker can
-read ahead. *files*: each split is some of the files, with batches of its own. *in turn*: nothing
-but reading shows what there is; every worker reads all of it, and computes with the batches that
-it was given.
+There are three ways; the best that the data set allows is taken. *runs*: the number of batches is
+known, and a reader can go to any of them without making the earlier ones; a split is a run of
+batches, which a worker can read ahead. *files*: each split is some of the files, with batches of
+its own. *in turn*: only reading shows what there is; every worker reads everything, and computes
+with the batches that it was given.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from replicax.data._spec import own_copy
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
-_AHEAD = 2  # batches that a thread reads before they are asked for
-_SPLITS = 4  # for each worker there is; who comes later, or is quick, takes over halves
-_PARTS = 16  # of files, for each worker
+_AHEAD = 2  # batches that a thread reads ahead
+_SPLITS = 4  # splits for each worker; a late or quick one takes over halves
+_PARTS = 16  # splits of files for each worker
 _ENDLESS = 16  # batches in a split of data without end
 
 
@@ -47,8 +47,8 @@ _ENDLESS = 16  # batches in a split of data without end
 class Division:
     """How a data set is divided, by "runs", "files" or "turn"; the same for all workers.
 
-    `parts` have batches that are counted by themselves; an epoch has `count` in all, if that is
-    known. The seeds are those that nobody gave, as the coordinator has drawn them.
+    Batches are counted within each of the `parts`; an epoch has `count` in all, if that is known.
+    The seeds are those that the coordinator has drawn.
     """
 
     by: str
@@ -59,7 +59,7 @@ class Division:
 
     @classmethod
     def of(cls, dataset: Dataset, *, num_splits: int | None, workers: int) -> Division:
-        """The division of what `divisible` gave, into so many splits; None for what suits."""
+        """Divide a data set from `divisible` into this many splits; None chooses the number."""
         node = _in_order(dataset)
         asked = dataset.options().experimental_distribute.auto_shard_policy
         files, count = files_of(node), node.cardinality
@@ -82,11 +82,11 @@ class Division:
         return Splits((0, start, min(start + size, self.count or 0)) for start in starts)
 
     def described(self) -> dict[str, Any]:
-        """What a position says of it."""
+        """The division as part of a position."""
         return {"by": self.by, "parts": self.parts, "seeds": list(self.seeds), "of": self.pipeline}
 
     def resumed(self, state: Mapping[str, Any]) -> Division:
-        """The division of a position, whose random orders it goes on with."""
+        """The division of a position, with its random orders."""
         theirs = state.get("of"), state.get("by"), state.get("parts")
         if theirs != (self.pipeline, self.by, self.parts):
             raise UsageError(
@@ -98,7 +98,7 @@ class Division:
         return dataclasses.replace(self, seeds=tuple(state["seeds"]))
 
     def agreed(self, dataset: Dataset, worker: int) -> Node:
-        """The pipeline as a worker reads it, in the order that all have."""
+        """The pipeline as a worker reads it, in the order that all workers share."""
         node = _in_order(dataset)
         mine = drawn_seeds(node)
         count = node.cardinality
@@ -118,7 +118,8 @@ class Division:
     ) -> tuple[int, int | None, Iterator[Any]]:
         """Batches of a part, from `start` to before `stop`, read ahead by a thread.
 
-        Returns the number of the first batch that comes, of that behind the last, and the batches.
+        Returns the number of the first batch that comes, the number behind the last, and the
+        batches.
         """
         if self.by == "files":
             node = with_file_shard(node, self.parts, part)
@@ -140,12 +141,12 @@ def read(node: Node, epoch: int) -> Iterator[Any]:
 
 
 def whole(made: Any) -> Dataset:
-    """What a user gives workers to read, with whole batches: a worker is one replica."""
+    """The data that a user gives workers to read, in whole batches: a worker is one replica."""
     return as_dataset(made.sources[0] if isinstance(made, DistributedDataset) else made)
 
 
 def divisible(made: Any) -> Dataset:
-    """What a user wants to share out, as a data set that all workers read in one order."""
+    """The data that a user shares out, as a data set that all workers read in one order."""
     if isinstance(made, list | tuple | Mapping | np.ndarray | jax.Array):
         return as_dataset(made)
     if isinstance(made, Dataset | DistributedDataset):
@@ -164,7 +165,7 @@ def divisible(made: Any) -> Dataset:
 
 
 def _is_quick(node: Node) -> bool:
-    """Whether one gets to any element without making those before it."""
+    """Whether any element can be reached without making the earlier ones."""
     return run_of(node, 0, 1) is not None
 
 
@@ -173,7 +174,7 @@ def _has(node: Node, kinds: tuple[type, ...]) -> bool:
 
 
 def _in_order(dataset: Dataset) -> Node:
-    """The pipeline as it is read, without what could give its elements another order."""
+    """The pipeline as it is read, without options that could change the order of its elements."""
     ordered = Options()
     ordered.deterministic = True
     node = in_this_process(dataset.with_options(ordered).prepared())

@@ -1,4 +1,4 @@
-"""Data sets as functions make them, on the coordinator and on every worker: without variables."""
+"""Data sets made by functions, on the coordinator and on every worker, without variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def made(make: Any) -> Any:
 
 @final
 class _Refusal:
-    """Stands where Keras looks for a distribution, and is asked where a new variable goes."""
+    """Takes the place of a Keras distribution, and refuses to place new variables."""
 
     def get_variable_layout(self, variable: Any) -> Any:
         raise UsageError(

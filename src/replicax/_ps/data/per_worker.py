@@ -1,4 +1,4 @@
-"""`PerWorkerValues`: one component for each worker. Per-worker data sets are elsewhere."""
+"""`PerWorkerValues`: one component for each worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Data sets that the workers read by themselves, as the coordinator sees them.
+"""Data sets that workers read by themselves, as the coordinator sees them.
 
-Who reads them there is in `worker_data.py`.
+`worker_data.py` reads them on a worker.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Self, final
 
 import cloudpickle
 import jax
@@ -35,13 +35,13 @@ _numbers = itertools.count()
 
 @final
 class Unused:
-    """Iterators and data sets that are no more: workers are told to let go of them."""
+    """The numbers of iterators and data sets that were freed; workers are told to drop them."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
     def when_gone(self, owner: Any, number: int) -> None:
-        """Note the number as soon as its owner is no more."""
+        """Note the number as soon as its owner is freed."""
         weakref.finalize(owner, self.numbers.append, number).atexit = False
 
 
@@ -49,13 +49,9 @@ class Unused:
 class PerWorkerDataset:
     """A data set of which every worker has its own copy, or its share; for closures.
 
-    Args:
-        make: Gives the data set, on a worker; or the data set itself.
-        shard: "off": each worker reads all of it. "dynamic": workers share the splits of it.
-        num_splits: Into how many splits it is cut; None for a number that suits.
-        workers: Says how many workers there are.
-        unused: Told when this, or an iterator of it, is no more.
-        change: Applied to each batch, on the worker.
+    `make` is the data set, or makes it on a worker. With shard "off" each worker reads all of it,
+    with "dynamic" workers share its splits. `change` is applied to each batch, on the worker.
+    `unused` is told when this, or an iterator of it, is no more.
     """
 
     def __init__(
@@ -87,11 +83,7 @@ class PerWorkerDataset:
         return PerWorkerIterator(self, self.begin_epoch())
 
     def __len__(self) -> int:
-        """How many batches an epoch has.
-
-        Raises:
-            TypeError: If that is not known, as Python wants it of `len`.
-        """
+        """How many batches an epoch has; a TypeError, as Python wants it, if that is not known."""
         if self.num_batches is not None:
             return self.num_batches
         raise TypeError(
@@ -121,15 +113,15 @@ class PerWorkerDataset:
         )
 
     def as_adapter(self, steps: int | None) -> WorkerDataAdapter:
-        """What Keras' loops read it through, for so many steps; None for all."""
+        """The adapter for Keras' loops, for this many steps; None for all."""
         return WorkerDataAdapter(self, steps)
 
     def begin_epoch(self, after: int | None = None) -> int:
-        """The number of a new pass; with `after`, that one, and those that follow go on from it."""
+        """The number of a new pass; with `after`, that number, from which counting goes on."""
         return self._epochs.next(after)
 
     def divide_like(self, division: Division) -> None:
-        """Divide it as another program did, from which it goes on."""
+        """Adopt the division of another program, to go on from its position."""
         if division != self.division:
             self.division, self.number = division, next(_numbers)
             self.unused.when_gone(self, self.number)
@@ -148,7 +140,7 @@ class PerWorkerDataset:
 
     @functools.cached_property
     def example(self) -> Any:
-        """A batch, for its shapes: made here, on the coordinator."""
+        """A batch made on the coordinator, for its shapes."""
         with on_worker(0):
             for batch in _first(self._made):
                 return batch if self.change is None else self.change(batch)
@@ -163,9 +155,31 @@ class PerWorkerDataset:
         return jax.tree.map(_shape_of, self.example)
 
 
+class _ForClosures:
+    """The iteration over batches of workers: only closures take them."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            raise UsageError(
+                "The data of workers is read by closures. Received: `next` of a per-worker "
+                "iterator outside a scheduled function. Each worker has an iterator of its own, "
+                "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
+                "`next` in the function."
+            )
+        return recorder.next_batch(self)
+
+    def get_next(self) -> Any:
+        """The next batch, in a closure."""
+        return next(self)
+
+
 @final
-class PerWorkerIterator:
-    """An iterator on every worker; `next` of it is for closures."""
+class PerWorkerIterator(_ForClosures):
+    """An iterator on every worker; only closures call `next` on it."""
 
     def __init__(self, dataset: PerWorkerDataset, epoch: int) -> None:
         self.dataset, self.epoch = dataset, epoch
@@ -178,18 +192,8 @@ class PerWorkerIterator:
         """The shapes and types of a batch."""
         return self.dataset.shapes
 
-    def __iter__(self) -> PerWorkerIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return next_batch(self)
-
-    def get_next(self) -> Any:
-        """The next batch, in a closure."""
-        return next(self)
-
     def place(self, closure: Closure, number: int, worker: int) -> Place | None:
-        """Where a closure finds the batch; None if its worker reads what comes next."""
+        """The place of a closure's batch; None if its worker simply reads on."""
         if self.splits is None:
             return None
         place = self.splits.give(closure, number, worker)
@@ -203,21 +207,15 @@ class PerWorkerIterator:
         return place
 
     def get_state(self) -> dict[str, Any]:
-        """What is left of the epoch, of a data set that workers share.
+        """The rest of an epoch that workers share, for `set_state`, also of another program.
 
-        Returns:
-            Numbers, lists and dicts, to be given to `set_state`, also of another program. Closures
-            that have not ended count as not begun: call `join` first.
+        Closures that have not ended count as not begun: call `join` first.
         """
         division, splits = self._shared()
         return {"epoch": self.epoch, **division.described(), **splits.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `get_state` was called; the epochs that follow come after that one.
-
-        Raises:
-            UsageError: If it was called on another data set.
-        """
+        """Go on where `get_state` was called; the epochs that follow come after that one."""
         division, _ = self._shared()
         self.dataset.divide_like(division.resumed(state))
         self.epoch = self.dataset.begin_epoch(after=state["epoch"])
@@ -233,17 +231,29 @@ class PerWorkerIterator:
         return self.dataset.division, self.splits
 
 
-def next_batch(source: Any) -> Any:
-    """The next batch of a per-worker iterator, in the closure that is traced now."""
-    recorder = current_recorder()
-    if recorder is None:
-        raise UsageError(
-            "The data of workers is read by closures. Received: `next` of a per-worker "
-            "iterator outside a scheduled function. Each worker has an iterator of its own, "
-            "the coordinator has none. Pass the iterator to `coordinator.schedule`, and call "
-            "`next` in the function."
-        )
-    return recorder.next_batch(source)
+@final
+class Slot(_ForClosures):
+    """Stands for a per-worker iterator while a function of it is traced, and in its program.
+
+    It stands for the iterator of any epoch, and of any data set with such batches. Programs hold
+    it, and it does not hold the data.
+    """
+
+    def __init__(self, number: int, shapes: Any) -> None:
+        self.number, self.shapes = number, shapes
+
+
+@final
+class Slots:
+    """One slot for all iterators that can share a program."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Slot] = {}
+
+    def of(self, iterator: PerWorkerIterator, number: int) -> Slot:
+        """The slot for the iterator that is argument `number` of a function."""
+        leaves, tree = jax.tree.flatten(iterator.shapes)
+        return self._known.setdefault((number, tree, *leaves), Slot(number, iterator.shapes))
 
 
 def _payload(*parts: Any) -> bytes:
@@ -263,5 +273,5 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _first(made: Any) -> Any:
-    """The first batch of a data set, and no pass begun that would count as one."""
+    """The first batch of a data set, read without a pass that would count."""
     return Feed(whole(made).prepared().sample, (0,)).elements(1)

@@ -1,4 +1,4 @@
-"""`SplitReader`: the batches that one worker was given of an epoch, whatever their order."""
+"""`SplitReader`: the batches of an epoch that one worker was given, in any order."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, final
 if TYPE_CHECKING:
     from replicax._ps.data.splits import Place
 
-_OPEN = 3  # runs: as many as a worker has lanes, and one that was just begun
+_OPEN = 3  # runs: one for each lane of a worker, and one just begun
 
 
 class PartEnded(Exception):
-    """A part has fewer batches than was thought."""
+    """A part has fewer batches than expected."""
 
     def __init__(self, length: int) -> None:
         super().__init__(length)
@@ -31,10 +31,10 @@ class _Run:
 
 @final
 class SplitReader:
-    """Reads forward; what it passes on its way and was promised to another closure is kept.
+    """Reads forward; batches on its way that other closures were promised are kept.
 
-    `begin` is called with a place; it gives the number of a batch, there or before, that of the end
-    if it is not the end of the part, and the batches between.
+    `begin` is called with a place. It returns the number of a batch at or before the place, the
+    number of the end unless the part ends there, and the batches between.
     """
 
     def __init__(self, begin: Callable[[Place], tuple[int, int | None, Iterator[Any]]]) -> None:

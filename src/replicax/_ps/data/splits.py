@@ -1,10 +1,9 @@
 """`Splits`: workers share an epoch out as they go, and each batch is given to one closure.
 
-An epoch is cut into splits, whose batches are read one after the other. A worker goes on in the
-split that it has open; without one it opens the next that waits, or takes over half of what
-another worker has left. So nobody waits for anybody, and nobody has to be told of a death: what
-a closure was given stays its own, wherever it runs in the end. How splits are read is elsewhere
-(`division.py`, `split_reader.py`).
+An epoch is cut into splits, whose batches are read in a row. A worker goes on in the split that it
+has open; without one it opens the next that waits, or takes over half of another worker's rest. So
+nobody waits for anybody, and no death needs to be announced: a closure keeps the batches that it
+was given, wherever it finally runs. `division.py` and `split_reader.py` read the splits.
 """
 
 from __future__ import annotations
@@ -21,18 +20,14 @@ from replicax._ps.queue.remote_value import RemoteValueStatus
 if TYPE_CHECKING:
     from replicax._ps.queue.closures import Closure
 
-_PAUSE = 0.05  # seconds that a closure waits for the last ones before it lets go of its worker
+_PAUSE = 0.05  # seconds that a closure waits for the last ones before it frees its worker
 
 
 class Place(NamedTuple):
-    """Where a closure finds its batch.
+    """Where a closure finds its batch: its part of the data (0 if there is one), and number in it.
 
-    Args:
-        part: The part of the data whose batches are counted; 0 if there is one.
-        number: The batch in it.
-        stop: The batch behind the last of the split, if its end is known.
-        keep: Parts and numbers of batches that the worker has been given, too, and may ask for
-            in another order.
+    The split ends before `stop`, if that is known. `keep` are parts and numbers of batches that the
+    worker has been given, too, and may ask for in another order.
     """
 
     part: int
@@ -44,7 +39,7 @@ class Place(NamedTuple):
 @final
 @dataclass
 class _Split:
-    """Batches of one part, from the next to be given to the one before `stop`."""
+    """The batches of one part from the next one to be given to the one before `stop`."""
 
     part: int
     next: int
@@ -54,7 +49,7 @@ class _Split:
 @final
 @dataclass
 class _Given:
-    """What a closure that has not ended was given, by the numbers of its batches."""
+    """The places that a closure still running was given, by the numbers of its batches."""
 
     closure: Closure
     worker: int
@@ -65,11 +60,9 @@ class _Given:
 class Splits:
     """The batches of one epoch, given to closures; for many threads.
 
-    Args:
-        waiting: The splits: part, first batch and the one behind the last, or None if the end
-            of the part shows only when it is read.
-        further: Behind these, splits of one part without a known end: where they begin, and how
-            many batches each has.
+    A waiting split is its part, first batch and the one behind the last, or None if the end of the
+    part shows only when it is read. Further ones, of one part without a known end, are where they
+    begin and how many batches each has.
     """
 
     def __init__(
@@ -80,11 +73,11 @@ class Splits:
         self._further = further
         self._open: dict[int, _Split] = {}
         self._given: dict[int, _Given] = {}
-        self._computed: list[Closure] = []  # whose results may not be known yet
+        self._computed: list[Closure] = []  # their results may not be known yet
         self._ends: dict[int, int] = {}
 
     def give(self, closure: Closure, number: int, worker: int) -> Place | None:
-        """Where a closure finds a batch: again there, if it was given one before.
+        """The place of a closure's batch; the same place again if it was given one before.
 
         None if all batches of the epoch have been computed with; `ComesLater` if all have been
         given, and some might have to be given again. `number` is which of its batches.
@@ -105,16 +98,13 @@ class Splits:
             return mine.places[number]._replace(keep=self._others(mine))
 
     def ended(self, closure: Closure, number: int, length: int) -> None:
-        """Note that a closure was to find a batch where there is none.
-
-        Its part has `length` batches at most.
-        """
+        """Note that a place lies behind the end of its part, which has at most `length` batches."""
         with self._changed:
             part = self._given[closure.id].places.pop(number).part
             self._ends[part] = min(length, self._ends.get(part, length))
 
     def release(self, closure: Closure) -> None:
-        """Let others have what a closure was given that has not begun to compute."""
+        """Free the batches given to a closure that has not begun to compute."""
         with self._changed:
             self._release(closure)
 
@@ -126,7 +116,7 @@ class Splits:
             self._changed.notify_all()
 
     def get_state(self) -> dict[str, Any]:
-        """What is left, as plain data; closures that have not ended count as not begun."""
+        """The rest of the epoch as plain data; closures still running count as not begun."""
         with self._changed:
             given = [place for given in self._given.values() for place in given.places.values()]
             begun = {id(split): split for split in self._open.values()}.values()
@@ -149,7 +139,7 @@ class Splits:
             self._release(closure)
 
     def _is_under_way(self) -> bool:
-        """Whether the end would come too soon: as an error, it cancels what has no result yet."""
+        """Whether the end would come too soon: as an error it cancels results that are pending."""
         given = any(given.places for given in self._given.values())
         return given or any(map(_is_open, self._computed))
 
@@ -169,7 +159,7 @@ class Splits:
         return Place(split.part, split.next - 1, split.stop)
 
     def _split_of(self, worker: int) -> _Split | None:
-        """A split with something in it, which the worker has open."""
+        """The worker's open split, if it has batches left."""
         split = self._open.pop(worker, None)
         while split is None or not self._has_more(split):
             if self._waiting:
@@ -186,13 +176,13 @@ class Splits:
         return split
 
     def _taken_over(self) -> _Split | None:
-        """Half of the largest rest of another worker; all of it, together, if it has no end."""
+        """Half of the largest rest of another worker; all of it, shared, if it has no end."""
         others = [split for split in self._open.values() if self._has_more(split)]
         if not others:
             return None
         endless = [split for split in others if self._end_of(split) is None]
         if endless:
-            return min(endless, key=lambda split: split.next)  # to be skipped to: the shortest way
+            return min(endless, key=lambda split: split.next)  # the shortest way to skip to it
         rests = [(end - split.next, split) for split in others if (end := self._end_of(split))]
         rest, split = max(rests, key=lambda pair: pair[0])
         end = split.next + rest

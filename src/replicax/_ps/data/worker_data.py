@@ -23,11 +23,11 @@ from replicax.data._seeds import drawn_seeds, with_seeds
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
-_REMEMBERED = 64  # closures that have not ended here, and might be run again
+_REMEMBERED = 64  # closures still running here that might be run again
 
 
 class NeedsProgram(Exception):
-    """A batch, of this number in its closure, has other shapes than the program that reads it."""
+    """The closure's batch of this number does not have the shapes of the program that reads it."""
 
     def __init__(self, source: int, shapes: list[Any]) -> None:
         super().__init__(source, shapes)
@@ -35,7 +35,7 @@ class NeedsProgram(Exception):
 
 
 class Ended(Exception):
-    """A closure was to find a batch where there is none: there are `length` at most."""
+    """A closure's place lies behind the end, after at most `length` batches."""
 
     def __init__(self, source: int, length: int) -> None:
         super().__init__(source, length)
@@ -43,10 +43,10 @@ class Ended(Exception):
 
 
 class Reader(Protocol):
-    """What an iterator of the coordinator is on a worker."""
+    """A worker's counterpart of an iterator of the coordinator."""
 
     def batch(self, place: Place) -> Any:
-        """The batch at a place; of an own copy of the data, the next one."""
+        """The batch at a place; of a copy of the data, the next one."""
         ...
 
 
@@ -60,37 +60,37 @@ class Readers:
         self._payloads: dict[int, bytes] = {}
         self._data: dict[int, Copy | Shared] = {}
         self._readers: dict[int, Reader] = {}
-        # One for each iterator: a closure that waits for slow data holds up none with other data.
+        # One for each iterator, so that slow data holds up no closure with other data.
         self._reading: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._taken: OrderedDict[int, list[Any]] = OrderedDict()
 
     def add(self, number: int, payloads: Sequence[Any]) -> bool:
-        """Take a data set, if one is sent; whether it is there."""
+        """Take a data set if one is sent; return whether it is there."""
         with self._lock:
             for payload in payloads:
                 self._payloads.setdefault(number, bytes(payload))
             return number in self._payloads
 
     def drop(self, numbers: Sequence[int]) -> None:
-        """Let go of iterators and data sets."""
+        """Free iterators and data sets."""
         with self._lock:
             for number in numbers:
                 for held in (self._payloads, self._data, self._readers, self._reading):
                     held.pop(number, None)
 
     def forget(self, closure: int) -> None:
-        """A closure is finished: its batches will not be asked for again."""
+        """Note that a closure is finished and its batches will not be asked for again."""
         with self._lock:
             self._taken.pop(closure, None)
 
     def batches(
         self, closure: int, wanted: Sequence[Any], sources: Sequence[Any]
     ) -> list[np.ndarray]:
-        """The leaves of a closure's batches; again the same ones if it is run again.
+        """The leaves of a closure's batches; the same ones again if it is run again.
 
-        `wanted` are the shapes and types of the leaves of each batch, which raise `NeedsProgram` if
-        they are others; `sources` for each the number of the iterator and of its data set, the
-        epoch, and the place, if workers share the data. `Ended` if there is no batch at its place.
+        `wanted` are the shapes and types of the leaves of each batch; others raise `NeedsProgram`.
+        `sources` are for each batch the number of the iterator and of its data set, the epoch, and
+        the place, if workers share the data. `Ended` if there is no batch at its place.
         """
         leaves: list[np.ndarray] = []
         if not wanted:
@@ -163,7 +163,7 @@ class Copy:
     def begin(self, epoch: int) -> Reader:
         """Begin a pass."""
         if epoch and isinstance(self._made, Iterator):
-            self._made = made(self._make)  # there is one pass over what the function has made
+            self._made = made(self._make)  # a data set made by the function is read once
         node = in_own_order(whole(self._made).prepared(), self._worker)
         return _InOrder(read(node, epoch), self._change)
 
@@ -207,7 +207,7 @@ def _place(told: Any) -> Any:
 
 
 def in_own_order(node: Node, worker: int) -> Node:
-    """Data that is shuffled in another way on each worker, unless its user gave a seed."""
+    """Data shuffled differently on each worker, unless the user gave a seed."""
     drawn = drawn_seeds(node) if worker else []
     seeds = {
         seed: int(np.random.SeedSequence([seed, worker]).generate_state(1)[0]) for seed in drawn

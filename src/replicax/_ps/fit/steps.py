@@ -1,8 +1,8 @@
 """`fit`, `evaluate` and `predict` by closures: each batch is scheduled, and runs on some worker.
 
-Keras' loop goes on: it draws batches, calls callbacks and counts. Its step function is one that
-schedules and returns at once, with logs that show the last step that has ended; whoever then
-reads a variable (a metric's result, a checkpoint) waits for all that was scheduled before.
+Keras' loop draws batches, calls callbacks and counts as usual. Its step function schedules a
+closure and returns at once, with the logs of the last step that has ended. A later read of a
+variable (a metric's result, a checkpoint) waits for everything scheduled before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AHEAD = 2  # closures per lane: one runs, one waits
 
 
 def steps_maker(coordination: Coordination, store: ServerStore) -> Callable[[Any, str], Any]:
-    """What makes the step functions of models."""
+    """The maker of a model's step functions."""
     scheduler = StepScheduler(coordination, store)
     return lambda model, kind: ClosureSteps(model, kind, scheduler)
 
@@ -47,7 +47,7 @@ class ClosureSteps:
         self._newest = Newest()
         step = own_step(model, kind)
         self._step, self._step_of_own = step, lambda iterator: step(next(iterator))
-        # New keys for each function that is made: `compile` may have changed everything.
+        # New keys for each function, because `compile` may have changed everything.
         self._key, self._key_of_own = object(), object()
         if kind == "train" and model.optimizer.built:
             scheduler.host(model.optimizer, model.trainable_variables)
@@ -70,7 +70,7 @@ class ClosureSteps:
             result = self._scheduler.schedule(self._key, self._step, (batch,))
         else:
             result = self._scheduler.schedule(self._key_of_own, self._step_of_own, (source.take(),))
-        # From now on: tracing has read variables, and waited for what came before.
+        # From here on, because tracing reads variables and waits for earlier closures.
         self._scheduler.before_access(self.flush)
         self._waiting.append((result, rows_of(batch) if source is None else 0))
         while len(self._waiting) > self._scheduler.under_way():
@@ -83,15 +83,15 @@ class ClosureSteps:
         self._pace.did(1, rows)
 
     def flush(self) -> None:
-        """Wait for all that was scheduled."""
-        # While it waits, reads are those of the tracing of a closure.
+        """Wait for everything that was scheduled."""
+        # Reads during the wait come from the tracing of a closure.
         self._scheduler.access(self.flush)
         while self._waiting:
             self._take_one()
         self._scheduler.settle()
 
     def abandon(self) -> None:
-        """After a failure: let nothing be under way any more, and no error be left over."""
+        """After a failure, stop what is under way and drop pending errors."""
         self._waiting.clear()
         self._scheduler.access(self.flush)
         self._scheduler.abandon()
@@ -112,7 +112,7 @@ class Newest:
 
 @final
 class LaterLog:
-    """A number of the logs: that of the last step that has ended, whenever one looks."""
+    """A number in the logs: that of the last ended step at the time of reading."""
 
     def __init__(self, newest: Newest, index: int) -> None:
         self._newest, self._index = newest, index
@@ -126,7 +126,7 @@ class LaterLog:
 
 @final
 class LaterArray:
-    """An array of the results of some closures; who looks at it waits for them."""
+    """An array of results of some closures; reading it waits for them."""
 
     def __init__(self, results: Sequence[RemoteValue], index: int) -> None:
         self._results, self._index = results, index
@@ -153,9 +153,9 @@ def _refuse_python(model: Any) -> None:
 
 @final
 class _Flushes:
-    """What waits for all that models have under way, with the thread that scheduled it.
+    """Waits for everything that models have under way, and knows the thread that scheduled it.
 
-    A lane that traces a further program reads variables, too: it may not wait for itself.
+    A lane that traces a further program reads variables, too, and must not wait for itself.
     """
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class StepScheduler:
     def __init__(self, coordination: Coordination, store: ServerStore) -> None:
         self._coordination, self._store = coordination, store
         self._flushes = _Flushes()
-        store.before_access = self._flushes.run  # no way from the store to the strategy
+        store.before_access = self._flushes.run  # the store must not refer to the strategy
 
     def schedule(self, key: Any, fn: Callable[..., Any], args: Sequence[Any]) -> RemoteValue:
         """Run `fn(*args)` on a worker."""
@@ -191,7 +191,7 @@ class StepScheduler:
         return self._coordination.dispatcher.submit(task)
 
     def under_way(self) -> int:
-        """How many closures it is good to have under way."""
+        """The good number of closures under way."""
         return self._coordination.num_workers * self._coordination.closures_in_flight * AHEAD
 
     def before_access(self, flush: Callable[[], None]) -> None:
@@ -199,7 +199,7 @@ class StepScheduler:
         self._flushes.add(flush)
 
     def access(self, flush: Callable[[], None]) -> None:
-        """Do so no more."""
+        """Stop the calls before accesses."""
         self._flushes.remove(flush)
 
     def host(self, optimizer: Any, variables: Sequence[Any]) -> None:
@@ -211,5 +211,5 @@ class StepScheduler:
         self._coordination.dispatcher.abandon()
 
     def settle(self) -> None:
-        """All closures have ended: let their updates be seen."""
+        """After all closures have ended, make their updates visible."""
         self._coordination.dispatcher.barrier()

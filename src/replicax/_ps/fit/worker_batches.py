@@ -1,6 +1,6 @@
 """Data that workers read by themselves as input of `fit`, `evaluate` and `predict`.
 
-Keras' loop draws batches; here it draws a promise of one, which the closure takes on its worker.
+Keras' loop draws a promise of a batch, and the closure takes the batch on its worker.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class PassOfWorkers:
         self.is_begun = False
 
     def take(self) -> Any:
-        """The iterator, for a closure that takes the next batch of it."""
+        """The iterator, for a closure that takes its next batch."""
         self.is_begun = True
         return self.iterator
 
 
 @final
 class Promised(np.ndarray):
-    """An array of a batch that some worker will read. Keras looks at its shape only."""
+    """An array of a batch that some worker will read; Keras uses only its shape."""
 
     source: PassOfWorkers
 
 
 def promised(batch: Any) -> PassOfWorkers | None:
-    """What a batch is taken from, if a worker is to read it."""
+    """The source of a batch that a worker is to read."""
     first = next(iter(jax.tree.leaves(batch)), None)
     return first.source if isinstance(first, Promised) else None
 
@@ -50,7 +50,7 @@ def _promise(array: Any, source: PassOfWorkers) -> Promised:
 
 @final
 class WorkerDataAdapter(DatasetAdapter):
-    """What Keras' loops read a per-worker data set through."""
+    """The adapter by which Keras' loops read a per-worker data set."""
 
     def __init__(self, dataset: Any, steps: int | None) -> None:
         if steps is None and dataset.num_batches is None:

@@ -20,7 +20,7 @@ SERVER, WORKER = "server", "worker"
 JOBS = {SERVER: "ps", WORKER: "worker"}
 ROLES = {job: role for role, job in JOBS.items()}
 
-# By name: who starts members does not import what they are made of, and a test may have others.
+# By name: a starter does not import what members are made of, and tests may use others.
 START_MEMBER = "replicax._ps.hosts.member:start_member"
 
 _MOST_LOCAL_WORKERS = 8
@@ -30,13 +30,10 @@ _WORKERS_PER_SERVER = 4
 @final
 @dataclass(frozen=True)
 class Member:
-    """Where a member can be reached now.
+    """Where a member, numbered from 0 within its role ("server" or "worker"), can be reached now.
 
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number among those of its role, from 0.
-        addresses: All of one listener, such as `tcp://127.0.0.1:4000`; see `wire`.
-        incarnation: How often it was seen to have come back; what it held before is lost.
+    The addresses, such as `tcp://127.0.0.1:4000`, are of one listener; see `wire`. `incarnation`
+    counts how often it was seen to have come back; what it held before is lost.
     """
 
     role: str
@@ -71,7 +68,7 @@ class Cluster(Protocol):
         ...
 
     def add_worker(self) -> int:
-        """Let the cluster grow by a worker, and give its index."""
+        """Add a worker to the cluster and return its index."""
         ...
 
     def close(self) -> None:
@@ -80,7 +77,7 @@ class Cluster(Protocol):
 
 
 class Endpoint(Protocol):
-    """A member as who started it in its process sees it."""
+    """A member as its process sees it."""
 
     addresses: tuple[str, ...]
 
@@ -158,7 +155,7 @@ def at_of(spec: ClusterSpec, role: str, index: int) -> str:
 
 
 def load_starter(name: str) -> StartMember:
-    """Import what starts members, from `module:function`."""
+    """Import the function that starts members, from `module:function`."""
     module, _, function = name.partition(":")
     starter: Callable[..., Endpoint] = getattr(importlib.import_module(module), function)
     return starter

@@ -1,6 +1,6 @@
-"""What every member says of itself, and how it is told to go: both ends of it.
+"""How a member tells who it is, and how it is told to end: both sides.
 
-A cluster whose processes somebody else starts finds out in this way who listens where.
+A cluster whose processes somebody else starts learns from this who listens where.
 """
 
 from __future__ import annotations
@@ -20,38 +20,29 @@ ABOUT, GOODBYE = "about", "goodbye"
 
 
 class About(NamedTuple):
-    """Who listens at an address.
-
-    Args:
-        role: `"server"` or `"worker"`.
-        index: Its number.
-        life: What no other process has, nor this one when it is started again.
-        addresses: All of its listener.
-        process: Its number, on its machine.
-        began: When the process began, as its kernel counts; empty if it does not say.
-    """
+    """The member that listens at an address: a "server" or "worker"."""
 
     role: str
     index: int
-    life: str
+    life: str  # no other process has it, nor this one when started again
     addresses: tuple[str, ...]
-    process: int
-    began: str
+    process: int  # its number, on its machine
+    began: str  # by its kernel's clock; empty if it does not say
 
 
 @final
 class Presence:
-    """The member's end: that it is there, and for how long."""
+    """The member's side: its answers, and how long it stays."""
 
     def __init__(self, role: str, index: int) -> None:
-        self.addresses: tuple[str, ...] = ()  # known as soon as it listens
+        self.addresses: tuple[str, ...] = ()  # known once it listens
         self._who = (role, index)
         self._life = secrets.token_hex(8)
         self._left = threading.Event()
-        self.is_over = False  # somebody has said goodbye
+        self.is_over = False  # set by a goodbye
 
     def answer(self, op: str) -> dict[str, Any] | None:
-        """Answer a request, if it is one of these; else None."""
+        """Answer a request of this kind; None for any other."""
         if op == GOODBYE:
             self.is_over = True
             self.leave()
@@ -64,16 +55,16 @@ class Presence:
         return about._asdict()
 
     def leave(self) -> None:
-        """Go: let `wait` return."""
+        """End: let `wait` return."""
         self._left.set()
 
     def wait(self) -> None:
-        """Wait until somebody has said goodbye, or `leave` was called."""
+        """Wait for a goodbye or for `leave`."""
         self._left.wait()
 
 
 def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
-    """Ask who listens at an address, which has its place.
+    """Ask which member listens at an address, which has its place.
 
     `LinkLost` if nobody answers, `Refused` if it has another secret, or another place.
     """
@@ -82,7 +73,7 @@ def ask_about(address: str, secret: bytes, *, timeout: float) -> About:
 
 
 def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
-    """Let who listens at an address go.
+    """Tell the member at an address to end.
 
     `LinkLost` if nobody answers, `Refused` if it has another secret.
     """
@@ -90,15 +81,15 @@ def say_goodbye(address: str, secret: bytes, *, timeout: float) -> None:
 
 
 def kill(about: About) -> bool:
-    """End the process that a member was, if it is on this machine and still the same.
+    """Kill the process of a member, if it is on this machine and still the same.
 
-    Its number alone could be another's by now, or that of another container. Returns whether there
-    was such a process.
+    Its number alone could belong to another process by now, or to one of another container. Returns
+    whether there was such a process.
     """
     if not about.began or not hasattr(os, "pidfd_open"):
         return False
     with suppress(OSError):
-        handle = os.pidfd_open(about.process)  # from here on, the number stays its own
+        handle = os.pidfd_open(about.process)  # from here on no other process gets the number
         try:
             if beginning_of(about.process) == about.began:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
@@ -109,15 +100,15 @@ def kill(about: About) -> bool:
 
 
 def beginning_of(process: int) -> str:
-    """When a process began, in ticks since the machine did; empty if there is no way to know."""
+    """The start of a process in ticks since boot; empty if the system does not say."""
     with suppress(OSError):
-        # The name, in parentheses, may hold anything; the beginning is the 20th after it.
+        # The name, in parentheses, may hold anything; the start is the 20th field after it.
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     return ""
 
 
 def _ask(address: str, secret: bytes, op: str, timeout: float) -> dict[str, Any]:
-    # A process that stands still is connected to all the same; and its answer never comes.
+    # A stopped process still accepts connections, but never answers.
     link = Link.connect([address], secret, timeout=timeout, tls=client_context())
     timer = threading.Timer(timeout, link.close)
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""How members of a cluster are reached: with its secret, for a run, and encrypted if so set."""
+"""Connecting to members of a cluster: with its secret, for a run, and encrypted if so set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replicax._ps.hosts.cluster import place_of
 from replicax._ps.hosts.encryption import client_context
 from replicax._ps.wire import Link, LinkLost, RemoteError
 
-PATIENCE = 10.0  # seconds until a connection stands
+PATIENCE = 10.0  # seconds to establish a connection
 
 
 @final
@@ -20,7 +20,7 @@ PATIENCE = 10.0  # seconds until a connection stands
 class Dialer:
     """Connects to members.
 
-    `settings` gives what a member is told that may not have begun this run; None to tell nothing.
+    `settings` returns what a member that may not have begun this run is told; None tells nothing.
     """
 
     secret: bytes = field(repr=False)
@@ -35,7 +35,7 @@ class Dialer:
 
     @property
     def bare(self) -> Dialer:
-        """One that tells nothing."""
+        """A dialer that tells members nothing."""
         return dataclasses.replace(self, settings=None)
 
     def __call__(self, addresses: Sequence[str]) -> Link:

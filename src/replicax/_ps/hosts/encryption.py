@@ -14,7 +14,7 @@ from replicax._core.errors import ClusterSpecError
 
 
 def server_context() -> ssl.SSLContext | None:
-    """How a listener encrypts; None for not at all."""
+    """The encryption of a listener; None without it."""
     files = _files()
     if files is None:
         return None
@@ -25,13 +25,13 @@ def server_context() -> ssl.SSLContext | None:
 
 
 def client_context() -> ssl.SSLContext | None:
-    """How a link encrypts, and what certificate it accepts; None for not at all."""
+    """The encryption of a link and the certificates it accepts; None without it."""
     files = _files()
     if files is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Members are reached by addresses that no certificate names; that they are members is shown by
-    # the authority and by the secret.
+    # Certificates do not name the members' addresses; membership is proved by the authority
+    # and by the secret.
     context.check_hostname = False
     context.load_verify_locations(files[2])
     return context

@@ -1,11 +1,11 @@
-"""The process that members on this machine are forked from: it starts them, and watches over them.
+"""The process from which members on this machine are forked; it starts and watches them.
 
-It imports what members are made of once, for all of them: a fork listens in some hundredths of a
-second. Nothing here may start JAX, or threads, of which a fork would have none.
+It imports the members' modules once for all of them, so that a fork listens within some hundredths
+of a second. Nothing here may start JAX or threads, which forks would not have.
 
-`started_cluster.py` runs it and says what to do, in the same lines as it says to `ray_host.py`. The
-input ends when the program has closed the cluster, and when it is killed; then all of this session
-does. When this process is killed, its members end by themselves.
+`started_cluster.py` runs it and sends it the same lines as `ray_host.py`. The input ends when the
+program closes the cluster or is killed; then the whole session ends. When this process is killed,
+its members end by themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from os import _exit as end_at_once  # documented, in spite of its name
+from os import _exit as end_at_once  # a documented function, despite its name
 from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from replicax._ps.hosts.cluster import Endpoint, StartMember
 
 _LOOK_AT_PARENT = 1.0
-_PAUSE = 0.5  # seconds, before one is started again that has died while it was starting
+_PAUSE = 0.5  # seconds before a member that died while starting is started again
 _LOOPBACK = "127.0.0.1"
 _BYTES = 1 << 16
 _LINES = 30
 
 
 def main() -> None:
-    """Read what is to be started, start it, and do what the input says until it ends."""
+    """Read the plan, start the members, and obey the input until it ends."""
     parent = os.getppid()
     output = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what members print is not for the program that reads us
+    os.dup2(2, 1)  # members must not print into the lines that the program reads
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as given:
         plan = json.loads(given.readline())
@@ -56,25 +56,17 @@ def main() -> None:
 @final
 @dataclass
 class _Child:
-    """A process that a member lives in.
-
-    Args:
-        role: The member's role.
-        index: Its number.
-        incarnation: How many were before it.
-        told: From where we read what it says; None when it has said it, or ended.
-        said: That it listens, or why it cannot; None before.
-    """
+    """A process that a member lives in."""
 
     role: str
     index: int
     incarnation: int
-    told: int | None
-    said: dict[str, Any] | None = None
+    told: int | None  # from where we read what it says; None at the end
+    said: dict[str, Any] | None = None  # that it listens, or why it cannot; None before
     heard: bytes = b""
 
     def hear(self) -> bool:
-        """Take what it says: one line. Whether it is there now."""
+        """Read the child's one line; return whether it is complete."""
         assert self.told is not None
         data = os.read(self.told, _BYTES)
         self.heard += data
@@ -89,25 +81,25 @@ class _Child:
 
 @final
 class _Host:
-    """What has been started, and what becomes of it."""
+    """The members that were started, and their state."""
 
     def __init__(self, plan: dict[str, Any], output: Any, parent: int) -> None:
         self._plan, self._output, self._parent = plan, output, parent
         self._starter: StartMember | None = None
         self._children: dict[int, _Child] = {}
         self._input = b""
-        # While we have the other end open, members know that we are there.
+        # Members watch this pipe: it closes when this process ends.
         self._alive, self._held = os.pipe()
         self._woken, waking = os.pipe()
         os.set_blocking(waking, False)
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored wakes nobody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would wake nobody
 
     def begin(self) -> None:
-        """Import what members are made of, and start all of them."""
+        """Import the members' modules and start all members."""
         try:
             self._starter = load_starter(self._plan["starter"])
-        except Exception as error:  # of what it imports: whoever waits has to know
+        except Exception as error:  # an error of the imports: the program must be told
             self._tell({"event": "failed", "text": _last_lines(error)})
             return
         for role in (SERVER, WORKER):
@@ -115,9 +107,9 @@ class _Host:
                 self._start(role, index, 0)
 
     def serve(self) -> None:
-        """Look after members until the input has ended, or our parent has.
+        """Look after members until the input or our parent has ended.
 
-        A process that the program has forked would hold the input open.
+        The input alone does not suffice: a fork of the program would hold it open.
         """
         while os.getppid() == self._parent:
             told = {child.told: child for child in self._children.values() if child.told}
@@ -139,7 +131,7 @@ class _Host:
         end_at_once(0)
 
     def _obey(self) -> bool:
-        """Do what is ordered; whether there may be more."""
+        """Carry out orders; return whether more may come."""
         data = os.read(0, _BYTES)
         *lines, self._input = (self._input + data).split(b"\n")
         for order in map(json.loads, lines):
@@ -172,7 +164,7 @@ class _Host:
             self._tell({"event": "lost", **who, **said})
 
     def _replace_the_dead(self) -> None:
-        """Start those again that have ended, but for those that said why they cannot start."""
+        """Restart members that have ended, except those that said why they cannot start."""
         for process, child in list(self._children.items()):
             if os.waitpid(process, os.WNOHANG)[0] == 0:
                 continue
@@ -187,26 +179,26 @@ class _Host:
     def _kill(self, role: str, index: int) -> None:
         for process, child in self._children.items():
             if (child.role, child.index) == (role, index):
-                os.kill(process, signal.SIGKILL)  # the number is its own until it is waited for
+                os.kill(process, signal.SIGKILL)  # its number stays its own until it is waited for
 
     def _tell(self, event: dict[str, Any]) -> None:
         try:
             self._output.write(json.dumps(event) + "\n")
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             self.end()
 
 
 def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause: float) -> Never:
-    """What a fork does: it is a member until it is killed, or who has forked it has ended."""
+    """The work of a fork: be a member until it is killed or its parent has ended."""
     try:
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(signum, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
-        np.random.seed()  # else all forks would draw the same numbers; Python's own differ
+        np.random.seed()  # else all forks would draw the same numbers; Python reseeds its own
         threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
-        time.sleep(pause)  # one that dies at its start, again and again, must not fill a core
+        time.sleep(pause)  # a member that keeps dying at its start must not occupy a core
         with os.fdopen(telling, "w") as line:
             try:
                 endpoint = start()
@@ -221,7 +213,7 @@ def _be_member(start: Callable[[], Endpoint], telling: int, *, alive: int, pause
 
 
 def _end_with(alive: int) -> None:
-    """End this process when nobody has the other end any more."""
+    """End this process when the other end of the pipe is closed."""
     os.read(alive, 1)
     end_at_once(1)
 

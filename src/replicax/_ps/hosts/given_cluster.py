@@ -1,4 +1,4 @@
-"""A cluster whose processes somebody else starts, and starts again: where they are is described.
+"""A cluster whose processes somebody else starts and restarts, at described addresses.
 
 Each of them runs `rx.Server(...).join()`, or creates the same strategy; see `task_server.py`.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("replicax")
 _ALLOWED = ("chief", "worker", "ps", "evaluator")
 _ALONE = ("chief", "evaluator")
-_PATIENCE = 3600.0  # as TensorFlow: somebody may have to look after a machine first
+_PATIENCE = 3600.0  # as in TensorFlow: somebody may have to repair a machine first
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_TO_PART = 2.0
 _BETWEEN_LOOKS = 0.1
@@ -48,7 +48,7 @@ class GivenCluster:
 
     @classmethod
     def described(cls, resolver: ClusterResolver) -> GivenCluster:
-        """The cluster that a resolver describes, with the secret that is found here."""
+        """The cluster that a resolver describes, with this process's secret."""
         spec = resolver.cluster_spec()
         check_spec(spec)
         return cls(spec, cluster_secret(spec))
@@ -58,8 +58,8 @@ class GivenCluster:
     ) -> Member:
         """See `Cluster.member`. Without a timeout it waits for an hour, as TensorFlow does.
 
-        `Refused` if somebody else listens there, of another cluster perhaps, or it has another
-        secret.
+        `Refused` if another process listens there, perhaps of another cluster, or the secret
+        differs.
         """
         address = self._spec.task_address(JOBS[role], index)
         seconds = _PATIENCE if timeout is None else timeout
@@ -81,7 +81,7 @@ class GivenCluster:
         )
 
     def kill(self, role: str, index: int) -> None:
-        """End a member hard, if its process is on this machine.
+        """Kill a member whose process is on this machine.
 
         Elsewhere it can only be given up: if it answers again, it counts as a new one.
         """
@@ -100,7 +100,7 @@ class GivenCluster:
         )
 
     def close(self) -> None:
-        """Say goodbye to all members, so that their processes end, as far as they answer."""
+        """Say goodbye to all members that answer, so that their processes end."""
         threads = [
             threading.Thread(target=self._part, args=(role, index), daemon=True)
             for job, role in ROLES.items()
@@ -109,11 +109,11 @@ class GivenCluster:
         for thread in threads:
             thread.start()
         end = time.monotonic() + _SECONDS_OF_SILENCE
-        for thread in threads:  # the name of a host may take a minute to be looked up
+        for thread in threads:  # looking up a host name may take a minute
             thread.join(max(0.0, end - time.monotonic()))
 
     def _note(self, role: str, index: int, found: About) -> Member:
-        """Count whoever is there: another process, or one that had been given up, is a new one."""
+        """Count the process that is there: a different one, or one given up before, is new."""
         who = (role, index)
         with self._lock:
             before = self._last.get(who)
@@ -121,7 +121,8 @@ class GivenCluster:
                 self._incarnations[who] = self._incarnations.get(who, -1) + 1
                 self._given_up.discard(who)
             self._last[who] = found
-            # By the name that the description has: what the process calls its host may be unknown.
+            # By the name in the description: the process's own name of its host may be unknown
+            # here.
             near = tuple(address for address in found.addresses if address.startswith("unix://"))
             addresses = (*near, self._address(role, index))
             return Member(role, index, addresses, self._incarnations[who])
@@ -135,7 +136,7 @@ class GivenCluster:
         began = time.monotonic()
         try:
             say_goodbye(self._address(role, index), self.secret, timeout=_SECONDS_TO_PART)
-        except Exception as error:  # it is gone, or stands still, or is no member: it is not ours
+        except Exception as error:  # gone, stopped, or no member: not ours
             stands_still = time.monotonic() - began >= _SECONDS_TO_PART
             _log.log(
                 logging.WARNING if stands_still else logging.INFO,
@@ -148,10 +149,10 @@ class GivenCluster:
 
 
 def check_spec(spec: ClusterSpec) -> None:
-    """Refuse a cluster that is none of parameter servers.
+    """Refuse a cluster that is not one of parameter servers.
 
-    So is one with other jobs than TensorFlow's, no ps or no worker, two chiefs, or a task of which
-    it is not known where it is.
+    So is one with other jobs than TensorFlow's, no ps or no worker, two chiefs, or a task without
+    an address.
     """
     strange = [job for job in spec.jobs if job not in _ALLOWED]
     if strange:
@@ -182,7 +183,7 @@ def check_spec(spec: ClusterSpec) -> None:
 
 
 def _looks(seconds: float, who: str) -> Iterator[float]:
-    """Give the seconds that are left, again and again until there are none; say when it is long."""
+    """Yield the remaining seconds until there are none; report a long wait."""
     began = time.monotonic()
     told = False
     while True:

@@ -1,6 +1,6 @@
-"""The process that starts members, from outside: its environment, its start and its end.
+"""The process that starts members, seen from outside: its environment, start and end.
 
-What it does is in `fork_host.py` or `ray_host.py`, what is said to it in `started_cluster.py`.
+It runs `fork_host.py` or `ray_host.py`; `started_cluster.py` talks to it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _SECONDS_TO_END = 20.0
 
 _RAY_OF_OUR_OWN = {
     "RAY_AUTH_MODE": "token",
-    # Meant for macOS, where it is the default: everything listens on the loopback interface only.
+    # Meant for macOS, where it is the default: Ray listens on the loopback interface only.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
-    # Short of memory, the system decides who has to go. Ray would take what it has started.
+    # Out of memory, the system chooses what to kill; Ray would choose what it has started.
     "RAY_memory_monitor_refresh_ms": "0",
-    # A machine that is busy with training answers late. Ray would give it up.
+    # A machine busy with training answers late, and Ray would give it up.
     "RAY_health_check_failure_threshold": "30",
     "RAY_raylet_start_wait_time_s": "120",
-    # Nobody looks at them, and they are a third of what an idle Ray computes.
+    # Nobody reads these metrics, and they are a third of an idle Ray's load.
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
 }
@@ -45,10 +45,10 @@ _RAY_OF_OUR_OWN = {
 
 @final
 class HostProcess:
-    """A process that starts members, in a session of its own, and what came of it.
+    """A process that starts members, in its own session, and its messages.
 
-    `joins`: it joins a Ray that somebody else has started. `platform` is what all of its members
-    compute on, as JAX calls it; None if they are to say it.
+    `joins`: it joins a Ray that somebody else has started. `platform` is the platform of all its
+    members, as JAX calls it; None if they are to say it.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class HostProcess:
     def start(
         cls, host: str, environment: Mapping[str, str], *, joins: bool, show_output: bool
     ) -> HostProcess:
-        """Start it. Ctrl-C is not for it: a terminal sends that to its own session only.
+        """Start it; Ctrl-C does not reach it, because a terminal signals its own session only.
 
         It runs the host `FORK` or `RAY`. The environment has variables of all members, if they are
         its forks.
         """
-        # In the shortest of all folders: it holds sockets, whose paths have 100 characters at most.
+        # In the folder with the shortest path: paths of sockets have at most 100 characters.
         folder = tempfile.mkdtemp(prefix="rx-ps-", dir="/tmp")
         with Path(folder, _LOG).open("wb") as log:
             process = subprocess.Popen(
@@ -88,33 +88,33 @@ class HostProcess:
         return self._process.pid
 
     def write(self, line: bytes) -> None:
-        """Say something to it; if it has ended, nothing happens."""
+        """Send it a line; nothing happens if it has ended."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
     def lines(self) -> Iterator[bytes]:
-        """What it says, line by line until it has ended."""
+        """Its messages, line by line, until it has ended."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             yield from output
-        end_session(self.session)  # killed, it could not do this itself
+        end_session(self.session)  # a killed process could not do this itself
 
     def last_words(self) -> str:
-        """What it has printed, if that was not shown."""
+        """The end of its output, if that was not shown."""
         with suppress(OSError):
             return Path(self.folder, _LOG).read_text(errors="replace")
         return ""
 
     def close(self) -> None:
-        """End it, and all that it has started."""
-        if os.getpid() != self._owner:  # a fork, whose copy goes
+        """End it and everything that it has started."""
+        if os.getpid() != self._owner:  # the copy of a fork is freed
             return
         assert self._process.stdin is not None
         with suppress(OSError):
             self._process.stdin.close()
-        if self._joins:  # it has to tell the other Ray
+        if self._joins:  # it has to sign off from the other Ray
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_SECONDS_TO_END)
         end_session(self.session)
@@ -124,9 +124,9 @@ class HostProcess:
 
 def _environment(host: str, folder: str, own: Mapping[str, str], *, joins: bool) -> dict[str, str]:
     path = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, [str(_PACKAGE), *sys.path]))}
-    # A member is no task of a cluster around this program, its Ray no part of a Ray around it.
+    # A member belongs to no cluster around this program, and its Ray to no Ray around it.
     without = ["TF_CONFIG", "RX_"]
-    if host == FORK:  # its forks have what it has; what they leave behind goes with the cluster
+    if host == FORK:  # forks inherit this folder, which is removed with the cluster
         return environment_for_child({**path, "TMPDIR": folder, **own}, without=without)
     if joins:
         return environment_for_child(path, without=without)

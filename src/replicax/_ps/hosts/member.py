@@ -1,7 +1,7 @@
-"""What runs in the process of a server or a worker: a listener in front of its state.
+"""The process of a server or a worker: a listener in front of its state.
 
-The state is made when a coordinator says hello for a run: that is when the settings are known. A
-coordinator that was started anew begins a new run, and gets a new state.
+The state is made when a coordinator says hello for a run, because the settings come with that. A
+restarted coordinator begins a new run, and gets a new state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from replicax._ps.worker import Worker
 
 logger = logging.getLogger("replicax")
 
-# For so many seconds the state of a run is kept whose coordinator is gone: it may only have lost
-# its connections. What a member holds may be large, and nobody may ever come for it.
+# Seconds for which a run's state outlives its coordinator, which may only have lost
+# its connections. The state may be large, and nobody may ever come back for it.
 KEPT = 600.0
-_SECONDS_TO_PART = 5.0  # between the end of a coordinator's connections and its goodbye
+_SECONDS_TO_PART = 5.0  # seconds from the end of a coordinator's connections to its goodbye
 
 
 class WrongRun(ClusterError):
-    """Raised when somebody means a run that is over, or has not begun."""
+    """Raised for a request of a run that is over or has not begun."""
 
     def __init__(self, theirs: Any, ours: Any) -> None:
         super().__init__(theirs, ours)
@@ -52,11 +52,8 @@ class WrongRun(ClusterError):
 class Post:
     """A place for a server or a worker: empty at first, and again when a new run begins.
 
-    Args:
-        presence: Says who is here, and hears that it may go.
-        make: Makes the state of a run, from its settings.
-        kept: For how many seconds a state is kept when its coordinator is gone.
-        parting: How many seconds a coordinator may be away before it is said that it is gone.
+    `make` makes the state of a run from its settings. The state is kept for `kept` seconds without
+    its coordinator, which may be away for `parting` seconds before it is said to be gone.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class Post:
         begin()
         self._presence, self._make = presence, make
         self._kept, self._parting = kept, parting
-        # Reentrant: a session may be found to be garbage by a thread that holds it.
+        # Reentrant: the thread that holds it may be the one that collects a session as garbage.
         self._lock = threading.RLock()
         self.run: str | None = None
         self.state: Any = None
@@ -113,7 +110,7 @@ class Post:
             self._wait_no_more()
 
     def left(self) -> None:
-        """A connection of a coordinator has ended; with the last one, it may be gone for good."""
+        """A coordinator's connection has ended; after the last one, it may be gone for good."""
         with self._lock:
             self._chiefs -= 1
             self._wait_no_more()
@@ -158,7 +155,7 @@ class Post:
             end()
 
     def close(self) -> None:
-        """End the state; with what it has written, if nobody will come for it."""
+        """End the state, and remove what it has written if nobody will come for it."""
         with self._lock:
             for_good = self._is_missed or self._presence.is_over
             self._wait_no_more()
@@ -167,7 +164,7 @@ class Post:
 
 @final
 class _Visit:
-    """Is in the state of a coordinator's session, and so goes when the connection does."""
+    """Lives in the state of a coordinator's session, and ends with the connection."""
 
     def __init__(self, post: Post) -> None:
         post.came()
@@ -188,7 +185,7 @@ class Endpoint:
         return self._post.state
 
     def close(self) -> None:
-        """End it, as if its process had ended."""
+        """End it as if its process had ended."""
         self._listener.close()
         self._post.close()
         self._presence.leave()

@@ -1,7 +1,7 @@
-"""`Pulse`: whether servers and workers still answer, also those that nobody asks anything.
+"""`Pulse`: whether servers and workers still answer, even those that nobody talks to.
 
-A process that died is noticed by who talks to it: its connections break. One that stands still, or
-whose machine is gone, is only silent. A busy one answers, since a ping has a connection of its own.
+A dead process is noticed by whoever talks to it: its connections break. A stopped one, or one whose
+machine is gone, is only silent. A busy one answers, because a ping has its own connection.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ OnSilence = Callable[[str, int], None]
 class Pulse:
     """Asks every member for a sign of life, again and again.
 
-    `dial` connects to one of them, without telling it anything: it may be busy with that.
-    `on_silence` is called with the role and the number of one that was silent for too long.
+    `dial` connects to a member without telling it anything, which it may be too busy for.
+    `on_silence` is called with the role and number of a member that was silent for too long.
     """
 
     def __init__(self, cluster: Cluster, dial: Dial, limits: Limits, on_silence: OnSilence) -> None:
@@ -43,17 +43,17 @@ class Pulse:
         self._hearts: dict[tuple[str, int], _Heart] = {}
 
     def start(self) -> None:
-        """Begin, in threads: one that counts, and one for each member, which waits for it."""
+        """Start the threads: one that counts, and one for each member that waits for its answer."""
         threading.Thread(target=self._run, name="replicax-pulse", daemon=True).start()
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         self._over.set()
         for heart in list(self._hearts.values()):
             heart.close()
 
     def staleness(self) -> Counter[int]:
-        """How many gradients were how many updates late, as the servers have told last."""
+        """The numbers of gradients by lateness in updates, as the servers last told."""
         found = Counter[int]()
         for (role, _), heart in list(self._hearts.items()):
             if role == "server":
@@ -71,7 +71,7 @@ class Pulse:
                     self._declare_dead(role, index, heart)
 
     def _meet(self) -> None:
-        """Ask those, too, that have joined."""
+        """Ask members that have joined since, too."""
         counts = {"server": self._cluster.num_servers, "worker": self._cluster.num_workers}
         for role, count in counts.items():
             for index in range(count):
@@ -92,7 +92,7 @@ class Pulse:
             self._limits.silence,
         )
         try:
-            self._on_silence(role, index)  # first: later, it might meet the next one
+            self._on_silence(role, index)  # first: later it might refer to the next one
             self._cluster.kill(role, index)
         except Exception:
             logger.exception("It could not be ended.")
@@ -116,10 +116,10 @@ class _Heart:
         self._began = 0.0  # the last attempt
 
     def is_silent(self, passed: float, limit: float) -> bool:
-        """Count the time for which it has kept a question waiting; whether that is too long.
+        """Count how long the member has left a question open; return whether that is too long.
 
-        Time in which nobody is there to be asked does not count: a process that died is not silent,
-        and one that comes back takes its time.
+        Time without a connection does not count: a dead process is not silent, and one that comes
+        back takes its time.
         """
         with self._lock:
             if self._waits:
@@ -130,7 +130,7 @@ class _Heart:
             return True
 
     def run(self) -> None:
-        """Ask until it is over."""
+        """Ask until this is closed."""
         while not self._over.is_set():
             self._began = time.monotonic()
             with suppress(LinkLost, Refused, RemoteError, UnavailableError, OSError):
@@ -145,7 +145,7 @@ class _Heart:
             self._over.wait(self._beat)
 
     def close(self) -> None:
-        """End the connection, and with it a question that waits."""
+        """End the connection, and with it a pending question."""
         with self._lock:
             link = self._link
         if link is not None:

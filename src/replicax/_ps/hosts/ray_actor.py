@@ -1,6 +1,6 @@
-"""A member as a Ray actor: Ray starts its process, and starts it again when it has died.
+"""A member as a Ray actor: Ray starts its process, and restarts it when it has died.
 
-All that Ray carries is the address. What members say to each other goes over `wire`.
+Ray carries only the address; members talk to each other over `wire`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class MemberActor:
     ) -> None:
         import ray
 
-        # That of this machine in the cluster: a cluster of our own is on the loopback interface.
+        # This machine's address in the cluster; a cluster of our own uses the loopback interface.
         host = ray.util.get_node_ip_address()
         self._life = secrets.token_hex(8)
         self._endpoint = load_starter(starter)(role, index, secret, settings, host=host, port=0)
 
     def look(self, known: str | None) -> dict[str, Any]:
-        """Say where it listens; wait for ever if that is known, by the `life` of the last answer.
+        """Say where it listens; block for ever if `known` is the `life` of the last answer.
 
-        So a call that is under way ends when the process does, and is made again by Ray in the next
-        process, where it has an answer.
+        So a pending call ends with the process, and Ray repeats it in the next process, which
+        answers it.
         """
         while known == self._life:
             threading.Event().wait()

@@ -1,10 +1,10 @@
-"""The process that Ray takes for the program: it starts members as actors, and watches over them.
+"""The process that Ray takes for the program: it starts members as actors and watches them.
 
-`started_cluster.py` runs it, tells it what to do in lines of JSON, and reads from it, in the same
-way, where members are. So the user's program never imports Ray, which would set its signal handlers
-and its environment, and have one cluster for all strategies. And there is one way to the end: the
-input ends when the program has closed the cluster, and when it is killed; then all of this session
-does, without a word. Members lose nothing: who closes the cluster has said goodbye to them before.
+`started_cluster.py` runs it, sends it orders as lines of JSON, and reads lines from it that tell
+where members are. So the user's program never imports Ray, which would set its signal handlers and
+its environment, and would have one cluster for all strategies. There is one way to the end: the
+input ends when the program closes the cluster or is killed; then the whole session ends. Members
+lose nothing, because the closing program has said goodbye to them before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from os import _exit as end_at_once  # documented, in spite of its name
+from os import _exit as end_at_once  # a documented function, despite its name
 from typing import Any, final
 
 import ray
@@ -33,7 +33,7 @@ from replicax._ps.hosts import session
 from replicax._ps.hosts.cluster import SERVER, WORKER
 from replicax._ps.hosts.ray_actor import MemberActor
 
-_OBJECT_STORE_BYTES = 80 << 20  # near the least that Ray takes; nothing of ours goes through it
+_OBJECT_STORE_BYTES = 80 << 20  # near Ray's minimum; nothing of ours goes through it
 _LOOK_AT_PARENT = 1.0
 _AGAIN = 0.1
 _SECONDS_TO_CONNECT = 10.0
@@ -41,9 +41,9 @@ _LINES = 30
 
 
 def main() -> None:
-    """Read what is to be started, start it, and do what the input says until it ends."""
+    """Read the plan, start the members, and obey the input until it ends."""
     output = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what Ray prints is not for the program that reads us
+    os.dup2(2, 1)  # Ray must not print into the lines that the program reads
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(0, "rb", buffering=0, closefd=False) as given:
         plan = json.loads(given.readline())
@@ -57,7 +57,7 @@ def main() -> None:
 
 @final
 class _Host:
-    """What has been started, and what becomes of it."""
+    """The members that were started, and their state."""
 
     def __init__(self, plan: dict[str, Any], output: Any) -> None:
         self._plan = plan
@@ -70,11 +70,11 @@ class _Host:
         self._ending = threading.Lock()
 
     def begin(self) -> None:
-        """Start Ray, or join it, and all members. Ray wants the main thread."""
+        """Start or join Ray, and start all members; Ray needs the main thread."""
         try:
             _check_reachable(self._plan["address"])
             ray.init(**self._options())
-        except Exception as error:  # of Ray, of the system: whoever waits has to know
+        except Exception as error:  # of Ray or the system: the program must be told
             self._tell({"event": "failed", "text": _last_lines(error)})
             return
         if self._plan["address"] and not ray_asks_for_token():
@@ -85,9 +85,9 @@ class _Host:
         self._began.set()
 
     def read(self, parent: int) -> None:
-        """Take orders; end when the input has ended, or our parent has.
+        """Take orders until the input or our parent has ended.
 
-        A process that the program has forked would hold the input open.
+        The input alone does not suffice: a fork of the program would hold it open.
         """
         rest = b""
         while os.getppid() == parent:
@@ -102,7 +102,7 @@ class _Host:
         self.end()
 
     def obey(self) -> None:
-        """Do what is ordered, as soon as all has been started."""
+        """Carry out orders once everything has been started."""
         self._began.wait()
         while True:
             order = self._orders.get()
@@ -113,15 +113,15 @@ class _Host:
 
     def end(self) -> None:
         """End everything, and this process."""
-        self._ending.acquire()  # for good: one thread does it, the others wait for the end
+        self._ending.acquire()  # never released: one thread ends everything, the others wait
         folder = self._plan["folder"]
         if not self._plan["address"]:
-            # By somebody else: without its Ray, Ray would end this process before it is done.
+            # By another process: without its Ray, Ray would end this one before it is done.
             command = [sys.executable, "-I", "-S", session.__file__, str(os.getsid(0)), folder]
             subprocess.Popen(command, start_new_session=True)
             threading.Event().wait()
         with contextlib.suppress(Exception):
-            # Without this they would end, too, but only when Ray misses us.
+            # Without this they would end only when Ray misses this process.
             for actor in self._actors.values():
                 ray.kill(actor)
             ray.shutdown()
@@ -140,7 +140,7 @@ class _Host:
         kinds = self._plan["members"].values()
         return common | {
             "address": "local",
-            # For what members ask for. Not the cores: Ray would start as many processes ahead.
+            # What members ask for, not the cores: Ray starts as many processes in advance.
             "num_cpus": sum(kind["count"] * kind["resources"].get("CPU", 0) for kind in kinds),
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
@@ -175,7 +175,7 @@ class _Host:
         threading.Thread(target=watch, name=f"watch-{role}-{index}", daemon=True).start()
 
     def _watch(self, actor: Any, role: str, index: int) -> None:
-        """Tell of every process that the member comes to life in."""
+        """Report every process in which the member comes to life."""
         known, incarnation = None, 0
         while True:
             try:
@@ -198,13 +198,13 @@ class _Host:
         if self._plan["address"] or process is None:
             ray.kill(self._actors[role, index], no_restart=False)
             return
-        # Ray first asks it to end: one that stands still would have five seconds.
+        # Ray would first ask a stopped process to end, and wait for five seconds.
         with contextlib.suppress(OSError):
             if os.getsid(process) == os.getsid(0):
                 os.kill(process, signal.SIGKILL)
 
     def _tell(self, event: dict[str, Any]) -> None:
-        # Nobody may read any more: then the input has ended, too, and we are about to.
+        # If nobody reads any more, the input has ended, too, and so will this process.
         with self._writing, contextlib.suppress(OSError):
             self._output.write(json.dumps(event) + "\n")
 

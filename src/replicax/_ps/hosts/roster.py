@@ -1,4 +1,4 @@
-"""The members that a cluster has told of: written by one thread, waited for by many."""
+"""The members that a cluster has reported: written by one thread, waited for by many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replicax._ps.hosts.cluster import JOBS, Member, task_name
 
 @final
 class Roster:
-    """Which incarnation of each member is the latest, and who will never come back."""
+    """The latest incarnation of each member, and the members that will never come back."""
 
     def __init__(self) -> None:
         self._members: dict[tuple[str, int], Member] = {}
@@ -32,7 +32,7 @@ class Roster:
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:
-        """Note that nobody will come any more; the first reason counts."""
+        """Note that no more members will come; the first reason counts."""
         with self._changed:
             self._over = self._over or reason
             self._changed.notify_all()

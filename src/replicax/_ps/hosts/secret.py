@@ -1,4 +1,4 @@
-"""The secret of a cluster that is not started here: all its processes know it, and nobody else."""
+"""The secret of a cluster that is not started here, which only its processes know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def cluster_secret(spec: ClusterSpec) -> bytes:
-    """The secret of a cluster, from the environment; or, if all of it is here, from a file."""
+    """The secret of a cluster from the environment; from a file if all of it is on this machine."""
     if given := given_secret():
         return given.value
     far = [str(task) for task in spec.tasks if not is_loopback(host_of(spec, task.job, task.index))]

@@ -1,9 +1,10 @@
-"""The processes of one session, and their end: whatever they are doing, and whoever started them.
+"""The processes of one session and their end, whatever they do and whoever started them.
 
-A process inherits the session of its parent, keeps it when the parent dies, and leaves it only by
-`setsid`. So a program that was started in a session of its own can be ended with all that came of
-it, stopped processes and orphans included. Run by file name, with the number of a session and a
-folder, it ends the one and removes the other: for who is of that session, and would end with it.
+A process inherits its parent's session, keeps it when the parent dies, and leaves it only by
+`setsid`. So a program started in its own session can be ended with all its descendants, stopped
+processes and orphans included. Run by file name with the number of a session and a folder, this
+file ends the session and removes the folder: for a caller that belongs to the session and would end
+with it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _BETWEEN_ROUNDS = 0.02
 
 
 def end_session(session: int, *, seconds: float = 10.0) -> list[int]:
-    """Kill all processes of a session but this one; returns whom the kernel cannot end now.
+    """Kill all other processes of a session; return those that the kernel cannot end now.
 
-    In rounds, because one may have started another just before it was killed. A session has the
-    process id of its first process.
+    In rounds, because a process may have started another just before it was killed. A session has
+    the process id of its first process.
     """
     give_up = time.monotonic() + seconds
     while left := processes_of(session):
@@ -47,7 +48,7 @@ def _running_linux() -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
-            # The name, in parentheses, may hold anything; then come state, parent, group, session.
+            # The name, in parentheses, may hold anything; state, parent, group and session follow.
             state, _, _, session = entry.read_text().rpartition(")")[2].split()[:4]
             if state not in "ZX":
                 found.append((int(entry.parent.name), int(session)))

@@ -1,7 +1,7 @@
-"""A cluster whose members are started here, watched, and started again.
+"""A cluster whose members are started here, watched, and restarted.
 
 On this machine they are forks of a process of their own, `fork_host.py`; or Ray starts them, here
-or on several machines, from another one, `ray_host.py`. Here is the program's end of both.
+or on several machines, from another one, `ray_host.py`. This file is the program's side of both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from replicax._ps.hosts.roster import Roster
 
 _SECRET_BYTES = 32
 _SECONDS_TO_START = 120.0
-_SECONDS_TO_JOIN = 900.0  # a cluster that grows on demand starts machines first
+_SECONDS_TO_JOIN = 900.0  # a cluster that grows on demand has to start machines first
 _LINES_TOLD = 15
 
 
@@ -37,14 +37,9 @@ _LINES_TOLD = 15
 class Members:
     """How the members of one role are started.
 
-    Args:
-        count: How many.
-        settings: What each is told, as JSON has it.
-        environment: Variables of their environment, beside that of all. Forks have those of both
-            roles, because they have imported the same.
-        resources: What Ray sets aside for each, in its words: `{"CPU": 1, "GPU": 1}`. By default
-            one core in a cluster that is joined, and nothing on this machine. Only a member that
-            asks for a GPU sees one.
+    Settings are plain JSON. Forks have the environments of both roles, because they have imported
+    the same. Resources are Ray's, such as `{"CPU": 1, "GPU": 1}`: by default one core in a cluster
+    that is joined, and nothing on this machine. Only a member that asks for a GPU sees one.
     """
 
     count: int
@@ -57,8 +52,8 @@ class Members:
 class StartedCluster:
     """Members in processes that are started for this cluster.
 
-    One whose process dies is started again; by Ray on another machine, if its own is gone. All of
-    it ends when the cluster is closed, and when this process ends, however that happens. A member
+    A member whose process dies is restarted; by Ray on another machine, if its own is gone.
+    Everything ends when the cluster is closed or this process ends, however that happens. A member
     has `patience` seconds to start.
     """
 
@@ -70,12 +65,12 @@ class StartedCluster:
         self.num_workers = workers
         self.session = process.session
         self.platform = process.platform
-        self.folder = process.folder  # it goes with the cluster, however that ends
+        self.folder = process.folder  # removed with the cluster, however that ends
         self._process = process
         self._patience = patience
         self._roster = Roster()
         self._growing = threading.Lock()
-        # Not a method of ours: what does not close the cluster closes it by forgetting it.
+        # Not a bound method, so that a cluster that is not closed is closed when it is freed.
         self._end = weakref.finalize(self, process.close)
 
     @classmethod
@@ -90,24 +85,13 @@ class StartedCluster:
         show_output: bool = False,
         starter: str = START_MEMBER,
     ) -> StartedCluster:
-        """Start the members, here or by Ray.
+        """Start the members, by forks or by Ray.
 
-        It returns at once: `member` waits until one is there.
-
-        Args:
-            servers: How many servers, and how.
-            workers: How many workers, and how.
-            host: What starts them: `FORK`, or `RAY`, for which Ray is started or joined.
-            address: That of a Ray cluster to join, as `ray.init` takes it, such as `"auto"`. By
-                default Ray runs on this machine only, asks for a token that nobody else knows,
-                listens on the loopback interface, and has no dashboard.
-            runtime_env: What the members' machines need, as `ray.init` takes it. Only when joining:
-                members on this machine import from where this program does.
-            show_output: Whether what members print is shown.
-            starter: What starts a member, as `module:function`.
-
-        Raises:
-            UsageError: If Ray is not installed.
+        It returns at once: `member` waits until one is there. Without an address of a cluster to
+        join, Ray runs on this machine only, asks for a token that nobody else knows, listens on the
+        loopback interface, and has no dashboard. `runtime_env` is for joining: members on this
+        machine import from where this program does. `starter` starts a member, as
+        `module:function`.
         """
         if host == RAY:
             _check(address, runtime_env)
@@ -140,7 +124,7 @@ class StartedCluster:
         return cluster
 
     def begin(self, plan: Mapping[str, Any]) -> None:
-        """Say what to start, and listen from now on to what becomes of it."""
+        """Send the plan, and listen from now on to what becomes of it."""
         threading.Thread(
             target=_listen, args=(self._process, self._roster), name="replicax-members", daemon=True
         ).start()
@@ -154,7 +138,7 @@ class StartedCluster:
         return self._roster.wait(role, index, after=after, timeout=seconds)
 
     def kill(self, role: str, index: int) -> None:
-        """See `Cluster.kill`. On another machine, one that stands still has five more seconds."""
+        """See `Cluster.kill`. A stopped member on another machine has five more seconds."""
         self._tell({"do": "kill", "role": role, "index": index})
 
     def add_worker(self) -> int:
@@ -165,7 +149,7 @@ class StartedCluster:
         return index
 
     def close(self) -> None:
-        """End all members, and Ray if it is ours. A second time, nothing happens."""
+        """End all members, and Ray if it is ours; a second call does nothing."""
         self._roster.end("the cluster has been closed.")
         self._end()
 
@@ -200,22 +184,22 @@ def _for_all() -> dict[str, str]:
 
 
 def _plan(kind: Members) -> dict[str, Any]:
-    """On other machines; what asks for nothing would never make a cluster grow."""
+    """The plan for other machines; members that ask for nothing never make a cluster grow."""
     resources = kind.resources or {"CPU": 1}
     environment = {**_for_all(), **kind.environment}
     return {**asdict(kind), "environment": environment, "resources": resources}
 
 
 def _plan_here(kind: Members, folder: str) -> dict[str, Any]:
-    """On this machine, where members find what this program finds, such as the script's modules."""
+    """The plan for this machine, where members import what this program can import."""
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-    own = {"PYTHONPATH": path, "TMPDIR": folder}  # what they leave behind goes with the cluster
+    own = {"PYTHONPATH": path, "TMPDIR": folder}  # leftovers go with the cluster
     own |= compilation_cache.for_child()
     return {**asdict(kind), "environment": {**own, **_for_all(), **kind.environment}}
 
 
 def _listen(process: HostProcess, roster: Roster) -> None:
-    """Enter into the roster what is told; when no more comes, nobody will come."""
+    """Enter the reports into the roster; after the last one nobody will come any more."""
     for line in process.lines():
         event = json.loads(line)
         match event["event"]:
@@ -230,7 +214,7 @@ def _listen(process: HostProcess, roster: Roster) -> None:
                     "This Ray cluster asks for no token: whoever reaches it can run code there, "
                     "and read the secret of these members. Start Ray with RAY_AUTH_MODE=token."
                 )
-            case _:  # its own messages say more than Ray's exceptions
+            case _:  # its own output says more than Ray's exceptions
                 roster.end(_shown(f"{process.last_words()}\n{event['text']}"))
     roster.end(_shown(f"{process.last_words()}\nThe process that starts members has ended."))
 

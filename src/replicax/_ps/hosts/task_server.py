@@ -1,7 +1,7 @@
 """`Server`: this process as a worker or a parameter server of a cluster that `TF_CONFIG` describes.
 
-The counterpart of `tf.distribute.Server`. What a member does is in `member.py`; who finds it, and
-sends it home, in `given_cluster.py`.
+The counterpart of `tf.distribute.Server`. `member.py` is what a member does; `given_cluster.py`
+finds it and sends it home.
 """
 
 from __future__ import annotations
@@ -22,21 +22,14 @@ from replicax._ps.hosts.secret import cluster_secret, host_of
 from replicax.cluster_resolver import ClusterResolver, ClusterSpec, detect
 
 _log = logging.getLogger("replicax")
-# What this process was there for is done: it does not serve a second time.
+# A process serves once: afterwards its work is done.
 _went_home = threading.Event()
 
 
 @final
 @dataclass(frozen=True)
 class ServerDef:
-    """Which task a server is.
-
-    Args:
-        cluster: The cluster.
-        job_name: `"worker"` or `"ps"`.
-        task_index: Its number in the job.
-        protocol: What was given; nothing depends on it.
-    """
+    """Which task a server is: its job is "worker" or "ps"; nothing depends on the protocol."""
 
     cluster: ClusterSpec
     job_name: str
@@ -98,13 +91,13 @@ class Server:
 
     @property
     def target(self) -> str:
-        """Where it is reached."""
+        """The address at which it is reached."""
         definition = self.server_def
         address = definition.cluster.task_address(definition.job_name, definition.task_index)
         return f"tcp://{address}"
 
     def start(self) -> None:
-        """Begin to serve. A second time, nothing happens."""
+        """Begin to serve; a second call does nothing."""
         if self._endpoint is not None:
             return
         spec, job, index = (
@@ -133,7 +126,7 @@ class Server:
                 "it there. End what listens there, or correct the address for all processes."
             ) from error
         _log.info("Serving as %s %d at %s.", job, index, self.target)
-        # Also if nobody joins it, as where one process has all servers of a cluster.
+        # Even if nobody joins it, as in one process with all servers of a cluster.
         threading.Thread(target=self._see_off, name="replicax-server", daemon=True).start()
 
     def join(self) -> None:
@@ -165,14 +158,14 @@ class Server:
 def serve_this_task_if_member(resolver: ClusterResolver | None = None) -> None:
     """Serve, and end this process, if it is a worker or parameter server of a cluster.
 
-    So that one program can be all tasks of a cluster: what follows is for the coordinator. By
-    default the cluster is what the environment has. The process ends with 0, when the coordinator
-    has closed the cluster.
+    So one program can be all tasks of a cluster: the code that follows is for the coordinator. By
+    default the environment describes the cluster. The process ends with 0 when the coordinator has
+    closed the cluster.
     """
     resolver = resolver or detect()
     if resolver is None or resolver.task_type not in ROLES:
         return
-    if "ps" not in resolver.cluster_spec().jobs:  # workers without: a cluster of another strategy
+    if "ps" not in resolver.cluster_spec().jobs:  # workers alone: of another strategy
         return
     if not _went_home.is_set():
         Server(resolver).join()
@@ -211,7 +204,7 @@ def _server_def(
 
 
 def _as_mapping(given: Any) -> Any:
-    """Also what TensorFlow's `ClusterSpec` has: a method that gives the mapping."""
+    """The mapping of a cluster, also from TensorFlow's `ClusterSpec`."""
     if isinstance(given, ClusterSpec | Mapping) or not hasattr(given, "as_dict"):
         return given
     return given.as_dict()
@@ -219,7 +212,7 @@ def _as_mapping(given: Any) -> Any:
 
 @contextmanager
 def _sigterm_as_exit() -> Generator[None]:
-    """Let SIGTERM, which would end this process at once, run the `finally` clauses first."""
+    """Turn SIGTERM into SystemExit, so that `finally` clauses run before the end."""
     usual = threading.current_thread() is threading.main_thread()
     if not usual or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

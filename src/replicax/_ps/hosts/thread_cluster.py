@@ -11,7 +11,7 @@ from replicax._ps.hosts.member import Endpoint, start_member
 
 @final
 class ThreadCluster:
-    """Servers and workers in this process. They talk as they would between machines."""
+    """Servers and workers in this process, which talk as they would between machines."""
 
     def __init__(self, num_servers: int, num_workers: int) -> None:
         self.secret = secrets.token_bytes(32)
@@ -33,7 +33,7 @@ class ThreadCluster:
     def member(
         self, role: str, index: int, *, after: int = -1, timeout: float | None = None
     ) -> Member:
-        """Where a member listens; one that was ended is started anew."""
+        """The address of a member; one that was ended is started anew."""
         incarnation, endpoint = self._running[role, index]
         if incarnation <= after:
             endpoint.close()
@@ -42,11 +42,11 @@ class ThreadCluster:
         return Member(role, index, tuple(endpoint.addresses), incarnation)
 
     def kill(self, role: str, index: int) -> None:
-        """End a member, as if its process had died."""
+        """End a member as if its process had died."""
         self._running[role, index][1].close()
 
     def add_worker(self) -> int:
-        """Start one more worker; its number."""
+        """Start one more worker and return its number."""
         index = self.num_workers
         self._start("worker", index, 0)
         return index

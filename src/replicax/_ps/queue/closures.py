@@ -13,17 +13,11 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from replicax._core.errors import CoordinatorError, UnavailableError
-from replicax._ps.queue.closure_errors import (
-    cancelled,
-    deadly,
-    first_line,
-    no_worker_is_left,
-    worker_is_gone,
-)
+from replicax._core.errors import CancelledError, CoordinatorError, UnavailableError
 from replicax._ps.queue.remote_value import RemoteValue as RemoteValue
 from replicax._ps.queue.waiting import WaitingLine
 
@@ -33,35 +27,24 @@ CAPACITY = 256 * 1024
 @final
 @dataclass(eq=False, slots=True)
 class Closure:
-    """Something to run once on a worker.
-
-    Args:
-        id: Its number, another for each closure of a coordinator.
-        task: What to run; a lane knows how.
-        value: What it will have returned.
-        tag: The worker that is to run it; None for any.
-        movable: Whether another worker may run it if the one of the tag will not come back.
-        attempts: How often a lane has taken it.
-        deaths: The workers that died while they ran it.
-        newest: The newest closure that was scheduled when it was taken.
-    """
+    """Something to run once on a worker."""
 
     id: int
     task: Any
     value: RemoteValue = field(default_factory=RemoteValue)
-    tag: int | None = None
-    movable: bool = False
-    attempts: int = 0
-    deaths: list[int] = field(default_factory=list)
-    newest: int = -1
+    tag: int | None = None  # the worker that is to run it; None for any
+    movable: bool = False  # to another worker, if that of the tag is lost
+    attempts: int = 0  # how often a lane has taken it
+    deaths: list[int] = field(default_factory=list)  # the workers that died while they ran it
+    newest: int = -1  # the newest closure scheduled when it was taken
 
 
 @final
 class ClosureQueue:
     """Closures on their way from the user's program to the lanes and back; for many threads.
 
-    `capacity` may wait for any worker; then `put` waits. `max_deaths` workers may die of one
-    closure; with the next one, it has failed.
+    `capacity` is how many may wait for any worker before `put` blocks. A closure fails when more
+    than `max_deaths` workers have died of it.
     """
 
     def __init__(self, *, capacity: int = CAPACITY, max_deaths: int = 3) -> None:
@@ -74,9 +57,9 @@ class ClosureQueue:
         self._line = WaitingLine()
         self._running: dict[int, Closure] = {}
         self._newest = -1
-        self.depths = 0, 0  # how many were put, and how many others had not ended then, in sum
+        self.depths = 0, 0  # closures put, and the sum of those under way at each `put`
         self._error: BaseException | None = None
-        self._why = ""  # of what is cancelled
+        self._why = ""  # why closures are cancelled
         self._deserted: UnavailableError | None = None
         self._closed = False
 
@@ -87,17 +70,17 @@ class ClosureQueue:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether what has not begun should not begin; asked without a lock."""
+        """Whether closures that have not begun should not begin; read without a lock."""
         return self._error is not None or self._closed
 
     def put(self, closure: Closure) -> None:
-        """Let a closure wait for a worker; wait for room first.
+        """Let a closure wait for a worker; block until there is room.
 
-        Raises what an earlier closure raised; then this one is not scheduled. `UnavailableError` if
-        no worker can ever run it.
+        Raises the error of an earlier closure; then this one is not scheduled. `UnavailableError`
+        if no worker can ever run it.
         """
         with self._lock:
-            # Those for one worker need no room: they are few, and others may wait for them.
+            # Closures for one worker need no room: they are few, and others may depend on them.
             self._room.wait_for(
                 lambda: (
                     closure.tag is not None
@@ -116,7 +99,7 @@ class ClosureQueue:
             if self._deserted:
                 raise self._deserted.with_traceback(None)
             if self._line.is_stranded(closure):
-                raise worker_is_gone(closure)
+                raise _worker_is_gone(closure)
             self._newest = max(self._newest, closure.id)
             count, others = self.depths
             self.depths = count + 1, others + len(self._line) + len(self._running)
@@ -124,7 +107,7 @@ class ClosureQueue:
             self._ready.notify(_waiters_to_tell(closure))
 
     def get(self, worker: int, timeout: float | None = None) -> Closure | None:
-        """Take the next closure for a worker, which then runs; wait for one.
+        """Take the next closure for a worker, which then runs it; block until there is one.
 
         None after `timeout` seconds, or if there will be none for this worker.
         """
@@ -143,14 +126,14 @@ class ClosureQueue:
             return closure
 
     def has_more(self, worker: int) -> bool:
-        """Whether there is something for a worker to run next; asked without a lock."""
+        """Whether there is another closure for a worker; read without a lock."""
         return self._line.has(worker)
 
     def put_back(self, closure: Closure, *, died: int | None = None, first: bool = True) -> None:
         """Give back a closure that was taken and has not ended.
 
         It waits again, before all others or behind them, unless an error has cancelled it. `died`
-        is the worker that died of it, as far as one can tell.
+        is the worker that seems to have died of it.
         """
         with self._lock:
             self._running.pop(closure.id, None)
@@ -159,30 +142,30 @@ class ClosureQueue:
             if self._deserted:
                 closure.value.fail(self._deserted)
             elif self.is_stopping:
-                closure.value.fail(cancelled(closure, "it was put back", self._why))
+                closure.value.fail(_cancelled(closure, "it was put back", self._why))
             elif len(closure.deaths) > self._max_deaths:
-                self._fail(deadly(closure), [closure])
+                self._fail(_deadly(closure), [closure])
             elif self._line.is_stranded(closure):
-                self._fail(worker_is_gone(closure), [closure])
+                self._fail(_worker_is_gone(closure), [closure])
             else:
                 (self._line.add_first if first else self._line.add)(closure)
                 self._ready.notify(_waiters_to_tell(closure))
             self._tell_waiting()
 
     def mark_finished(self, closure: Closure, result: Any) -> None:
-        """Note that a closure has ended well; its result is cancelled if another one failed."""
+        """Note that a closure has ended well; its result is cancelled if another closure failed."""
         with self._lock:
             self._running.pop(closure.id, None)
             if self._error is None:
                 closure.value.fulfil(result)
             else:
-                closure.value.fail(cancelled(closure, "it ran", self._why))
+                closure.value.fail(_cancelled(closure, "it ran", self._why))
             self._tell_waiting()
 
     def mark_failed(self, closure: Closure | None, error: BaseException) -> None:
         """Note that a closure has raised, or, with None, that none can run.
 
-        The first error cancels all, and is raised once.
+        The first error cancels all closures, and is raised once.
         """
         with self._lock:
             if closure is not None:
@@ -198,16 +181,16 @@ class ClosureQueue:
     def retire(self, worker: int, why: BaseException) -> None:
         """Note that a worker will not come back.
 
-        What only it could have run fails. If no worker is left, so does everything else, now and
-        when it is scheduled.
+        Closures that only it could have run fail. If no worker is left, all others fail, too, now
+        and when they are scheduled.
         """
         with self._lock:
             stranded = self._line.retire(worker)
             if not self._line.has_workers:
-                self._deserted = no_worker_is_left(worker, why)
+                self._deserted = _no_worker_is_left(worker, why)
                 self._fail(self._deserted, [*stranded, *self._line.clear()])
             elif stranded:
-                self._fail(worker_is_gone(stranded[0]), stranded)
+                self._fail(_worker_is_gone(stranded[0]), stranded)
             self._ready.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -221,20 +204,20 @@ class ClosureQueue:
             return self._is_idle()
 
     def done(self) -> bool:
-        """Whether all closures have ended; raises as `wait` does, and does not wait otherwise."""
+        """Whether all closures have ended; raises as `wait` does, but does not wait otherwise."""
         with self._lock:
             self._raise_error()
             return self._is_idle()
 
     def close(self) -> None:
-        """Cancel everything, and let nobody take anything any more."""
+        """Cancel everything, and hand out no more closures."""
         with self._lock:
             self._closed = True
             open_ones = [*self._running.values(), *self._line.clear()]
             self._running.clear()
             self._why = "the coordinator was closed"
             for closure in open_ones:
-                error = cancelled(closure, "it waited or ran", self._why)
+                error = _cancelled(closure, "it waited or ran", self._why)
                 closure.value.fail(error)
                 self._error = error if self._error is None else self._error
             for condition in (self._ready, self._room, self._calm):
@@ -244,7 +227,7 @@ class ClosureQueue:
         return not self._running and not len(self._line)
 
     def _tell_waiting(self) -> None:
-        # Not at every lull: the program's thread would wake up between any two closures.
+        # Not at every pause, which would wake the program's thread between any two closures.
         if not self._running and (self._error is not None or not len(self._line)):
             self._calm.notify_all()
 
@@ -253,14 +236,14 @@ class ClosureQueue:
         for closure in closures:
             closure.value.fail(error)
         if self._error is None:
-            self._error, self._why = error, f"another failed ({first_line(error)})"
+            self._error, self._why = error, f"another failed ({_first_line(error)})"
             for closure in self._line.clear():
-                closure.value.fail(cancelled(closure, "it waited", self._why))
+                closure.value.fail(_cancelled(closure, "it waited", self._why))
         self._room.notify_all()
         self._calm.notify_all()
 
     def _raise_error(self) -> None:
-        """Raise what has failed, if anything, once nothing runs any more."""
+        """Raise the error, if there is one, once nothing runs any more."""
         if self._error is not None:
             self._calm.wait_for(lambda: not self._running)
         error, self._error = self._error, None
@@ -269,5 +252,51 @@ class ClosureQueue:
 
 
 def _waiters_to_tell(closure: Closure) -> int:
-    # If it is for one worker, a single one that is told might be of another.
+    # For one worker all are woken: a single one might be a lane of another worker.
     return 1 if closure.tag is None else sys.maxsize
+
+
+def _cancelled(closure: Closure, when: str, why: str) -> CancelledError:
+    """The error that `fetch` raises for a closure that was cancelled."""
+    return CancelledError(
+        "A closure counts only if none has failed before it has ended. Received: closure "
+        f"{closure.id}; {when} when {why}. "
+        "The corresponding function is cancelled. Please reschedule the function."
+    )
+
+
+def _deadly(closure: Closure) -> CoordinatorError:
+    """The error of a closure that workers have died of."""
+    died = ", ".join(f"worker {w} ({n}x)" for w, n in sorted(Counter(closure.deaths).items()))
+    return CoordinatorError(
+        f"A function must leave the worker alive that runs it. Received: closure {closure.id}, "
+        f"which ran on a worker that died, {len(closure.deaths)} times: {died}. It is not tried "
+        "again, because it would end one worker after the other. Look at the last lines of these "
+        "workers; usual reasons are memory that ran out and native code that crashed."
+    )
+
+
+def _worker_is_gone(closure: Closure) -> UnavailableError:
+    """The error of a closure that was for one worker, which will not come back."""
+    return UnavailableError(
+        f"A closure for one worker needs that worker. Received: closure {closure.id} for worker "
+        f"{closure.tag}, which is gone. It died and did not come back in time, and the closure "
+        "uses what only this worker had. Schedule it for any worker, or restart the cluster.",
+        f"/job:worker/task:{closure.tag}",
+    )
+
+
+def _no_worker_is_left(worker: int, why: BaseException) -> UnavailableError:
+    """The error of all closures once the last worker will not come back."""
+    return UnavailableError(
+        f"Closures need at least one worker. Received: worker {worker}, the last one, is gone "
+        f"({_first_line(why)}). None of them came back in time, so nothing can run. Restart the "
+        "cluster from the latest checkpoint, or add a worker with `add_worker()`.",
+        f"/job:worker/task:{worker}",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    said = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

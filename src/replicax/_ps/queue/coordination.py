@@ -1,4 +1,4 @@
-"""What a `ClusterCoordinator` asks of its strategy: tasks, lanes to workers, servers back again."""
+"""What a strategy does for its `ClusterCoordinator`: tasks, lanes to workers, servers restored."""
 
 from __future__ import annotations
 
@@ -33,18 +33,11 @@ if TYPE_CHECKING:
 
 @final
 class Engine:
-    """What lanes share: the way to all members, and what is known of them.
+    """Shared by lanes: the connections to all members, and what is known of them.
 
-    Args:
-        cluster: Where servers and workers are.
-        dial: Connects to one of them.
-        client: The way to the servers.
-        store: Where variables live.
-        recoveries: Brings servers back.
-        steady: The way to the servers that outlives them, and waits for them at the beginning.
-        patience: Seconds to wait for a member that is gone; None for as long as the cluster does.
-        platform: What workers compute on, as JAX calls it, if they are on this machine; None to ask
-            one of them.
+    `steady` is the client that outlives servers and waits for them at the beginning. A missing
+    member is waited for `patience` seconds, or as long as the cluster waits. `platform` is the
+    platform of workers on this machine, as JAX calls it; None asks one of them.
     """
 
     def __init__(
@@ -68,11 +61,11 @@ class Engine:
 
     @property
     def epoch(self) -> str:
-        """Changes whenever closures from now on have to see something new."""
+        """A text that changes whenever later closures have to see something new."""
         return f"{self._barrier}.{self.store.epoch}"
 
     def barrier(self) -> None:
-        """Closures from now on see the updates of all that have ended."""
+        """Let later closures see the updates of all that have ended."""
         self._barrier += 1
 
     def ready(self) -> None:
@@ -80,7 +73,7 @@ class Engine:
         self._steady.ready()
 
     def wait_no_more(self) -> None:
-        """Whoever waits for servers that are still starting gets an error: it is over."""
+        """Raise an error in threads that still wait for servers to start."""
         self._steady.close()
 
 
@@ -117,11 +110,11 @@ class Coordination:
         return self.engine.cluster.num_workers
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a call of `fn` is for workers."""
+        """The task of a call of `fn`."""
         return self.tracer.task(fn, args, dict(kwargs))
 
     def barrier(self) -> None:
-        """Closures from now on see the updates of all that have ended."""
+        """Let later closures see the updates of all that have ended."""
         self.engine.barrier()
 
     def lanes(self) -> list[Lane]:
@@ -129,7 +122,7 @@ class Coordination:
         return [lane for worker in range(self.num_workers) for lane in self._lanes_of(worker)]
 
     def add_worker(self) -> list[Lane]:
-        """Start one more worker; the lanes to it."""
+        """Start one more worker and return the lanes to it."""
         return self._lanes_of(self.engine.cluster.add_worker())
 
     def restore_server(self, server: int) -> None:
@@ -159,7 +152,7 @@ class Coordination:
         return self.worker_dataset(functools.partial(dataset_fn, InputContext()))
 
     def staleness(self) -> Counter[int]:
-        """How often a server has applied a gradient that was so many updates late."""
+        """The numbers of applied gradients by lateness in updates."""
         self.engine.store.wait()
         self.engine.ready()
         client, found = self.engine.client, Counter[int]()
@@ -180,7 +173,7 @@ class Coordination:
         )
 
     def begin(self, limits: Limits) -> None:
-        """Watch over all members from now on."""
+        """Start watching all members."""
         silent = _on_silence(weakref.ref(self))
         pulse = Pulse(self.engine.cluster, self.engine.dial.bare, limits, silent)
         weakref.finalize(self, pulse.close)
@@ -188,7 +181,7 @@ class Coordination:
         self._watch = pulse
 
     def close(self) -> None:
-        """End all that was started: closures, links, members."""
+        """End everything that was started: closures, links, members."""
         self.engine.wait_no_more()
         self.dispatcher.close()
         if self._watch is not None:
@@ -200,7 +193,7 @@ class Coordination:
         return [WorkerLane(self.engine, worker) for _ in range(self.closures_in_flight)]
 
     def _platforms(self) -> tuple[str, ...]:
-        """What the workers compute on: asked of the first one."""
+        """The platforms of the workers, asked of the first one."""
         if self._found is None:
             self._found = (_export_name(self.engine.platform or self._asked()),)
         return self._found
@@ -215,7 +208,7 @@ class Coordination:
 
 
 def check_in_flight(closures: int) -> int:
-    """How many closures a worker may have under way."""
+    """The number of closures that a worker may have under way."""
     if isinstance(closures, bool) or not isinstance(closures, int) or closures < 1:
         raise UsageError(
             "A worker has at least one closure under way. Received: "
@@ -226,7 +219,7 @@ def check_in_flight(closures: int) -> int:
 
 
 def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int], None]:
-    """What is done with a member that is silent, for a thread that must not keep the strategy."""
+    """The reaction to a silent member, for a thread that must not keep the strategy alive."""
 
     def let_go(role: str, index: int) -> None:
         there = coordination()
@@ -239,5 +232,5 @@ def _on_silence(coordination: weakref.ref[Coordination]) -> Callable[[str, int],
 
 
 def _export_name(platform: str) -> str:
-    """How `jax.export` calls what a backend is called."""
+    """The name of a backend for `jax.export`."""
     return {"gpu": "cuda"}.get(platform, platform)

@@ -1,7 +1,7 @@
 """`Dispatcher`: the queue and the lanes of one strategy, from the first task to the end.
 
-`ClusterCoordinator` is its public face, and `fit` uses it too. What a task is, and how workers
-and servers are reached, is known to the strategy's `Coordination`.
+`ClusterCoordinator` is its public face, and `fit` uses it, too. The strategy's `Coordination` knows
+what a task is, and how workers and servers are reached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Coordination(Protocol):
     dispatcher: Dispatcher  # `Dispatcher(self)`, one for as long as this lives
 
     def task(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Trace `fn`, and give what a lane can run.
+        """Trace `fn` and return a task that a lane can run.
 
         TypeError if `fn` was not made by `rx.function`, ValueError if there is a `RemoteValue`
         among the arguments.
@@ -51,11 +51,11 @@ class Coordination(Protocol):
         ...
 
     def add_worker(self) -> list[Lane]:
-        """Start one more worker, and open the lanes to it."""
+        """Start one more worker and open the lanes to it."""
         ...
 
     def restore_server(self, server: int) -> None:
-        """Wait until a server is back, with what it held; UnavailableError if it will not be."""
+        """Wait until a server is back with its contents; else UnavailableError."""
         ...
 
     def worker_dataset(self, dataset_or_fn: Any, shard: str, num_splits: int | None = None) -> Any:
@@ -63,19 +63,19 @@ class Coordination(Protocol):
         ...
 
     def staleness(self) -> Mapping[int, int]:
-        """How many updates were how late."""
+        """The numbers of updates by lateness."""
         ...
 
     def barrier(self) -> None:
-        """See to it that later closures see all earlier updates."""
+        """Let later closures see all earlier updates."""
         ...
 
 
 @final
 class Dispatcher:
-    """Hands tasks to workers; nothing is started before the first.
+    """Hands tasks to workers; nothing is started before the first task.
 
-    `gate` says which closures run at the same time; None bounds their staleness only.
+    `gate` says which closures may run at the same time; None bounds only their staleness.
     """
 
     def __init__(self, coordination: Coordination, gate: StalenessGate | None = None) -> None:
@@ -87,7 +87,7 @@ class Dispatcher:
             gate=gate or StalenessGate(coordination.max_staleness),
         )
         self._ids = itertools.count()
-        self._lock = threading.RLock()  # opening lanes may ask for the public face
+        self._lock = threading.RLock()  # opening lanes may use the public face
         self._started = False
         self._end: SimpleQueue[None] = SimpleQueue()
         self._closer: threading.Thread | None = None
@@ -98,15 +98,15 @@ class Dispatcher:
         return len(self._queue)
 
     def work(self) -> dict[int, tuple[int, float]]:
-        """For each worker, how many tasks have ended on it, and how many seconds they took."""
+        """For each worker, the number of tasks that ended on it, and their seconds."""
         return self._lanes.work.done()
 
     def depths(self) -> tuple[int, int]:
-        """How many tasks were submitted, and how many others had not ended then, in sum."""
+        """The number of tasks submitted, and the sum of those under way at each submission."""
         return self._queue.depths
 
     def shared(self, make: Callable[[], Any]) -> Any:
-        """The one public object of this dispatcher: what `make()` gave, if it is still there."""
+        """The one public object of this dispatcher: the result of `make()`, while it is alive."""
         with self._lock:
             face = self._face()
             if face is None:
@@ -115,10 +115,10 @@ class Dispatcher:
             return face
 
     def submit(self, task: Any, *, tag: int | None = None, movable: bool = False) -> RemoteValue:
-        """Let a worker run a task, that of the tag if there is one; what it will have returned.
+        """Let a worker run a task, that of the tag if there is one; return its future value.
 
-        If it is `movable`, another worker may run it if that one will not come back. Raises what an
-        earlier task raised; then this one is not submitted.
+        If it is `movable`, another worker may run it if that one will not come back. Raises the
+        error of an earlier task; then this one is not submitted.
         """
         self._start()
         closure = Closure(next(self._ids), task, tag=tag, movable=movable)
@@ -134,30 +134,30 @@ class Dispatcher:
         return self._queue.done()
 
     def abandon(self) -> None:
-        """Cancel all tasks, and wait for those that run; no error is left to be raised."""
+        """Cancel all tasks and wait for running ones; no error stays pending."""
         if self._started:
             self._queue.mark_failed(None, CancelledError("it was given up"))
             with contextlib.suppress(Exception):
                 self._queue.wait()
 
     def barrier(self) -> None:
-        """See to it that later tasks see all updates of those that have ended."""
+        """Let later tasks see all updates of those that have ended."""
         if self._started:
             self.with_servers(self._coordination.barrier)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
-        """`call()`, again after each server that it finds gone has been restored.
+        """`call()`, repeated after each server that it finds dead has been restored.
 
         `UnavailableError` if one will not come back.
         """
         return self._lanes.with_servers(call)
 
     def drop_worker(self, worker: int) -> None:
-        """Let go of a worker that is taken for dead: what it runs is put back."""
+        """Disconnect a worker that is taken for dead; its closures are put back."""
         self._lanes.drop(worker)
 
     def add_worker(self) -> int:
-        """Start one more worker, which takes tasks at once; give its number."""
+        """Start one more worker, which takes tasks at once, and return its number."""
         self._start()
         lanes = self._coordination.add_worker()
         self._lanes.add(lanes)
@@ -183,15 +183,15 @@ class Dispatcher:
                 daemon=True,
             )
             self._closer.start()
-        # Garbage is collected in any thread at any time, also in one that holds the queue's lock:
-        # the lanes are closed by another, which is told in a way that takes no lock.
+        # Garbage may be collected in any thread at any time, even in one with the queue's lock,
+        # so another thread closes the lanes, and is told without a lock.
         weakref.finalize(self, self._end.put, None).atexit = False
         # Threads that run Python while the interpreter ends can crash it.
         atexit.register(functools.partial(_close_if_there, weakref.ref(self._lanes)))
 
 
 def _restorer(coordination: weakref.ref[Coordination]) -> Callable[[int], None]:
-    """`restore_server` for threads, which must not keep the strategy alive."""
+    """`restore_server` for threads that must not keep the strategy alive."""
 
     def restore(server: int) -> None:
         there = coordination()

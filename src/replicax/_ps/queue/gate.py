@@ -1,4 +1,4 @@
-"""`StalenessGate`: which closures may run at the same time, so that no update is too old."""
+"""`StalenessGate`: lets only closures run at the same time whose updates stay fresh enough."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from replicax._core.errors import UsageError
 class StalenessGate:
     """Lets closures run at the same time as long as each update stays fresh enough.
 
-    An update is as old as the number of other closures that ended between the moment its own
-    closure was admitted, when it may have read the variables, and the moment that closure ended. A
-    `bound` of 0 lets one closure run at a time; with None there is none, and values may be pulled
-    `ahead`, before the closure is admitted for which they are.
+    The age of an update is the number of other closures that ended between the admission of its own
+    closure, when it may have read the variables, and that closure's end. A `bound` of 0 lets one
+    closure run at a time; None sets no bound, and values may be pulled `ahead`, before the
+    admission of the closure that uses them.
     """
 
     def __init__(self, bound: int | None, *, ahead: bool = True) -> None:
         check_bound(bound)
         self._bound = bound
-        # With a bound they would be older than the gate thinks.
+        # With a bound, values pulled ahead would be older than the gate assumes.
         self.allows_ahead = ahead and bound is None
         self._changed = threading.Condition()
         self._waiting: deque[int] = deque()
         self._ended = 0
-        self._ended_before: dict[int, int] = {}  # of those that run, in the order of admission
+        self._ended_before: dict[int, int] = {}  # of running closures, as they were admitted
         self._closed = False
 
     def admit(self, closure: int) -> bool:
-        """Wait until a closure may run; those that wait are let in as they came.
+        """Wait until a closure may run; closures are admitted in order.
 
         False if the gate was closed instead.
         """
@@ -45,7 +45,7 @@ class StalenessGate:
             self._waiting.remove(closure)
             if not self._closed:
                 self._ended_before[closure] = self._ended
-            self._changed.notify_all()  # the next one might fit in as well
+            self._changed.notify_all()  # the next one may fit in, too
             return not self._closed
 
     def finish(self, closure: int) -> None:
@@ -58,7 +58,7 @@ class StalenessGate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Let nobody in any more; who waits is told."""
+        """Admit no more closures, and tell those that wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -74,7 +74,7 @@ class StalenessGate:
 
 
 def check_bound(bound: int | None) -> None:
-    """Refuse what bounds no staleness."""
+    """Refuse a value that does not bound staleness."""
     if bound is not None and (isinstance(bound, bool) or bound < 0):
         raise UsageError(
             "The bound of staleness must be None or a number of updates, at least 0. Received: "

@@ -1,7 +1,6 @@
 """`Lanes`: the threads that take closures and run them, also when workers and servers die.
 
-What a lane is and how it reaches its worker is elsewhere; so is the order of closures
-(`closures.py`).
+`worker_lane.py` reaches a worker, and `closures.py` orders closures.
 """
 
 from __future__ import annotations
@@ -9,49 +8,74 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from replicax._core.errors import ClusterError, CoordinatorError, UnavailableError
 from replicax._ps.queue.gate import StalenessGate
 from replicax._ps.queue.repairs import Repairs
-from replicax._ps.queue.work import Work
 
 if TYPE_CHECKING:
     from replicax._ps.queue.closures import Closure, ClosureQueue
 
 _log = logging.getLogger("replicax")
-_LONGEST_PAUSE = 1.0  # seconds, before a worker that died while it was made ready is tried again
+_LONGEST_PAUSE = 1.0  # seconds before another try with a worker that died while it was made ready
+
+
+@final
+class Work:
+    """How many closures each worker has ended, and how long they took; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._done: dict[int, tuple[int, float]] = {}
+
+    @contextmanager
+    def of(self, worker: int) -> Generator[None, None, None]:
+        """Measure a closure on a worker; one that raises does not count."""
+        begin = clock()
+        yield
+        seconds = clock() - begin
+        with self._lock:
+            count, before = self._done.get(worker, (0, 0.0))
+            self._done[worker] = count + 1, before + seconds
+
+    def done(self) -> dict[int, tuple[int, float]]:
+        """For each worker, the number of closures that ended and their seconds."""
+        with self._lock:
+            return dict(self._done)
 
 
 class Lane(Protocol):
     """A connection to a worker, on which one closure runs at a time.
 
-    A worker may have several. While one of them recovers it, `run` of another may still be
-    underway, and has to end by `WorkerGone`.
+    A worker may have several. While one of them recovers it, `run` of another may still be under
+    way, and has to end by `WorkerGone`.
     """
 
     worker: int
 
     def run(self, closure: Closure, *, more: bool) -> Any:
-        """Run a closure, and give what it returned; a worker or server that dies is an error.
+        """Run a closure and return its result; a worker or server that dies is an error.
 
         `WorkerGone` or `ServerGone` if one died before the closure had ended; `ComesLater` if it
-        cannot run yet: it waits again, behind all others. If there are `more` closures, it pays to
+        cannot run yet and has to wait behind all others. If there are `more` closures, it pays to
         pull variables ahead.
         """
         ...
 
     def recover(self) -> None:
-        """Wait until the worker is back, and give it again what it had; all its lanes work then.
+        """Wait until the worker is back and give it its data again; all its lanes work then.
 
-        `WorkerGone` if it died again; this is called again then. `UnavailableError` if it will not
-        come back.
+        `WorkerGone` if it died again, after which this is called again. `UnavailableError` if it
+        will not come back.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the worker: `run` and `recover`, in another thread, raise or return soon."""
+        """Disconnect the worker: `run` and `recover` in other threads end soon."""
         ...
 
 
@@ -62,7 +86,7 @@ class ComesLater(Exception):
 class WorkerGone(ClusterError):
     """Raised when a worker dies, or is silent for too long, while a closure runs on it.
 
-    If that had not `started`, it cannot have been the cause: it never got there.
+    A closure that had not `started` cannot have been the cause.
     """
 
     def __init__(self, worker: int, why: str = "", started: bool = True) -> None:
@@ -91,8 +115,8 @@ class ServerGone(ClusterError):
 class Lanes:
     """One thread for each lane, from `add` to `close`.
 
-    `on_server_gone` restores the server of that number, or raises UnavailableError; it is called by
-    one thread at a time for each server.
+    `on_server_gone` restores the server of that number, or raises UnavailableError; one thread at a
+    time calls it for each server.
     """
 
     def __init__(
@@ -113,7 +137,7 @@ class Lanes:
         self._threads: list[threading.Thread] = []
 
     def add(self, lanes: Sequence[Lane]) -> None:
-        """Let lanes take closures from now on, also of workers that were not there before."""
+        """Let lanes take closures from now on, also lanes of new workers."""
         with self._lock:
             if self._over.is_set():
                 for lane in lanes:
@@ -128,7 +152,7 @@ class Lanes:
                 self._begin(lane)
 
     def with_servers(self, call: Callable[[], Any]) -> Any:
-        """`call()`, again after each server that it finds gone; UnavailableError if it stays so."""
+        """`call()`, again after each server that it finds dead; UnavailableError if it stays so."""
         while True:
             since = self._repairs.now()
             try:
@@ -138,14 +162,14 @@ class Lanes:
             self._repairs.mend(("server", server), since, lambda s=server: self._on_server_gone(s))
 
     def drop(self, worker: int) -> None:
-        """Let go of a worker that is taken for dead: what it runs is put back."""
+        """Disconnect a worker that is taken for dead; its closures are put back."""
         with self._lock:
             lanes = list(self._lanes.get(worker, ()))
         for lane in lanes:
             lane.close()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Cancel all closures, and end all threads, for which it waits so many seconds; once."""
+        """Cancel all closures and end all threads, waiting this many seconds for them; once."""
         if self._over.is_set():
             return
         self._over.set()
@@ -184,24 +208,24 @@ class Lanes:
                 if self._may_run(lane, closure):
                     self._run(lane, closure)
                     if self._over.is_set():
-                        lane.close()  # it may have connected again since all were closed
+                        lane.close()  # it may have reconnected after the lanes were closed
                 else:
                     self._gate.finish(closure.id)
                     self._queue.put_back(closure)
-                del closure  # while it waits for the next one: it knows the strategy
-        except BaseException as error:  # a thread that dies without a word would stop the program
+                del closure  # a waiting thread must not keep the strategy alive
+        except BaseException as error:  # a thread that died silently would hang the program
             self._queue.mark_failed(None, error)
 
     def _may_run(self, lane: Lane, closure: Closure) -> bool:
-        """Wait at the gate, and look at what may have happened since the closure was taken."""
+        """Wait at the gate, then check what has happened since the closure was taken."""
         return (
             self._gate.admit(closure.id)
             and not self._queue.is_stopping
-            and not self._repairs.is_underway(("worker", lane.worker))  # a sibling found it dead
+            and not self._repairs.is_underway(("worker", lane.worker))  # found dead elsewhere
         )
 
     def _run(self, lane: Lane, closure: Closure) -> None:
-        """Run one closure, and settle it; mend what is broken."""
+        """Run one closure and settle its value; recover a dead worker or server."""
         since = self._repairs.now()
         try:
             try:
@@ -212,8 +236,8 @@ class Lanes:
                 self._gate.finish(closure.id)
         except WorkerGone as gone:
             died = lane.worker if gone.started else None
-            # Put back first, so that others can run it; but not before its siblings know that
-            # this worker is dead, or they would take it.
+            # Put back first, so that other workers can run it, but not before its other lanes know
+            # that the worker is dead, or they would take it.
             self._repairs.mend(
                 ("worker", lane.worker),
                 since,
@@ -231,7 +255,7 @@ class Lanes:
             self._queue.mark_finished(closure, result)
 
     def _recover(self, lane: Lane) -> None:
-        """Get a worker back, however often it dies meanwhile, or do without it."""
+        """Get a worker back, however often it dies meanwhile, or retire it."""
         pause = _LONGEST_PAUSE / 64
         while not self._over.is_set():
             since = self._repairs.now()
@@ -261,7 +285,7 @@ class Lanes:
             lane.close()
 
     def _mend_server(self, server: int, since: int) -> None:
-        """Get a server back, or let everything fail."""
+        """Get a server back, or fail all closures."""
 
         def restore() -> None:
             try:

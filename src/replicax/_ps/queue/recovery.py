@@ -1,4 +1,4 @@
-"""Servers that died, brought back by the coordinator, and what was lost with them."""
+"""The coordinator brings back servers that died, and counts what was lost with them."""
 
 from __future__ import annotations
 
@@ -22,34 +22,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# As many closures' ids are known of each server; half of what servers remember (see applied.py), so
-# that none is taken for lost that was only forgotten.
+# Ids of closures kept for each server: half of what servers remember (see applied.py), so
+# that a forgotten closure is not taken for a lost one.
 _REMEMBERED = 1 << 16
-_PAUSE = 0.1  # seconds, before one that died while it was restored is looked for again
+_PAUSE = 0.1  # seconds before another look for a server that died while it was restored
 
 
 class Recovery(NamedTuple):
-    """A server that died and is back.
-
-    Args:
-        server: Which.
-        lost_updates: How many functions that had ended changed something there which is lost.
-        seconds: How long it took, from when somebody needed it.
-        source: Where its state is from: "replica" or "snapshot".
-    """
+    """A server that died and is back."""
 
     server: int
-    lost_updates: int
-    seconds: float
-    source: str
+    lost_updates: int  # closures that had ended and changed what is lost
+    seconds: float  # from when somebody needed it
+    source: str  # of its state: "replica" or "snapshot"
 
 
 @final
 class Recoveries:
-    """Brings servers back, and keeps account of it.
+    """Brings servers back, and keeps count.
 
-    `changes` says how many of the coordinator's changes each has confirmed. `patience` is in
-    seconds; None for as long as the cluster waits.
+    `changes` returns how many of the coordinator's changes each server has confirmed. `patience` is
+    in seconds; None for as long as the cluster waits.
     """
 
     def __init__(
@@ -70,7 +63,7 @@ class Recoveries:
         self._ended: dict[int, dict[int, None]] = {}
 
     def meet(self) -> None:
-        """Wait for all servers, which are new, and let workers in."""
+        """Wait for all servers, which are new, and open them to workers."""
         for server in range(self._client.num_servers):
             self._meet(server)
         if self._replicas:
@@ -86,13 +79,13 @@ class Recoveries:
             try:
                 self._lives[server] = self._opened(server, workers=True)[0]["life"]
                 return
-            except ServerGone:  # it has died; so far it holds nothing
+            except ServerGone:  # it has died, but holds nothing yet
                 if time.monotonic() >= end:
                     raise
             threading.Event().wait(_PAUSE)
 
     def note(self, closure: int, pushed: list[int], clocks: dict[str, int]) -> None:
-        """A closure has ended, and pushed to these servers."""
+        """Note that a closure has ended and pushed to these servers."""
         for server in pushed:
             ended = self._ended.setdefault(server, {})
             ended[closure] = None
@@ -114,7 +107,7 @@ class Recoveries:
     def _restore(self, server: int, began: float) -> None:
         life = self._life_of(server)
         if life is not None and life == self._lives[server]:
-            return  # only a connection was gone
+            return  # only the connection was lost
         if life is None:
             known = self._incarnations[server]
             member = self._cluster.member("server", server, after=known, timeout=self._patience)
@@ -139,7 +132,7 @@ class Recoveries:
         return None
 
     def _opened(self, server: int, *, workers: bool) -> tuple[dict[str, Any], np.ndarray]:
-        """What a server has; and whether workers may use it."""
+        """The contents of a server, and whether workers may use it."""
         reply = self._client.call(server, "open", {"workers": workers})
         return reply.head, numbers_of(reply.buffers[0])
 
@@ -156,7 +149,7 @@ class Recoveries:
         try:
             self._client.call(server, "partner", self._partner_of(server))
         except (ServerGone, RemoteError) as error:
-            # Who restores the one that is gone tells the other one again.
+            # Whoever restores the dead one tells the other one again.
             logger.warning("Parameter server %d goes on without a replica: %s", server, error)
 
     def _partner_of(self, server: int) -> dict[str, Any]:
@@ -164,7 +157,7 @@ class Recoveries:
         return {"addresses": self._client.addresses[partner]}
 
     def _check(self, server: int, head: dict[str, Any]) -> None:
-        """All that the coordinator has made there must be there."""
+        """Check that everything the coordinator has made is there."""
         if head["changes"] >= self._changes(server):
             return
         error = UnavailableError(
@@ -178,12 +171,12 @@ class Recoveries:
         raise error
 
     def _count_lost(self, server: int, clock: int, applied: np.ndarray) -> int:
-        """How many closures that had ended have left nothing on the restored server."""
+        """The number of ended closures whose updates the restored server does not have."""
         ended = self._ended.get(server, {})
         known = set(applied.tolist())
         left = [closure for closure in ended if closure in known]
         lost = len(ended) - len(left)
-        if lost == _REMEMBERED:  # as many as are remembered: the clocks know better
+        if lost == _REMEMBERED:  # at least as many as are remembered: the clocks tell
             lost = max(lost, self._clocks[server] - clock)
         self._ended[server] = dict.fromkeys(left)
         self._clocks[server] = clock

@@ -1,4 +1,4 @@
-"""`RemoteValue`: what a closure will have returned. Who runs closures and settles it: elsewhere."""
+"""`RemoteValue`: the future result of a closure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RemoteValueStatus(enum.Enum):
-    """How far a closure has come, from its user's side."""
+    """The progress of a closure, as its user sees it."""
 
     NOT_READY = "NOT_READY"
     ABORTED = "ABORTED"
@@ -89,13 +89,13 @@ class RemoteValue:
         return jax.tree.map(_as_jax, self._wait())
 
     def fulfil(self, result: Any) -> None:
-        """Settle the value, for the engine; only the first that settles it counts."""
+        """Settle the value, for the engine; only the first call counts."""
         if not self._settled.is_set():
             self._result = result
             self._settled.set()
 
     def fail(self, error: BaseException) -> None:
-        """Settle the value by an error, for the engine; only the first that settles it counts."""
+        """Settle the value by an error, for the engine; only the first call counts."""
         if not self._settled.is_set():
             self._error, self._traceback = error, error.__traceback__
             self._settled.set()
@@ -103,13 +103,13 @@ class RemoteValue:
     def _wait(self) -> Any:
         self._settled.wait()
         if self._error is not None:
-            # Each raise adds to an error's traceback, and this one may be raised many times.
+            # Raising extends an error's traceback, and this one may be raised many times.
             raise self._error.with_traceback(self._traceback)
         return self._result
 
 
 def fetched(nest: Any) -> Any:
-    """`nest` with each `RemoteValue` in it replaced by what it gives; other leaves as they are."""
+    """`nest` with the value of each `RemoteValue` in its place; other leaves unchanged."""
     return jax.tree.map(
         lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
         nest,

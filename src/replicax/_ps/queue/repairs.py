@@ -1,4 +1,4 @@
-"""`Repairs`: what several threads find broken is mended by one of them, while the others wait."""
+"""`Repairs`: of several threads that find a thing broken, one mends it while the others wait."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import final
 
 @final
 class Repairs:
-    """One repair at a time of each thing, and none of what has been mended meanwhile.
+    """One repair of each thing at a time, and none of a thing that was mended meanwhile.
 
-    A thread notes the time (`now`) before it uses a thing. If it then finds it broken, and the
-    thing was mended after that time, it has seen the end of the old one, not a new failure.
+    A thread notes the time (`now`) before it uses a thing. If it finds it broken, and the thing was
+    mended after that time, the thread has seen the old failure, not a new one.
     """
 
     def __init__(self) -> None:
@@ -22,15 +22,15 @@ class Repairs:
         self._time = 0
 
     def now(self) -> int:
-        """The time, in numbers of repairs."""
+        """The time, counted in repairs."""
         return self._time
 
     def is_underway(self, thing: Hashable) -> bool:
-        """Whether somebody mends the thing; asked without a lock."""
+        """Whether a repair of the thing is under way; read without a lock."""
         return thing in self._underway
 
     def wait(self, thing: Hashable) -> None:
-        """Wait until nobody mends the thing."""
+        """Wait until no repair of the thing is under way."""
         if thing in self._underway:
             with self._changed:
                 self._changed.wait_for(lambda: thing not in self._underway)
@@ -43,11 +43,11 @@ class Repairs:
         *,
         first: Callable[[], None] = lambda: None,
     ) -> None:
-        """Mend the thing by `work`, or wait for the one who does.
+        """Mend the thing by `work`, or wait for the thread that does.
 
-        It was used after the time `since`. If `work` raises, this thread gets the error, and the
-        others go on: they will see. `first` is called in any case, once it is known that the thing
-        is broken.
+        The thing was last used after the time `since`. If `work` raises, this thread gets the
+        error, and the others go on and find out by themselves. `first` is called in any case, once
+        the thing is known to be broken.
         """
         with self._changed:
             is_mine = thing not in self._underway and self._mended_at.get(thing, -1) <= since

@@ -15,9 +15,8 @@ from replicax._core.errors import UsageError
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
 from replicax._keras.signature import ProgramCache, Signature
-from replicax._ps.data.batch_slots import Slots
 from replicax._ps.data.per_worker import PerWorkerValues
-from replicax._ps.data.per_worker_dataset import PerWorkerIterator
+from replicax._ps.data.per_worker_dataset import PerWorkerIterator, Slots
 from replicax._ps.programs import Program, build
 from replicax._ps.queue.closures import RemoteValue
 from replicax._ps.recording.record import Position, record
@@ -42,7 +41,7 @@ class Family:
         self.usual = self.program({})
 
     def program(self, shapes: dict[int, Any]) -> Program:
-        """The program for batches of these shapes; the others are as usual."""
+        """The program for batches of these shapes; other batches are as usual."""
         key = repr(sorted(shapes.items()))
         if key not in self._programs:
             self._programs[key] = self._trace(shapes)
@@ -59,12 +58,12 @@ class Task:
     given: tuple[PerWorkerIterator, ...] = ()
 
     def of(self, worker: int) -> Task:
-        """What a worker runs: the same for all."""
+        """The call that a worker runs: the same for all workers."""
         return self
 
     @property
     def iterators(self) -> list[PerWorkerIterator]:
-        """What it takes batches from, one for each batch."""
+        """The iterators that it takes batches from, one for each batch."""
         sources = [source for source, _ in self.family.usual.recorded.batches]
         return [
             source if isinstance(source, PerWorkerIterator) else self.given[source.number]
@@ -80,7 +79,7 @@ class PerWorkerTask:
     make: Callable[[int], Task]
 
     def of(self, worker: int) -> Task:
-        """What a worker runs."""
+        """The call that a worker runs."""
         return self.make(worker)
 
 
@@ -123,7 +122,7 @@ class Tracer:
                 "which may not be. The result of one closure is no input of another. Call "
                 "`fetch` on it first, or do both steps in one function."
             )
-        key = fn if isinstance(fn, BoundFunction) else plain  # a method is one of its object
+        key = fn if isinstance(fn, BoundFunction) else plain  # a method belongs to its object
         if not any(isinstance(leaf, PerWorkerValues) for leaf in leaves):
             return self.traced(fn, key, args, kwargs)
 
@@ -136,19 +135,19 @@ class Tracer:
             )
             return self.traced(fn, key, mine, named)
 
-        make(0)  # so that what cannot be traced is refused now
+        make(0)  # so that a function that cannot be traced is refused now
         return PerWorkerTask(make)
 
     def traced(
         self, fn: Callable[..., Any], key: Any, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Task:
-        """The task of a call, whatever made `fn`."""
+        """The task of a call, however `fn` was made."""
         given: list[PerWorkerIterator] = []
 
         def slot(leaf: Any) -> Any:
             if not isinstance(leaf, PerWorkerIterator):
                 return leaf
-            given.append(leaf)  # the next epoch's is another one, and the program is the same
+            given.append(leaf)  # the next epoch has another iterator and the same program
             return self._slots.of(leaf, len(given) - 1)
 
         args, kwargs = jax.tree.map(slot, (tuple(args), kwargs))
@@ -191,7 +190,7 @@ class Tracer:
 
 
 def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
-    """What the batches of a closure look like, the first, the second and so on."""
+    """The shapes of a closure's batches, in order."""
     taken = iter(range(1 << 30))
 
     def example(source: Any) -> Any:
@@ -205,14 +204,14 @@ def _examples(batches: dict[int, Any]) -> Callable[[Any], Any]:
 
 
 def _owned(leaf: Any) -> Any:
-    """An argument as it is now: a loader may fill the same array again before the closure runs."""
+    """An argument as it is now, because a loader may reuse the array before the closure runs."""
     if isinstance(leaf, PerWorkerValues):
         return PerWorkerValues(jax.tree.map(_owned, value) for value in leaf.values)
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def assembled(program: Program, arrays: Sequence[Any]) -> Any:
-    """What the function returned, from the arrays that a worker sent."""
+    """The function's result, from the arrays that a worker sent."""
     result = program.recorded.result
     leaves = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, Position)]
     order = sorted({leaf.output for leaf in leaves})

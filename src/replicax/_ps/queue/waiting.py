@@ -1,4 +1,4 @@
-"""`WaitingLine`: the closures that wait, in order, and who may take which. Pure: no locks."""
+"""`WaitingLine`: the waiting closures in order, and which worker may take which; without locks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WaitingLine:
 
     @property
     def for_any(self) -> int:
-        """How many wait for any worker."""
+        """The number of closures that wait for any worker."""
         return len(self._common)
 
     @property
@@ -41,7 +41,7 @@ class WaitingLine:
         self._retired.discard(worker)
 
     def retire(self, worker: int) -> list[Closure]:
-        """Note that a worker will take none any more; give those that nobody can take now."""
+        """Note that a worker takes no more closures; return those that no worker can take."""
         self._workers.discard(worker)
         self._retired.add(worker)
         mine = self._tagged.pop(worker, ())
@@ -53,7 +53,7 @@ class WaitingLine:
         return worker in self._retired
 
     def is_stranded(self, closure: Closure) -> bool:
-        """Whether a closure is for a worker that will not come back, and for no other."""
+        """Whether a closure can only run on a worker that will not come back."""
         return closure.tag in self._retired and not closure.movable
 
     def add(self, closure: Closure) -> None:
@@ -65,7 +65,7 @@ class WaitingLine:
         self._line_of(closure).appendleft(closure)
 
     def take(self, worker: int) -> Closure:
-        """Take the next one for this worker: one that only it can run, if there is one."""
+        """Take the next closure for this worker, first one that only it can run."""
         mine = self._tagged.get(worker)
         return (mine or self._common).popleft()
 

@@ -39,7 +39,7 @@ class WorkerLane:
     def run(self, closure: Closure, *, more: bool) -> Any:
         """Run a closure there, and wait for its result."""
         self._started = False
-        # If it was scheduled after values were pulled ahead, it may have to see newer ones.
+        # A closure scheduled after values were pulled ahead may have to see newer ones.
         self._turn += closure.id > self._newest
         self._newest = closure.newest
         task = closure.task.of(self.worker)
@@ -48,7 +48,7 @@ class WorkerLane:
             program, reply = self._run(closure, task, more=more)
             result = self._result(closure.id, program, reply)
         except (WorkerGone, ServerGone):
-            raise  # it has not ended: it will have the same batches then
+            raise  # it has not ended, so it will get the same batches
         except ComesLater:
             for splits in shared:
                 splits.release(closure)
@@ -60,7 +60,7 @@ class WorkerLane:
         return result
 
     def recover(self) -> None:
-        """Wait until the worker is back; or reach it again, if only the connection had broken."""
+        """Wait until the worker is back; if only the connection broke, connect again."""
         self.close()
         try:
             self._connect(self._found())
@@ -74,12 +74,12 @@ class WorkerLane:
             link.close()
 
     def _run(self, closure: Closure, task: Task, *, more: bool) -> tuple[Program, Any]:
-        """Let the worker run a closure; what it answers, and which program it ran."""
+        """Let the worker run a closure; return its answer and the program that it ran."""
         iterators = task.iterators
         shapes: dict[int, Any] = {}
         program = task.family.usual
         while True:
-            # Where each batch is, first: it may be that there is none, or none yet.
+            # The places of the batches first: there may be none, or none yet.
             places = [
                 source.place(closure, number, self.worker)
                 for number, source in enumerate(iterators)
@@ -143,12 +143,12 @@ class WorkerLane:
         return assembled(program, arrays)
 
     def _tell(self, link: Link, program: Program, iterators: Sequence[Any]) -> None:
-        """Send what the worker has not got yet: the data that it reads, and a program."""
+        """Send what the worker does not have yet: its data sets and a program."""
         for source in iterators:
             dataset = source.dataset
             if dataset.number not in self._told:
                 head = {"number": dataset.number}
-                if not link.call("dataset", head).head["known"]:  # it may be large: send it once
+                if not link.call("dataset", head).head["known"]:  # maybe large: sent once
                     link.call("dataset", head, [dataset.payload])
                 self._told.add(dataset.number)
         if program.digest in self._told:
@@ -158,7 +158,7 @@ class WorkerLane:
         self._told.add(program.digest)
 
     def _found(self) -> Member:
-        """The worker as it was, if it answers; else the next one in its place."""
+        """The same worker if it answers, else its successor."""
         engine, known = self._engine, self._incarnation
         member = engine.cluster.member("worker", self.worker, timeout=engine.patience)
         if member.incarnation != known or engine.dial.is_there(member.addresses):

@@ -1,5 +1,5 @@
-"""A closure as a pure function, with all that it does to what lives on servers.
+"""A closure as a pure function, with everything it does to variables on servers.
 
-`recorder.py` is told of it while the function is traced, by Keras through `seams.py`; `record.py`
-traces and gives a `Recorded`. It knows `_keras`, and nothing of servers.
+Keras tells `recorder.py` of it through `seams.py` while the function is traced; `record.py` traces
+and returns a `Recorded`. The folder knows `_keras`, and nothing of servers.
 """

@@ -1,10 +1,10 @@
-"""A closure, recorded: what a worker has to fetch, compute and send, as a pure function.
+"""A recorded closure: what a worker has to fetch, compute and send, as a pure function.
 
-Beside what `capture` finds (variables, results), a closure for parameter servers takes batches
-from a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that
-others add to as well, and looks up rows of tables that it should not get the whole of. A
-`Recorder` is told of each while the function is traced. What it learns may change the inputs
-(one more batch, a table as rows), then the function is traced again.
+Beyond what `capture` finds (variables, results), a closure for parameter servers takes batches from
+a worker's own data, hands gradients to optimizers that run elsewhere, adds to variables that others
+add to as well, and looks up rows of tables without getting all of them. A `Recorder` is told of
+each while the function is traced. What it learns may change the inputs (one more batch, a table as
+rows); then the function is traced again.
 """
 
 from __future__ import annotations
@@ -47,28 +47,20 @@ class Position:
 @final
 @dataclass(frozen=True)
 class Recorded:
-    """A closure as a pure function.
+    """A closure as a pure function; an int or a `Position` is the place of one of its outputs.
 
-    Args:
-        captured: From variables and leaves to outputs. The leaves are the arguments' arrays, the
-            arrays of `batches`, and positions of looked-up rows.
-        result: What the function returns, with a `Position` for each array.
-        pushes: Optimizers and variables, with the positions of their gradients.
-        writes: Variables, how they change ("set", "add"), and the positions of the values.
-        batches: Which iterator each batch is taken from, in order, and what it looks like.
-        tables: Variables that arrive as rows.
-        lookups: Tables, and the positions of the ids that are looked up in them.
-        checks: Conditions, with the positions of whether each holds and of what is said of it.
+    `captured` goes from variables and leaves to outputs. The leaves are the arguments' arrays, the
+    arrays of `batches`, and positions of looked-up rows.
     """
 
     captured: Captured
     result: Any
-    pushes: tuple[tuple[Push, tuple[int, ...]], ...]
-    writes: tuple[tuple[Any, str, int], ...]
-    batches: tuple[tuple[Any, Any], ...]
-    tables: tuple[Table, ...]
-    lookups: tuple[tuple[Any, int], ...]
-    checks: tuple[tuple[Check, tuple[int, ...]], ...]
+    pushes: tuple[tuple[Push, tuple[int, ...]], ...]  # optimizer and variables; gradients
+    writes: tuple[tuple[Any, str, int], ...]  # variable, "set" or "add", value
+    batches: tuple[tuple[Any, Any], ...]  # iterator, what the batch looks like
+    tables: tuple[Table, ...]  # variables that arrive as rows
+    lookups: tuple[tuple[Any, int], ...]  # table, ids
+    checks: tuple[tuple[Check, tuple[int, ...]], ...]  # condition; whether it holds, message
 
 
 def record(
@@ -84,7 +76,7 @@ def record(
     """
     inputs, known = Inputs(), ()
     rounds = 0
-    while rounds < MAX_ROUNDS + len(inputs.batches):  # each batch is found by a round of its own
+    while rounds < MAX_ROUNDS + len(inputs.batches):  # each round finds one batch
         rounds += 1
         recorder = Recorder(inputs)
         try:
@@ -102,12 +94,12 @@ def record(
             continue
         if not _learned(inputs, recorder):
             return _recorded(captured, recorder)
-        known = captured.variables  # finding them again would be one more trace in each round
+        known = captured.variables  # finding them again would cost one more trace each round
     raise RuntimeError("A closure must do the same each time that it is traced.")
 
 
 def _learned(inputs: Inputs, recorder: Recorder) -> bool:
-    """Note what a trace has found; whether there was anything new."""
+    """Note what a trace has found; return whether anything was new."""
     new = {key: v for key, v in recorder.found.items() if key not in inputs.dense}
     before = inputs.positions
     for key, (variable, count) in new.items():
@@ -129,7 +121,7 @@ def _captured(
         result = fn(taken)
         changes = recorder.changes(_compat.get_stateless_scope())
         recorder.changed = [(variable, kind) for variable, kind, _ in changes]
-        # Statics keep their place in the tree; variables are no part of it.
+        # Static values keep their place in the tree; variables are not part of it.
         return {
             "result": result,
             "grads": [grads for _, grads in recorder.pushes],

@@ -1,4 +1,4 @@
-"""What is told of a closure while it is traced: batches, look-ups, gradients, additions."""
+"""What a closure does while it is traced: batches, look-ups, gradients, additions."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class DenseUse(UsageError):
 
 
 class NeedsBatch(TraceAgain):
-    """The function asks an iterator for one batch more than was thought."""
+    """Raised when the function takes one batch more than expected."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
 
 
 class NotBuilt(TraceAgain):
-    """The function applies an optimizer that has no variables yet."""
+    """Raised when the function applies an optimizer without variables."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
         self.optimizer, self.variables = optimizer, variables
@@ -62,29 +62,23 @@ class Push(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A variable of which the closure gets rows: so many at most."""
+    """A variable of which the closure gets at most this many rows."""
 
     variable: Any
     rows: int
 
 
 class Added(NamedTuple):
-    """What a closure has added to a variable so far.
+    """What a closure has added to a variable so far."""
 
-    Args:
-        total: The sum; None if only the difference is known, and only at the end.
-        value: What the variable is then.
-        is_sum: Whether it has been added to, and nothing else.
-    """
-
-    total: Any
-    value: Any
-    is_sum: bool
+    total: Any  # the sum; None if only the difference is known, at the end
+    value: Any  # of the variable then
+    is_sum: bool  # it has been added to, and nothing else
 
 
 @dataclass
 class Inputs:
-    """What the function is known to take, beside arguments and variables."""
+    """The inputs of the function that are known, beside arguments and variables."""
 
     batches: list[tuple[Any, Any]] = field(default_factory=list)
     tables: dict[int, Table] = field(default_factory=dict)
@@ -100,14 +94,14 @@ class Inputs:
 
 @final
 class Recorder:
-    """Is told what a closure does while it is traced."""
+    """Told what a closure does while it is traced."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
         self.begin((), ())
 
     def begin(self, batches: Sequence[Any], positions: Sequence[Any]) -> None:
-        """A trace begins, with these batches and positions as inputs."""
+        """Begin a trace with these batches and positions as inputs."""
         self.pushes: list[tuple[Push, list[Any]]] = []
         self.lookups: list[tuple[Any, Any]] = []
         self.checks: list[tuple[Check, list[Any]]] = []
@@ -119,7 +113,7 @@ class Recorder:
         self._batches, self._positions = iter(batches), list(positions)
 
     def shape_of(self, variable: Any) -> Any:
-        """What a variable is as an input: without asking a server for it."""
+        """The shape of a variable as an input, without asking a server for it."""
         table = self.inputs.tables.get(id(variable))
         shape = tuple(variable.shape) if table is None else (table.rows, *variable.shape[1:])
         return jax.ShapeDtypeStruct(shape, _compat.stored_dtype(variable))
@@ -139,16 +133,16 @@ class Recorder:
         return jnp.take(_compat.read(variable), at, axis=0)
 
     def find(self, variable: Any, ids: Any) -> tuple[Any, Any]:
-        """Rows of a dynamic table, and which ids are no padding."""
+        """Rows of a dynamic table, and which ids are not padding."""
         at, rows = self._places(variable, ids), _compat.read(variable)
-        if at is None or not rows.shape[0]:  # a trace that finds out what there is
+        if at is None or not rows.shape[0]:  # a trace that only finds out the inputs
             shape = (*ids.shape, *variable.shape[1:])
             return jnp.zeros(shape, variable.dtype), jnp.ones(ids.shape, bool)
-        # Behind the last row stands what is no id: the worker, which sees all 64 bits, says so.
+        # Padding is placed behind the last row, by the worker, which sees all 64 bits.
         return jnp.take(rows, at, axis=0, mode="fill", fill_value=0), at < rows.shape[0]
 
     def _places(self, variable: Any, ids: Any) -> Any:
-        """Where the rows of ids are among those that arrive; None until that is known."""
+        """The places of ids among the rows that arrive; None until they are known."""
         ids = jnp.asarray(ids)
         self.asked.append((id(variable), tuple(ids.shape)))
         if id(variable) not in self.inputs.tables:
@@ -161,9 +155,9 @@ class Recorder:
         return self._positions[number] if known else jnp.zeros(ids.shape, jnp.int32)
 
     def check(self, check: Check, holds: Any, *values: Any) -> bool:
-        """A condition that the worker checks before it sends anything; whether it will.
+        """Add a condition that the worker checks before it sends anything; return whether it will.
 
-        It sees nothing of what a loop or branch of the program computes.
+        Conditions within a loop or branch of the program cannot be checked.
         """
         if trace_around_tapes() is not self._trace:
             return False
@@ -171,14 +165,14 @@ class Recorder:
         return True
 
     def apply(self, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any] | None) -> None:
-        """Gradients for an optimizer, which is not run here."""
+        """Record gradients for an optimizer, which does not run here."""
         if variables is None:
             variables = _compat.trainable_variables(optimizer)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         if not optimizer.built:
             raise NotBuilt(optimizer, list(variables))
         for gradient, variable in pairs:
-            if _compat.takes_gradient(variable):  # what float8 keeps: its gradient is its new value
+            if _compat.takes_gradient(variable):  # float8 state: its gradient is its new value
                 variable.assign(gradient)
         pairs = [(g, v) for g, v in pairs if not _compat.takes_gradient(v)]
         factor = optimizer.loss_scale_factor
@@ -196,7 +190,7 @@ class Recorder:
         )
 
     def add(self, variable: Any, value: Any, before: Any, after: Any) -> None:
-        """A variable that was `before` is added to, and is `after` now."""
+        """Record that a variable was `before` and is `after` an addition."""
         scope = _compat.get_stateless_scope()
         known = self._added.get(id(variable))
         if known is None:
@@ -210,14 +204,14 @@ class Recorder:
             self._added[id(variable)] = Added(known.total + exact, after, is_sum)
 
     def changes(self, scope: Any) -> list[tuple[Any, str, Any]]:
-        """The variables that the function has written, how, and by what."""
+        """The variables that the function has written, and how."""
         found = []
         pushed = {id(variable) for push, _ in self.pushes for variable in push.variables}
         for variable, new in scope.updates():
             old = scope.lent.get(id(variable))
             shape = tuple(variable.shape)
             if old is None or tuple(jnp.shape(new)) != shape:
-                continue  # to be traced again, or a table, whose rows optimizers change
+                continue  # traced again later, or a table, whose rows optimizers change
             added = self._added.get(id(variable))
             if added and added.is_sum and added.total is not None and new is added.value:
                 found.append((variable, "add", jnp.broadcast_to(added.total, shape)))
@@ -231,7 +225,7 @@ class Recorder:
 
 
 def lent_value(scope: Any, variable: Any) -> Any:
-    """What a variable was when a scope, or the one around it that lends it, began."""
+    """The value of a variable when a scope, or the one around it that lends it, began."""
     while scope is not None:
         value = getattr(scope, "lent", {}).get(id(variable))
         if value is not None:
@@ -250,9 +244,9 @@ def _both(variable: Any) -> UsageError:
 
 
 def _accumulates(variable: Any) -> bool:
-    """Whether what workers write to a variable adds up: metrics, and moving statistics."""
+    """Whether workers' writes to a variable add up: metrics, and moving statistics."""
     if _compat.counts_draws(variable):
-        return True  # of random numbers: two closures that draw at once count as two
+        return True  # random states: two closures that draw at once count as two
     number = "float" in variable.dtype or "int" in variable.dtype
     return number and (
         variable.synchronization == "on_read" or variable.aggregation in ("mean", "sum")
@@ -260,10 +254,10 @@ def _accumulates(variable: Any) -> bool:
 
 
 def is_table(variable: Any) -> bool:
-    """Whether a variable is meant to be looked up, and never to travel as a whole."""
+    """Whether a variable is looked up by rows and never sent as a whole."""
     return bool(getattr(variable, "is_table", False))
 
 
 def most_rows(variable: Any, ids: int) -> int:
-    """How many rows so many ids can name: no more than a variable has, if that has an end."""
+    """The most rows that this many ids can name: no more than the variable has."""
     return ids if getattr(variable, "is_dynamic", False) else min(ids, variable.shape[0])

@@ -1,4 +1,4 @@
-"""What a closure calls while it is recorded: methods of Keras that tell a `Recorder` instead.
+"""Methods of Keras that a recorded closure calls, which tell a `Recorder` instead of acting.
 
 An optimizer's `apply`, and all of a `LossScaleOptimizer`, are in `_keras/replica.py`.
 """
@@ -23,7 +23,7 @@ def install() -> None:
 
 
 def _recorded_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients leave; nothing changes here."""
+    """Record the gradients; nothing changes here."""
 
     @functools.wraps(original)
     def stateless_apply(self: Any, optimizer_variables: Any, grads: Any, values: Any) -> Any:
@@ -37,7 +37,7 @@ def _recorded_stateless_apply(original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _recorded_add(original: Callable[..., Any], sign: int) -> Callable[..., Any]:
-    """What is added travels, so that no other addition is lost."""
+    """Record the sum and not the new value, so that no other addition is lost."""
 
     @functools.wraps(original)
     def add(self: Any, value: Any) -> Any:

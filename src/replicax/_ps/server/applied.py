@@ -7,8 +7,8 @@ from typing import final
 
 import numpy as np
 
-# A closure comes again when its worker dies, soon after it came first; so many others may come
-# between.
+# Ids remembered: a closure is repeated soon after its worker died, and so many others may come
+# in between.
 REMEMBERED = 1 << 17
 
 
@@ -16,7 +16,7 @@ REMEMBERED = 1 << 17
 class Applied:
     """The ids of the closures, or of the coordinator's requests, that were applied last.
 
-    Those of a snapshot come the oldest first.
+    Ids of a snapshot are given the oldest first.
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
@@ -32,17 +32,17 @@ class Applied:
             del self._ids[next(iter(self._ids))]
 
     def ids(self) -> list[int]:
-        """What is to be kept in a snapshot."""
+        """The ids for a snapshot."""
         return list(self._ids)
 
 
 def as_ranges(ids: Iterable[int]) -> list[list[int]]:
-    """Ids as runs of successive ones: first, and behind the last. Most follow each other."""
+    """Ids as runs of consecutive ones, (first, behind the last); most ids are consecutive."""
     known = np.unique(np.fromiter(ids, np.int64))
     breaks = np.flatnonzero(np.diff(known) != 1) + 1
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(known, breaks) if len(run)]
 
 
 def from_ranges(ranges: Iterable[Sequence[int]]) -> list[int]:
-    """The ids of some runs, the lowest first: they were given out, and about so applied."""
+    """The ids of some runs, lowest first, which is about the order in which they were applied."""
     return [number for first, end in ranges for number in range(first, end)]

@@ -1,4 +1,4 @@
-"""What the coordinator asks of a server about its cells and optimizers."""
+"""The coordinator's requests about a server's cells and optimizers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CellRequests:
         return {}, ()
 
     def _optimizer(self, session: Any, message: Any) -> Reply:
-        """Take an optimizer, or further cells for one; or say what the slots of a cell are."""
+        """Take an optimizer, or further cells for one; or describe the slots of a cell."""
         head, buffers = message.head, list(message.buffers)
         with self._server.lock:
             code = self._server.code
@@ -91,14 +91,14 @@ class CellRequests:
             for number, count, decays in head["cells"]:
                 cell = self._server.cells[number]
                 part = cell.part._replace(decays=decays)
-                # Copies: rows are changed in place, and cells of one kind share what they begin as.
+                # Copies: rows change in place, and cells of one kind share their initial values.
                 initial = [slot.copy() for slot in hosted.updates.initial_slots(part)]
                 slots = [array_of(next(given), s.dtype, s.shape) for s in initial[:count]]
                 cell.attach(head["id"], slots + initial[count:], decays=decays)
         return {}, ()
 
     def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """What an `optimizer` message has come to, as an `attach` message without its code."""
+        """The result of an `optimizer` message, as an `attach` message without its code."""
         server, buffers, cells = self._server, [], []
         constraint = None
         for number, _, decays in head["cells"]:
@@ -121,7 +121,7 @@ class CellRequests:
         return about, buffers
 
     def _attach(self, session: Any, message: Any) -> Reply:
-        """Do again what an `optimizer` message has come to."""
+        """Repeat the result of an `optimizer` message."""
         head, given, code = message.head, iter(message.buffers), self._server.code
         with self._server.lock:
             if "made" in head and head["id"] not in self._server.optimizers:
@@ -141,7 +141,7 @@ class CellRequests:
         return {}, ()
 
     def _tune(self, session: Any, message: Any) -> Reply:
-        """Read, and if told so change, what an optimizer has once for all cells."""
+        """Read, and on request change, the variables that an optimizer has once for all cells."""
         with self._server.lock:
             hosted = self._server.optimizers[message.head["id"]]
             for name, value in message.head["set"].items():
@@ -149,6 +149,6 @@ class CellRequests:
             return self.tuned(message.head["id"])
 
     def tuned(self, optimizer: int) -> Reply:
-        """What an optimizer has once for all cells."""
+        """The variables that an optimizer has once for all cells."""
         hosted = self._server.optimizers[optimizer]
         return {"iterations": hosted.iterations, "learning_rate": hosted.learning_rate}, ()

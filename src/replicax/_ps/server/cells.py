@@ -1,4 +1,4 @@
-"""What a server holds: cells, each a variable or a shard of one, with its slots and its version.
+"""The cells of a server: each is a variable or a shard of one, with its slots and its version.
 
 A table whose rows have ids instead of numbers is a `DynamicCell`, in `dynamic_cell.py`.
 """
@@ -34,30 +34,22 @@ _CHANGES = {
 class Cell:
     """A variable, or a shard of one.
 
-    Args:
-        part: What an optimizer has to know of it.
-        value: Its value. One that is trained by rows is changed in place; any other is replaced,
-            so that whoever has got hold of it may go on reading.
-        version: How often it was changed.
-        slots: What the optimizer keeps beside it.
-        optimizer: Which optimizer that is; None before the first.
-        replaced: How often it, or what is beside it, was replaced, and not only some rows of it.
-        changed: Which rows were changed since somebody asked; None for none.
-        captures: Who has to know of rows before they change.
+    A value that is trained by rows is changed in place. Any other value is replaced, so that a
+    reader may keep using the old one.
     """
 
     part: Part
     value: Any
-    version: int = 0
+    version: int = 0  # how often it was changed
     slots: list[Any] = field(default_factory=list)
-    optimizer: int | None = None
-    replaced: int = 0
-    changed: np.ndarray | None = None
-    captures: list[RowCapture] = field(default_factory=list)
+    optimizer: int | None = None  # whose slots these are; None before the first
+    replaced: int = 0  # how often it or a slot was replaced as a whole
+    changed: np.ndarray | None = None  # rows since somebody asked
+    captures: list[RowCapture] = field(default_factory=list)  # told before rows change
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it is changed in place, by rows, and so are all of its slots."""
+        """Whether the value and all slots are changed in place, by rows."""
         rows = self.part.shape[:1]
         return _is_own(self.value) and all(np.shape(slot)[:1] == rows for slot in self.slots)
 
@@ -78,19 +70,19 @@ class Cell:
         self.replaced += 1
 
     def step(self, value: Any, slots: list[Any]) -> None:
-        """Take what an optimizer has made of the value and the slots."""
+        """Take an optimizer's new value and slots."""
         self.value, self.slots = value, slots
         self.version += 1
         self.replaced += 1
 
     def attach(self, optimizer: int, slots: list[Any], *, decays: bool) -> None:
-        """Take an optimizer, with what it keeps beside the value."""
+        """Take an optimizer and its slots."""
         self.part = self.part._replace(decays=decays)
         self.optimizer, self.slots = optimizer, slots
         self.replaced += 1
 
     def capture(self, rows: np.ndarray | None = None) -> RowCapture:
-        """Keep rows as they are now, for who will copy them; None for all."""
+        """Keep rows as they are now for a later copy; None for all rows."""
         wanted = np.ones(self.part.shape[0], bool) if rows is None else rows
         capture = RowCapture([self.value, *self.slots], wanted)
         self.captures.append(capture)
@@ -130,9 +122,9 @@ class Cell:
         iterations: int,
         rowwise: bool,
     ) -> None:
-        # Few sizes for what is compiled for each.
+        # Few sizes, because each is compiled.
         room = 0 if rowwise else 1 << (len(rows) - 1).bit_length()
-        # What an optimizer has once, and not for each row, goes whole.
+        # State that an optimizer has once, and not for each row, is passed whole.
         by_row = [array.shape[:1] == held[0].shape[:1] for array in held]
         value, *slots = [
             take_rows(array, rows, room) if has_rows else array
@@ -146,7 +138,7 @@ class Cell:
                 array[...] = changed
 
     def _note(self, rows: np.ndarray) -> None:
-        """These rows are about to change."""
+        """Note that these rows are about to change."""
         for capture in self.captures:
             capture.save(rows)
         if self.changed is None:

@@ -1,7 +1,7 @@
-"""The program's own code that servers run, optimizers and constraints, by the digest of its bytes.
+"""The user's code that servers run, optimizers and constraints, by the digest of its bytes.
 
 It comes over connections, from whoever knows the cluster's secret, and never from a file: a
-snapshot names it, and a server that begins anew is sent it again.
+snapshot only names it, and a restarted server is sent it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class MissingCode(ClusterError):
 
 @final
 class Code:
-    """What a server was sent."""
+    """The code that a server was sent."""
 
     def __init__(self, pickled: Iterable[bytes] = ()) -> None:
         self._held: dict[str, tuple[bytes, Any]] = {}
@@ -36,7 +36,7 @@ class Code:
             self.add(one)
 
     def add(self, pickled: Any) -> Any:
-        """Unpickle what a connection has brought; the same bytes give the same object."""
+        """Unpickle bytes from a connection; the same bytes give the same object."""
         data = bytes(pickled)
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._held:
@@ -44,16 +44,16 @@ class Code:
         return self._held[digest][1]
 
     def digest_of(self, value: Any) -> str | None:
-        """The name of what `add` gave; None for None."""
+        """The digest of an object from `add`; None for None."""
         found = (digest for digest, (_, held) in self._held.items() if held is value)
         return None if value is None else next(found)
 
     def recipe(self, digest: str) -> Recipe:
-        """An optimizer, or what raises MissingCode when it is made."""
+        """An optimizer, or a function that raises MissingCode instead of making it."""
         return self._held[digest][1] if digest in self._held else Recipe(_Missing, {})
 
     def constraint(self, digest: str | None) -> Any:
-        """A constraint, or what raises MissingCode when it is called; None for None."""
+        """A constraint, or a function that raises MissingCode when called; None for None."""
         if digest is None:
             return None
         return self._held[digest][1] if digest in self._held else _Missing.from_config

@@ -1,14 +1,17 @@
-"""Optimizers on a server, and how they step."""
+"""Optimizers on a server, and their steps."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from replicax._core.errors import ClusterError
 from replicax._ps.buffers import array_of
-from replicax._ps.tables.row_updates import row_update
+from replicax._ps.tables.rowwise import RowwiseOptimizer, rowwise_optimizer
 from replicax._ps.variables.shard_optimizer import ShardOptimizer
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OtherOptimizer(ClusterError):
-    """Raised for gradients for an optimizer that a variable has no more."""
+    """Raised for gradients of an optimizer that another one has replaced."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -43,12 +46,44 @@ class Hosted:
 
     @classmethod
     def of(cls, recipe: Recipe, iterations: int, rate: float | None, kind: str = "") -> Hosted:
-        """One that has not updated anything here; `kind` if the recipe does not know."""
+        """An optimizer without updates here so far; `kind` if the recipe does not know it."""
         return cls(recipe, ShardOptimizer(recipe), iterations, rate, kind or recipe.name)
 
     def of_rows(self, part: Part, scale: float) -> tuple[Apply, bool]:
-        """What updates rows of a cell, and whether it goes row by row: see `Table.update`."""
-        return row_update(self.recipe, self.updates, part, self.learning_rate, scale)
+        """What updates rows of a cell, and whether it takes any number of them: see `Table.update`.
+
+        In NumPy where that is possible, else compiled. Gradients are multiplied by `scale`.
+        """
+        rowwise, rate, updates = _rowwise(self.recipe, part), self.learning_rate, self.updates
+        if rowwise is not None and rate is not None:
+            return _bound(rowwise, rate, scale), True
+
+        def compiled(
+            values: Any, gradients: Any, slots: Sequence[Any], step: int
+        ) -> tuple[Any, Sequence[Any]]:
+            some = part._replace(shape=tuple(values.shape))
+            grads = [gradients]
+            (new,), (news,) = updates.update([some], [values], grads, [slots], step, rate, scale)
+            return new, news
+
+        return compiled, False
+
+
+def _rowwise(recipe: Recipe, part: Part) -> RowwiseOptimizer | None:
+    # A user's subclass may have the name of one of Keras' own.
+    if part.constraint is not None or not recipe.kind.__module__.startswith("keras."):
+        return None
+    return rowwise_optimizer(recipe.kind.__name__, recipe.config, part.dtype)
+
+
+def _bound(rowwise: RowwiseOptimizer, rate: float, scale: float) -> Apply:
+    def apply(
+        values: Any, gradients: Any, slots: Sequence[Any], step: int
+    ) -> tuple[Any, Sequence[Any]]:
+        scaled = gradients if scale == 1.0 else gradients * np.asarray(scale, gradients.dtype)
+        return rowwise(values, scaled, slots, step, rate)
+
+    return apply
 
 
 def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> None:
@@ -69,7 +104,7 @@ def step(hosted: Hosted, cells: list[Cell], grads: list[Any], scale: float) -> N
 
 def prepare(hosted: Hosted, cells: list[Cell]) -> None:
     """Compile what `step` needs for these cells."""
-    with suppress(Exception):  # whatever it is, the first step will raise it again
+    with suppress(Exception):  # the first step will raise the same error
         hosted.updates.prepare([cell.part for cell in cells], hosted.learning_rate)
 
 

@@ -1,7 +1,6 @@
-"""A file of messages: what the coordinator has changed on a server, since a snapshot or from the
-start.
+"""A file of messages: the coordinator's changes on a server since a snapshot or the start.
 
-What closures push is not in it. A server that dies loses some pushes, which training can do
+Pushes of closures are not in it. A server that dies loses some pushes, which training can do
 without; it must not lose that a variable was made, or what a program has assigned.
 """
 
@@ -17,12 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The checksum of what follows, the length of the JSON in front, and that of the buffers behind it.
+# The checksum of what follows, the length of the JSON, and that of the buffers behind it.
 _LENGTHS = struct.Struct("!IIQ")
 
 
 class Record(NamedTuple):
-    """A message that was written down."""
+    """A message in a journal."""
 
     op: str
     head: dict[str, Any]
@@ -33,8 +32,8 @@ class Record(NamedTuple):
 class Journal:
     """A journal that is being written.
 
-    Each message is with the system before it is answered, so it outlives this process. It is not
-    forced to the disk, as snapshots are: a machine that loses its power may lose the last seconds.
+    Each message is handed to the system before it is answered, so it outlives this process. It is
+    not forced to the disk, as snapshots are: a machine that loses power may lose the last seconds.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +42,7 @@ class Journal:
         self._file: Any = open(path, "xb", buffering=0)  # noqa: SIM115 (`close` does)
 
     def append(self, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
-        """Write a message down."""
+        """Write a message."""
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         text = json.dumps([op, head, [len(view) for view in views]]).encode()
         checksum = zlib.crc32(text)
@@ -52,7 +51,7 @@ class Journal:
         size = sum(len(view) for view in views)
         with self._lock:
             if self._file is None:
-                return  # this server has ended: what it still does counts for nothing
+                return  # this server has ended, and its further changes do not count
             for part in (_LENGTHS.pack(checksum, len(text), size) + text, *views):
                 _write(self._file, part)
 
@@ -65,7 +64,7 @@ class Journal:
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The messages of a journal; the last one may have been cut off, and then was not answered."""
+    """The messages of a journal; a truncated last one, which was never answered, is left out."""
     with open(path, "rb") as file:
         while len(lengths := file.read(_LENGTHS.size)) == _LENGTHS.size:
             checksum, text_size, size = _LENGTHS.unpack(lengths)

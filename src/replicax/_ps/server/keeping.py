@@ -1,4 +1,4 @@
-"""What a strategy's arguments say about keeping the state of servers, as settings for these."""
+"""A strategy's arguments about keeping the state of servers, as settings of the servers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def keeping(
 
 
 def own_folder(settings: dict[str, Any], within: str | None = None) -> str | None:
-    """Make a folder for snapshots if none was given, for this user alone; it is to be removed.
+    """Make a private folder for snapshots if none was given, to be removed at the end.
 
-    The settings get to know it.
+    It is entered into the settings.
     """
     if settings["snapshot_dir"] is not None or not settings["snapshot_seconds"]:
         return None
@@ -62,9 +62,10 @@ def own_folder(settings: dict[str, Any], within: str | None = None) -> str | Non
 
 
 def name_folder(settings: dict[str, Any]) -> None:
-    """Name one that each server makes on its machine, and removes when the run is over.
+    """Name a folder that each server makes on its machine, and removes after the run.
 
-    This program may end before its servers, which others have started. The settings get to know it.
+    This program may end before its servers, which others have started. The name is entered into the
+    settings.
     """
     if settings["snapshot_dir"] is None and settings["snapshot_seconds"]:
         name = f"{_PREFIX}{settings['run']}"

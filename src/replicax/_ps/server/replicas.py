@@ -1,7 +1,7 @@
-"""A replica of each server, on its partner: what one applies, the other applies before it answers.
+"""A replica of each server on its partner: the partner applies each change before the answer.
 
-`Mirror` sends, `Shadows` receive. Servers send each other messages, not values: these are smaller,
-and the same updates of the same values give the same.
+`Mirror` sends, `Shadows` receive. Servers send each other messages instead of values: messages are
+smaller, and the same updates of the same values give the same result.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
 class Deposed(ClusterError):
-    """Raised on a server that another process has taken the place of."""
+    """Raised on a server that another process has replaced."""
 
 
 class NoReplica(ClusterError):
-    """Raised on a server that is asked for a replica which it does not have."""
+    """Raised on a server that does not have the requested replica."""
 
 
 @final
@@ -44,16 +44,16 @@ class Mirror:
         self._sending = threading.Lock()
         self._link: Link | None = None
         self._addresses: Sequence[str] = ()
-        # Under the server's lock.
+        # used under the server's lock
         self._is_on = False
         self._noted = self._sent = 0
         self._waiting: list[tuple[str, dict[str, Any], Sequence[Any]]] = []
         server.observers.append(self._note)
 
     def settle(self) -> None:
-        """Wait until the partner has applied all that the server has; before it answers.
+        """Wait until the partner has applied everything that the server has, before an answer.
 
-        `Deposed` if the server has been replaced: it must not answer.
+        `Deposed` if the server has been replaced and must not answer.
         """
         if not self._is_on:
             return
@@ -63,15 +63,15 @@ class Mirror:
                 self._send()
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """Have a partner from now on, which gets all of the server's state first."""
+        """Change to a new partner, which first gets all of the server's state."""
         self._addresses = tuple(addresses)
-        self.close()  # who waits for the old one waits no longer
+        self.close()  # threads that wait for the old partner stop waiting
         with self._sending:
             self._open(addresses)
             self._send_all()
 
     def fetch(self, addresses: Sequence[str]) -> None:
-        """Take over the state that the partner has of this server, and follow it.
+        """Take over the partner's copy of this server's state, and follow the partner.
 
         OSError if it cannot be reached, `RemoteError` if it has none.
         """
@@ -105,7 +105,7 @@ class Mirror:
         return self._link
 
     def _send_all(self) -> None:
-        """Send the state as it is now; what is applied meanwhile waits."""
+        """Send the whole state; changes applied meanwhile wait."""
         assert self._link is not None
         with self._server.lock:
             state = server_state.capture(self._server)
@@ -135,7 +135,7 @@ class Mirror:
         self._sent = upto
 
     def _again(self, error: Exception) -> None:
-        """Only the connection may have broken; then the partner is sent everything once more."""
+        """Reconnect, as only the connection may have broken, and send everything once more."""
         try:
             self._open(self._addresses)
             self._send_all()
@@ -155,7 +155,7 @@ class Mirror:
 
 @final
 class Shadows:
-    """The replicas of other servers that one has."""
+    """The replicas that a server has of others."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -164,7 +164,7 @@ class Shadows:
         self._shadows: dict[int, ParameterServer] = {}
 
     def begin(self, message: Any) -> Reply:
-        """Take the state of a server."""
+        """Take over the state of a server."""
         owner = message.head["owner"]
         shadow = ParameterServer(owner, self._settings)
         server_state.unpack(shadow, message.buffers)
@@ -173,9 +173,9 @@ class Shadows:
         return {}, ()
 
     def apply(self, message: Any) -> Reply:
-        """Apply what a server has applied.
+        """Apply a change that a server has applied.
 
-        `Deposed` if it is not the process that stands for this server.
+        `Deposed` if the sender no longer stands for this server.
         """
         owner = message.head["owner"]
         given = iter(message.buffers)
@@ -190,7 +190,7 @@ class Shadows:
         return {}, ()
 
     def state(self, message: Any) -> Reply:
-        """Give the state of a server to its next process; from now on, only that one is heard.
+        """Give the state of a server to its successor, which alone is heard from now on.
 
         `NoReplica` if there is none.
         """

@@ -1,8 +1,8 @@
-"""A parameter server: cells and optimizers, and the few things that can be asked of them.
+"""A parameter server: cells and optimizers, and the few requests about them.
 
-The hot one is `exchange`: a worker pushes what a closure has computed and gets the values for its
-next one, in one round trip. What is pushed and pulled is agreed on before, as a plan; then a
-message is numbers and nothing else. README.md tells the life of a closure.
+The hot one is `exchange`: a worker pushes the results of a closure and gets the values for its next
+one, in one round trip. A plan agreed on before says what is pushed and pulled, so a message holds
+only numbers. README.md tells the life of a closure.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from replicax._ps.tables.table_requests import TableRequests
 
 Reply = tuple[dict[str, Any], Sequence[Any]]
 
-MOST_AHEAD = 64 << 20  # bytes: to compile updates of more ahead would take too much memory
+MOST_AHEAD = 64 << 20  # bytes: compiling larger updates ahead would take too much memory
 _CHANGES = {"create", "write", "scatter", "optimizer", "attach", "table", "table_load"}
 
 
 def is_change(op: str, head: dict[str, Any]) -> bool:
-    """Whether a message of the coordinator changes something: it must neither be lost nor doubled.
+    """Whether the coordinator's message is a change, which must be neither lost nor repeated.
 
-    What workers push does too, but a closure can be run again.
+    Workers' pushes are changes, too, but a closure can be run again.
     """
     return op in _CHANGES or (op == "tune" and bool(head["set"]))
 
 
 class UnknownPlan(ClusterError):
-    """Raised when a worker means a plan that this server, which may have begun anew, has not."""
+    """Raised for a worker's plan that this server, perhaps restarted, does not have."""
 
 
 @final
 class ParameterServer:
     """The state of one server, and a handler of messages that change it.
 
-    Of the settings it takes the `staleness_scaling`, and the `code` of a run that goes on.
+    Of the settings it uses the `staleness_scaling`, and the `code` of a run that goes on.
     """
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
@@ -57,11 +57,11 @@ class ParameterServer:
         self.applied = Applied()
         self.clock = 0
         self.staleness: Counter[int] = Counter()
-        # What the coordinator has changed: how often, and by which of its requests.
+        # The coordinator's changes: their number, and the ids of the requests.
         self.changes = 0
         self.requests = Applied()
         self.plans: dict[str, dict[str, Any]] = {}
-        # Told, under the lock, of all that changes anything, in order: op, head, buffers.
+        # Called under the lock with every change, in order: op, head, buffers.
         self.observers: list[Callable[[str, dict[str, Any], Sequence[Any]], None]] = []
         self._scale = scaling(settings.get("staleness_scaling"))
         self._about_cells = CellRequests(self)
@@ -81,11 +81,11 @@ class ParameterServer:
         return self._handlers[message.op](session, message)
 
     def attached(self, head: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-        """What an `optimizer` message has come to: see `CellRequests`."""
+        """The result of an `optimizer` message: see `CellRequests`."""
         return self._about_cells.attached(head)
 
     def _change(self, message: Any) -> Reply:
-        """Let the coordinator change something; once, although it asks again after a failure."""
+        """Apply a change of the coordinator once, even if it asks again after a failure."""
         request = message.head.get("request")
         with self.lock:
             if request is not None and request in self.requests:
@@ -119,7 +119,7 @@ class ParameterServer:
             cells = [self.cells[number] for number in push["cells"] if number in self.cells]
             hosted = self.optimizers.get(push["optimizer"])
             if hosted is not None and 0 < sum(cell.value.nbytes for cell in cells) <= MOST_AHEAD:
-                # No daemon: the interpreter must not end while something is compiled.
+                # No daemon thread: the interpreter must not end during a compilation.
                 threading.Thread(target=prepare, args=(hosted, cells)).start()
 
     def _exchange(self, session: Any, message: Any) -> Reply:
@@ -152,13 +152,13 @@ class ParameterServer:
         return self.cells[cell].get(slot)
 
     def _late(self, plan: Any, seen: Any) -> int | None:
-        """How many updates came since the values were pulled that a push was computed from."""
+        """The number of updates since the values of a push were pulled."""
         if not plan["pushed"] or seen is None:
             return None
         return max(self.cells[cell].version - seen[cell] for cell in plan["pushed"])
 
     def _pushed(self, session: Any, message: Any) -> Reply:
-        """What another server was pushed, of which this one is the replica."""
+        """Apply a push to another server, whose replica this is."""
         head = message.head
         with self.lock:
             self._push(self.plans[head["plan"]], head["closure"], head["late"], message.buffers)

@@ -1,7 +1,7 @@
-"""A server's process: its state, and what keeps that from being lost with the process.
+"""A server's process: its state, and what keeps the state from being lost with the process.
 
-What a server computes is in `server.py`. Here are its snapshots, its replica on a partner, and the
-replicas that it has of others.
+`server.py` computes. This file has its snapshots, its replica on a partner, and the replicas that
+it has of others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 
 class NotOpen(ClusterError):
-    """Raised on a server of which the coordinator does not know yet that it began anew."""
+    """Raised by a restarted server until the coordinator knows of it."""
 
 
 @final
@@ -52,17 +52,17 @@ class ServerNode:
 
     @classmethod
     def begun(cls, index: int, secret: bytes, settings: dict[str, Any]) -> ServerNode:
-        """A server, restored if there is something to be restored."""
+        """A server, restored if there is a saved state."""
         node = cls(index, secret, settings)
         node.begin()
         return node
 
     def begin(self) -> None:
-        """Restore what there is, and take snapshots from now on, if they are wanted."""
+        """Restore the saved state, if any, and take snapshots from now on if wanted."""
         folder, seconds = self._settings.get("snapshot_dir"), self._settings.get("snapshot_seconds")
         if not folder or not seconds:
             return
-        if not self._settings.get("is_kept"):  # where all may make folders, as in `/tmp`
+        if not self._settings.get("is_kept"):  # everybody may make folders there, as in `/tmp`
             Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         place = SnapshotFolder(Path(folder) / f"server-{self.server.index}", self.life)
         run = self._settings["run"]
@@ -72,7 +72,7 @@ class ServerNode:
     def handle(self, session: Any, message: Any) -> Reply:
         """Answer one message.
 
-        `NotOpen` if a worker asks before the coordinator knows what the server has.
+        `NotOpen` if a worker asks before the coordinator knows the server's contents.
         """
         own = self._handlers.get(message.op)
         if own is not None:
@@ -86,16 +86,16 @@ class ServerNode:
 
     @property
     def staleness(self) -> list[tuple[int, int]]:
-        """How many gradients were how many updates late."""
+        """The numbers of gradients by lateness in updates."""
         return list(dict(self.server.staleness).items())
 
     def abandon(self) -> None:
-        """End it; its program is gone, and nobody will ask for what it has written."""
+        """End it and remove its files: its program is gone."""
         self.close()
         if self._snapshots is not None and not self._settings["is_kept"]:
             folder = Path(self._settings["snapshot_dir"])
             shutil.rmtree(folder / f"server-{self.server.index}", ignore_errors=True)
-            with suppress(OSError):  # there are others in it
+            with suppress(OSError):  # it holds other files
                 folder.rmdir()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class ServerNode:
         self._mirror.close()
 
     def _open(self, message: Any) -> Reply:
-        """Say what it has, and let workers in."""
+        """Tell the contents, and admit workers."""
         server = self.server
         with server.lock:
             head = {"life": self.life, "clock": server.clock, "changes": server.changes}
@@ -118,7 +118,7 @@ class ServerNode:
         return {}, ()
 
     def _recover(self, message: Any) -> Reply:
-        """Take over what the partner has of the process before this one."""
+        """Take over the partner's copy of the previous process's state."""
         self._mirror.fetch(message.head["addresses"])
         if self._snapshots is not None:
             self._snapshots.forget()

@@ -1,4 +1,4 @@
-"""What a server holds, as it was at one moment: taken out of a server, and put into one.
+"""The state of a server at one moment: captured from a server, and installed in one.
 
 A snapshot writes it to disk (`snapshots.py`), a replica gets it over a connection (`replicas.py`).
 """
@@ -32,52 +32,34 @@ Stamp = tuple[int, int]
 class CellState:
     """A cell as it was.
 
-    Args:
-        number: Its number.
-        cell: The cell; nothing but its lists of captures may be looked at later.
-        part: What an optimizer has to know of it.
-        stamp: Its version, and how often it was replaced. What has the same is the same.
-        optimizer: Its optimizer.
-        arrays: The value and the slots. They never change; those that do are in `rows`.
-        rows: The rows that are wanted of one that is changed in place.
-        continues: Whether other rows are as they were when it was taken before.
-        table: Of a dynamic table, what it is; `arrays` are then an export of it.
+    The arrays are the value and the slots; they never change, those that do are in `rows`. Of a
+    dynamic table, which `table` describes, they are an export.
     """
 
     number: int
-    cell: Any
+    cell: Any  # only its lists of captures may be looked at later
     part: Part
-    stamp: Stamp
+    stamp: Stamp  # what has the same is the same
     optimizer: int | None
     arrays: list[Any]
-    rows: RowCapture | None = None
-    continues: bool = False
+    rows: RowCapture | None = None  # wanted rows of a cell that is changed in place
+    continues: bool = False  # other rows are as when it was last taken
     table: dict[str, Any] | None = None
 
 
 @dataclass
 class ServerState:
-    """A server as it was.
+    """A server as it was."""
 
-    Args:
-        clock: How many pushes it had applied.
-        changes: How many changes of the coordinator.
-        applied: The ids of the pushes.
-        requests: The ids of the changes.
-        staleness: How many pushes were how late.
-        optimizers: The digests of their recipes, their kinds, steps and learning rates.
-        cells: The cells.
-        plans: What pushes mean.
-    """
-
-    clock: int
-    changes: int
-    applied: list[int]
-    requests: list[int]
-    staleness: dict[int, int]
+    clock: int  # the number of pushes that it had applied
+    changes: int  # the number of the coordinator's changes
+    applied: list[int]  # ids of pushes
+    requests: list[int]  # ids of changes
+    staleness: dict[int, int]  # lateness → number of pushes
+    # digest of the recipe, kind, step, learning rate
     optimizers: dict[int, tuple[str | None, str, int, float | None]]
     cells: list[CellState] = field(default_factory=list)
-    plans: dict[str, Any] = field(default_factory=dict)
+    plans: dict[str, Any] = field(default_factory=dict)  # what pushes mean
 
 
 def capture(
@@ -121,7 +103,7 @@ def whole_cell(number: int, cell: Any) -> CellState:
 
 
 def take_table(state: CellState, since: int | None) -> None:
-    """Take what is in a dynamic table, or what has changed in it."""
+    """Take the contents of a dynamic table, or the changes in it."""
     export = state.cell.export_since(since)
     state.table = {"described": state.cell.described(), "names": list(export)}
     state.arrays = list(export.values())
@@ -129,14 +111,14 @@ def take_table(state: CellState, since: int | None) -> None:
 
 
 def bare_cell(number: int, cell: Any) -> CellState:
-    """What a cell is, without what is in it."""
+    """A cell without its contents."""
     return CellState(
         number, cell, cell.part, (cell.version, cell.replaced), cell.optimizer, arrays=[]
     )
 
 
 def described(state: ServerState) -> dict[str, Any]:
-    """What JSON can hold of a state: all but the contents of cells, and code, which is named."""
+    """The part of a state that JSON can hold: without the contents of cells, and code by name."""
     return {
         "clock": state.clock,
         "changes": state.changes,
@@ -149,7 +131,7 @@ def described(state: ServerState) -> dict[str, Any]:
 
 
 def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[str, Any]:
-    """What JSON can hold of a cell, whose value and slots are `arrays`."""
+    """The part of a cell that JSON can hold; its value and slots are `arrays`."""
     part = state.part
     return {
         "number": state.number,
@@ -164,7 +146,7 @@ def described_cell(code: Code, state: CellState, arrays: Sequence[Any]) -> dict[
 
 
 def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
-    """The cell that was described so, of these arrays."""
+    """A cell from its description and these arrays."""
     if about["table"] is not None:
         cell = DynamicCell.of_description(about["table"]["described"])
         cell.load(dict(zip(about["table"]["names"], arrays, strict=True)))
@@ -180,7 +162,7 @@ def cell_of(code: Code, about: Mapping[str, Any], arrays: Sequence[Any]) -> Any:
 def install(
     server: ParameterServer, about: Mapping[str, Any], cells: Iterable[tuple[int, Any]]
 ) -> None:
-    """Let a server be as it was described, with these cells by number; what it held is dropped."""
+    """Replace a server's state by a description and these cells by number."""
     hosted = {
         number: Hosted.of(server.code.recipe(digest), iterations, rate, kind)
         for number, digest, kind, iterations, rate in about["optimizers"]
@@ -196,14 +178,14 @@ def install(
 
 
 def packed(server: ParameterServer) -> list[Any]:
-    """The state of a server as buffers of one message; pushes go on meanwhile."""
+    """The state of a server as the buffers of one message; pushes go on meanwhile."""
     with server.lock:
         state = capture(server)
     return packed_state(server, state)
 
 
 def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
-    """A state that was captured, as buffers of one message."""
+    """A captured state as the buffers of one message."""
     cells: list[Any] = []
     code = server.code.pickled()
     buffers: list[Any] = [*code]
@@ -219,7 +201,7 @@ def packed_state(server: ParameterServer, state: ServerState) -> list[Any]:
 
 
 def unpack(server: ParameterServer, buffers: Sequence[Any]) -> None:
-    """Let a server be as another one was `packed`."""
+    """Replace a server's state by one that was `packed`."""
     about = json.loads(bytes(buffers[0]))
     given = iter(buffers[1:])
     for _ in range(about["code"]):
@@ -245,7 +227,7 @@ def whole_rows(server: ParameterServer, state: CellState) -> list[np.ndarray]:
 
 
 def release(server: ParameterServer, state: ServerState) -> None:
-    """Let cells go on without saving rows for this state."""
+    """Stop saving rows for this state."""
     with server.lock:
         for one in state.cells:
             one.cell.captures = [kept for kept in one.cell.captures if kept is not one.rows]

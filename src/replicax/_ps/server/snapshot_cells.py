@@ -1,7 +1,7 @@
-"""How a snapshot holds a cell: an entry of the manifest, which says where in data files it is.
+"""A cell in a snapshot: an entry of the manifest that says where it is in data files.
 
-A cell is a piece for its value and one for each slot. One that is trained by rows is chunks of some
-rows, with all that stands in them; later chunks go over earlier ones. A dynamic table is an export,
+A cell is a piece for its value and one for each slot. A cell that is trained by rows is chunks of
+some rows with all their values; later chunks override earlier ones. A dynamic table is an export
 and the increments that continue it.
 """
 
@@ -32,7 +32,7 @@ Entry = Mapping[str, Any]
 
 
 def changed_cell(number: int, cell: Any, before: Entry | None) -> CellState:
-    """What has to be written of a cell since an entry of it. The server is locked."""
+    """The changes of a cell since an entry of it. The server is locked."""
     state = bare_cell(number, cell)
     if isinstance(cell, DynamicCell):
         return _changed_table(state, before)
@@ -41,7 +41,7 @@ def changed_cell(number: int, cell: Any, before: Entry | None) -> CellState:
         return state
     if not cell.is_in_place:
         return whole_cell(number, cell)
-    # When what was written of some rows outgrows the whole, the whole is written again.
+    # Once the written rows outgrow the whole cell, the whole is written again.
     state.continues = (
         before is not None
         and before["stamp"][1] == cell.replaced
@@ -65,7 +65,7 @@ def _changed_table(state: CellState, before: Entry | None) -> CellState:
 def written(
     server: ParameterServer, state: CellState, before: Entry | None, data: DataFile
 ) -> Entry:
-    """Write what has changed of a cell, and give its entry."""
+    """Write the changes of a cell and return its entry."""
     if not state.arrays and state.rows is None:
         assert before is not None
         return before
@@ -97,9 +97,9 @@ def written(
 
 
 def read(folder: SnapshotFolder, entry: Entry, code: Code) -> Any:
-    """The cell of an entry, with the code that a server has been sent.
+    """The cell of an entry, with code that the server has been sent.
 
-    `Damaged` if it is not what was written.
+    `Damaged` if it differs from what was written.
     """
     arrays = _arrays(folder, entry)
     if entry["table"] is not None:
@@ -110,7 +110,7 @@ def read(folder: SnapshotFolder, entry: Entry, code: Code) -> Any:
         return table
     if not entry["chunks"]:
         return cell_of(code, entry, arrays)
-    # What is trained by rows has memory of its own, to be changed in place.
+    # A cell trained by rows needs memory of its own, to be changed in place.
     own = [np.array(array) for array in arrays]
     own = own or [np.empty(shape, np.dtype(dtype)) for dtype, shape in entry["arrays"]]
     for rows, columns in _chunks(folder, entry):
@@ -144,7 +144,7 @@ def _chunks(folder: SnapshotFolder, entry: Entry) -> Iterator[tuple[np.ndarray, 
         rows, columns = np.frombuffer(found[:start], np.int64), []
         for dtype, shape in types:
             stop = start + count * dtype.itemsize * int(np.prod(shape))
-            # A copy: what comes behind other types need not be aligned.
+            # A copy, because data behind other types may not be aligned.
             columns.append(array_of(bytes(found[start:stop]), dtype, (count, *shape)))
             start = stop
         yield rows, columns

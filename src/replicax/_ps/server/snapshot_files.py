@@ -1,7 +1,7 @@
 """The files of a server's snapshots: data, manifests that say what is where, and journals.
 
-A manifest is there when all that it refers to is on disk, and not before. When there are two, older
-ones go, with the data that none of the two needs. What is in a state is not known here.
+A manifest appears only when everything it refers to is on disk. Once there are two, older ones are
+removed, with the data that neither needs. This file does not know the contents of a state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from replicax._core.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A place in a data file: its name, where it begins, how long it is, and its checksum.
+# A place in a data file: the file's name, start, length, checksum.
 Piece = list[Any]
 
 FORMAT = 2  # 1 held pickles
@@ -29,7 +29,7 @@ _NAMES = re.compile(r"(data|manifest|journal)-(\d{8})-([0-9a-f]+)(\.partial)?")
 
 
 class Damaged(CheckpointError):
-    """Raised when a snapshot is not what was written."""
+    """Raised when a snapshot differs from what was written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -44,7 +44,7 @@ class Damaged(CheckpointError):
 
 
 class OtherFormat(CheckpointError):
-    """Raised for what another version of Replicax wrote: it is neither read nor unpickled."""
+    """Raised for files of another version of Replicax, which are neither read nor unpickled."""
 
     def __init__(self, path: Path, found: Any) -> None:
         super().__init__(
@@ -56,9 +56,9 @@ class OtherFormat(CheckpointError):
 
 @final
 class SnapshotFolder:
-    """The folder of one server, made for this user alone.
+    """The private folder of one server.
 
-    `writer` names this process: two that write here do not meet.
+    `writer` names this process, so that two processes that write here do not collide.
     """
 
     def __init__(self, path: Path, writer: str) -> None:
@@ -71,7 +71,7 @@ class SnapshotFolder:
         return f"{kind}-{number:08d}-{self._writer}"
 
     def found(self, kind: str) -> list[tuple[int, Path]]:
-        """The files of a kind that are there, with their numbers, the oldest first."""
+        """The files of a kind with their numbers, oldest first."""
         named = ((_NAMES.fullmatch(path.name), path) for path in self.path.iterdir())
         return sorted(
             (int(match[2]), path)
@@ -89,7 +89,7 @@ class SnapshotFolder:
         return DataFile(self.path / self.name("data", number))
 
     def publish(self, number: int, body: dict[str, Any]) -> None:
-        """Write the manifest; when it is there, it and all that it refers to is on disk."""
+        """Write the manifest; once it appears, everything it refers to is on disk."""
         target = self.path / self.name("manifest", number)
         partial = target.with_name(target.name + ".partial")
         text = json.dumps(body, sort_keys=True)
@@ -101,10 +101,10 @@ class SnapshotFolder:
         self._sync()
 
     def body(self, path: Path) -> dict[str, Any]:
-        """What a manifest says.
+        """The contents of a manifest.
 
-        `Damaged` if it is not what was written, `OtherFormat` if another version of Replicax wrote
-        it.
+        `Damaged` if they differ from what was written, `OtherFormat` for another version of
+        Replicax.
         """
         try:
             found, checksum, body = json.loads(path.read_bytes())
@@ -118,12 +118,12 @@ class SnapshotFolder:
         return body
 
     def read(self, piece: Piece) -> memoryview:
-        """What is at a place; `Damaged` if it is not what was written."""
+        """The bytes at a place; `Damaged` if they differ from what was written."""
         name, offset, size, checksum = piece
-        if not _NAMES.fullmatch(name):  # no path to somewhere else
+        if not _NAMES.fullmatch(name):  # a name only, never a path
             raise Damaged(self.path / "manifest")
         try:
-            # No mapping: the file may be removed, or be on a disk that is not there for ever.
+            # Not mapped: the file may be removed, or its disk disappear.
             found: Any = np.fromfile(self.path / name, np.uint8, size, offset=offset)
         except OSError as error:
             raise Damaged(self.path / name) from error
@@ -136,7 +136,7 @@ class SnapshotFolder:
         return sum((self.path / name).stat().st_size for name in set(names))
 
     def remove_unused(self, data: set[str], manifests: set[str], first_journal: int) -> None:
-        """Remove what no kept manifest needs, also what writers that died have left."""
+        """Remove files that no kept manifest needs, also those of dead writers."""
         for path in self.path.iterdir():
             match = _NAMES.fullmatch(path.name)
             if match is None:
@@ -166,7 +166,7 @@ class DataFile:
         self._file = open(path, "xb")  # noqa: SIM115 (`finish` or `discard` close it)
 
     def add(self, buffers: Sequence[Any]) -> Piece:
-        """Write bytes, one after the other, and say where they are."""
+        """Append bytes and return their place."""
         self._file.write(bytes(-self._file.tell() % _ALIGNMENT))
         start, checksum = self._file.tell(), 0
         for buffer in buffers:
@@ -175,12 +175,12 @@ class DataFile:
         return [self.path.name, start, self._file.tell() - start, checksum]
 
     def finish(self) -> None:
-        """All is on disk now."""
+        """Force everything to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
 
     def discard(self) -> None:
-        """Remove it: it was not finished."""
+        """Remove the unfinished file."""
         self._file.close()
         self.path.unlink(missing_ok=True)

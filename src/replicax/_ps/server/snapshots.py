@@ -1,7 +1,7 @@
-"""Snapshots of a server: taken while it goes on, and restored when its process begins anew.
+"""Snapshots of a server: taken while it works, and restored when its process restarts.
 
-References to values are taken under the server's lock, in microseconds; they are written by a
-thread, which holds up nobody. What has not changed since the last snapshot stays where it is.
+References to values are taken under the server's lock, in microseconds; a thread writes them and
+holds up nobody. Values that have not changed since the last snapshot stay where they are.
 """
 
 from __future__ import annotations
@@ -24,36 +24,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("replicax")
 
-# What is done again. `optimizer` brings code, and is not among them.
+# The messages that are repeated; not `optimizer`, which brings code.
 _IN_JOURNALS = {"create", "write", "scatter", "attach", "tune", "table", "table_load"}
-_SLACK = 64 << 20  # bytes on disk that nobody needs, which are not worth writing everything again
+_SLACK = 64 << 20  # unneeded bytes on disk that are not worth rewriting everything
 
 
 class Restored(NamedTuple):
-    """What a server was restored from.
+    """What a server was restored from."""
 
-    Args:
-        entries: Of the manifest, by the cell's number.
-        files: The data files that it needs.
-        manifest: Its name; empty if there is none, but all that the coordinator has changed.
-        journal: The number of the first journal that is needed.
-    """
-
-    entries: dict[int, Entry]
-    files: set[str]
-    manifest: str
-    journal: int
+    entries: dict[int, Entry]  # of the manifest, by the cell's number
+    files: set[str]  # the data files that it needs
+    manifest: str  # its name; empty without one, with all that was changed
+    journal: int  # the number of the first that is needed
 
     @classmethod
     def of(cls, body: dict[str, Any], manifest: str) -> Restored:
-        """What a manifest stands for."""
+        """The sources that a manifest names."""
         entries = {entry["number"]: entry for entry in body["cells"]}
         return cls(entries, files_of(body["cells"]), manifest, body["journal"])
 
 
 @final
 class Snapshots:
-    """The snapshots of one server, taken every so many seconds, if something has changed.
+    """The snapshots of one server, taken every so many seconds if something has changed.
 
     `run` names the run of the program; only its own snapshots are restored.
     """
@@ -83,14 +76,14 @@ class Snapshots:
         threading.Thread(target=self._go_on, name="replicax-snapshots", daemon=True).start()
 
     def forget(self) -> None:
-        """The server has got another state: the next snapshot is of all of it."""
+        """Note that the server has got another state: the next snapshot is a full one."""
         with self._taking:
             self._entries, self._last = {}, None
 
     def take(self) -> bool:
         """Take a snapshot now; False if nothing has changed since the last.
 
-        If it cannot be written (OSError), the last one is still there.
+        If it cannot be written (OSError), the last one stays valid.
         """
         with self._taking:
             if self._mark() == self._last or self._ended.is_set():
@@ -105,7 +98,7 @@ class Snapshots:
             try:
                 body = self._write(state)
             except BaseException:
-                self._entries = {}  # what changed since then is not known any more
+                self._entries = {}  # the changes since then are no longer known
                 raise
             finally:
                 server_state.release(self._server, state)
@@ -116,13 +109,13 @@ class Snapshots:
             return True
 
     def close(self) -> None:
-        """Take no more: what is being written is given up."""
+        """Take no more snapshots, and give up the one in progress."""
         self._ended.set()
         with self._server.lock:
             if self._journal is not None:
                 self._journal.close()
         with self._taking:
-            pass  # wait for the one that is being written
+            pass  # wait for the snapshot in progress
 
     def _go_on(self) -> None:
         said = ""
@@ -137,7 +130,7 @@ class Snapshots:
                         self._server.index,
                         self._folder.path,
                         error,
-                        # The system's own words say it all.
+                        # The system's own message suffices.
                         exc_info=not isinstance(error, OSError),
                     )
                 said = repr(error)
@@ -146,10 +139,10 @@ class Snapshots:
         return self._server.clock, self._server.changes
 
     def _note(self, op: str, head: dict[str, Any], buffers: Sequence[Any]) -> None:
-        """The server has changed; under its lock."""
+        """Note a change of the server, under its lock."""
         if self._journal is None or not is_change(op, head):
             return
-        if op == "optimizer":  # its code is not for files
+        if op == "optimizer":  # its code is not written to files
             op, (head, buffers) = "attach", self._server.attached(head)
         try:
             self._journal.append(op, head, buffers)
@@ -173,7 +166,7 @@ class Snapshots:
         return changed_cell(number, cell, self._entries.get(number))
 
     def _write(self, state: ServerState) -> dict[str, Any] | None:
-        """Write a state, and give its manifest; None if the server has ended meanwhile."""
+        """Write a state and return its manifest; None if the server has ended meanwhile."""
         data = self._folder.data(self._number)
         try:
             entries = [
@@ -198,7 +191,7 @@ class Snapshots:
         return body
 
     def _tidy(self, body: dict[str, Any]) -> None:
-        """Remove what the last two snapshots do not need."""
+        """Remove files that the last two snapshots do not need."""
         new = Restored.of(body, self._folder.name("manifest", self._number))
         self._kept = [self._kept[-1], new]
         garbage = self._folder.size(new.files) - 2 * size_of(body["cells"])
@@ -211,9 +204,9 @@ class Snapshots:
 
 
 def restored(server: ParameterServer, folder: SnapshotFolder, run: str) -> Restored | None:
-    """Let a server be as the last whole snapshot of a run says, with the later changes.
+    """Restore the last complete snapshot of a run and the coordinator's later changes.
 
-    These are the coordinator's. Returns from what it was restored; None if there was nothing.
+    Returns the sources; None if there was nothing.
     """
     manifests, journals = folder.found("manifest"), folder.found("journal")
     for _, path in reversed(manifests):

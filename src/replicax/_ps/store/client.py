@@ -1,4 +1,4 @@
-"""The way to the servers: a link to each, opened when it is needed and again after it broke."""
+"""The coordinator's links to the servers, opened when needed and again after they broke."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replicax._core.errors import UnavailableError
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.wire import Link, LinkLost, Message, Refused, RemoteError
 
-# What a server answers that is not the process it was, until the coordinator has seen to it.
+# Errors of a restarted server until the coordinator has restored it.
 _REPLACED = ("WrongRun", "NotOpen", "Deposed")
 
 
@@ -29,7 +29,7 @@ class Client:
         self._lock = threading.Lock()
         self._lost: dict[int, Exception] = {}
         self._closed = False
-        # The links of one that nobody has closed end with it.
+        # The links of a client that was not closed end with it.
         weakref.finalize(self, _close_links, self._links).atexit = False
 
     @property
@@ -43,7 +43,7 @@ class Client:
         return list(self._addresses)
 
     def move(self, server: int, addresses: Sequence[str]) -> None:
-        """A server listens elsewhere now."""
+        """Note that a server listens elsewhere now."""
         with self._lock:
             if self._addresses[server] != tuple(addresses):
                 self._addresses[server] = tuple(addresses)
@@ -52,20 +52,20 @@ class Client:
     def call(
         self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
     ) -> Message:
-        """Ask a server something.
+        """Send a server a request and return its answer.
 
         `ServerGone` if it cannot be reached, or the connection breaks; `UnavailableError` if it has
-        lost what it had.
+        lost its contents.
         """
         self._check_open(server)
         with self._watched(server):
-            # Not by `begin`: an interrupt between its two parts would leave the link busy.
+            # Not by `begin`: an interrupt between request and answer would leave the link busy.
             return self._link(server).call(op, head or {}, buffers)
 
     def begin(
         self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
     ) -> Callable[[], Message]:
-        """Ask a server something, and do not wait. What is returned waits; it must be called."""
+        """Send a server a request without waiting; the returned function waits, and must be run."""
         self._check_open(server)
         with self._watched(server):
             end = self._link(server).begin(op, head or {}, buffers)
@@ -98,22 +98,22 @@ class Client:
             raise ServerGone(server, "It has begun anew.") from error
 
     def lose(self, server: int, error: Exception) -> None:
-        """A server has lost what it had: there is no sense in asking it anything."""
+        """Note that a server has lost its contents, so that requests to it fail."""
         self._lost[server] = error
         self.drop(server)
 
     def check(self, server: int) -> None:
-        """Raise what `lose` was given of a server."""
+        """Raise the error that `lose` was given for a server."""
         if server in self._lost:
             raise self._lost[server].with_traceback(None)
 
     def drop(self, server: int) -> None:
-        """End the link to a server; who waits for an answer gets ServerGone."""
+        """End the link to a server; pending requests get ServerGone."""
         with self._lock:
             self._drop(server)
 
     def close(self) -> None:
-        """End all links; there will be no others."""
+        """End all links for good."""
         self._closed = True
         with self._lock:
             for server in range(len(self._links)):

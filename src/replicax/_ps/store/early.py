@@ -1,7 +1,7 @@
-"""`Early`: what a program does to variables before there are servers, while processes start.
+"""`Early`: what a program does to variables while the servers' processes still start.
 
-It builds its model and traces a step meanwhile. Nobody else knows these variables yet, so their
-values are what was written last; servers get them when somebody needs a server.
+Meanwhile it builds its model and traces a step. Nobody else knows these variables yet, so their
+values are those written last; servers get them when somebody needs a server.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 if TYPE_CHECKING:
     from replicax._ps.store.home import ServerHome
 
-MOST_BYTES = 256 << 20  # more are not kept a second time: then servers are waited for
+MOST_BYTES = 256 << 20  # more bytes are not kept twice: then servers are waited for
 
 
 @final
 class Early:
-    """Keeps values of variables, and what servers are to be told, until there are servers.
+    """Keeps values of variables, and calls to servers, until there are servers.
 
     `meet` waits for all of these, in a thread of its own.
     """
 
     def __init__(self, meet: Callable[[], None]) -> None:
         self._found: Future[Exception | None] = Future()
-        # Reentrant: what is sent in the end asks whether all has been sent.
+        # Reentrant: the calls that are sent at last ask whether everything has been sent.
         self._lock = threading.RLock()
         self._values: dict[ServerHome, np.ndarray] = {}
         self._later: dict[Any, Callable[[], object]] = {}  # in order
@@ -39,13 +39,13 @@ class Early:
         ).start()
 
     def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
-        """Keep the value of a variable that no server has; False if they have to be told now."""
+        """Keep the value of a variable that no server has; False if servers must be told now."""
         with self._lock:
             known = is_new or home in self._values
             size = value.nbytes + sum(kept.nbytes for kept in self._values.values())
             if self.is_over or self._is_sending or not known or size > MOST_BYTES:
                 return False
-            # Its own: the caller may change what it has given.
+            # A copy, because the caller may change the array.
             self._values[home] = np.array(value)
             self._later[home] = functools.partial(self._create, home)
             return True
@@ -56,7 +56,7 @@ class Early:
             return self._values.get(home)
 
     def tell(self, call: Callable[[], object]) -> bool:
-        """Make a call when there are servers, behind all earlier ones; False: make it now."""
+        """Make a call once there are servers, after all earlier ones; False: make it now."""
         with self._lock:
             if self.is_over or self._is_sending:
                 return False
@@ -64,7 +64,7 @@ class Early:
             return True
 
     def settle(self) -> None:
-        """Wait for the servers, and let them have all that is kept here."""
+        """Wait for the servers and send them everything kept here."""
         if self.is_over:
             return
         error = self._found.result()
@@ -78,13 +78,13 @@ class Early:
                 while self._later:
                     key = next(iter(self._later))
                     self._later[key]()
-                    del self._later[key]  # if it has failed, whoever comes next tries again
+                    del self._later[key]  # after a failure the next caller tries again
                 self.is_over = True
             finally:
                 self._is_sending = False
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait any more."""
+        """Stop all waiting."""
         with self._lock:
             if not self._found.done():
                 self._found.set_result(error)

@@ -1,7 +1,7 @@
 """A program's traffic with the servers: what is read, pushed and written where.
 
 One `Traffic` per lane of a worker and program. It knows, for every server, which pieces of which
-values go there or come from there, so that a round trip is one message to each server.
+values are exchanged, so that a round trip is one message to each server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from replicax._ps.store.lookups import Wanted
     from replicax._ps.wire import Message
 
-_UNKNOWN = "UnknownPlan"  # raised by a server that began anew
+_UNKNOWN = "UnknownPlan"  # raised by a restarted server
 
 
 @final
@@ -44,11 +44,11 @@ class Traffic:
 
     @property
     def pushed(self) -> list[int]:
-        """The servers that get something from each closure."""
+        """The servers that each closure pushes to."""
         return self._pushed
 
     def forget(self, server: int) -> None:
-        """A server began anew: it has to be told the plan again."""
+        """Note that a server was restarted and needs the plan again."""
         self._known.discard(server)
 
     def trip(
@@ -60,11 +60,11 @@ class Traffic:
         wanted: Sequence[Wanted] | None = None,
         pull: bool,
     ) -> tuple[list[np.ndarray], list[np.ndarray], dict[int, int]]:
-        """One round trip to every server that has to do with the program.
+        """One round trip to every server of the program.
 
-        `outputs` are what the closure has computed, None to push nothing; `rows` those that it had
-        of each table; `wanted` those to get; with `pull` it gets values. Returns these, in the
-        order of `reads`; rows, in the order of tables; the servers' clocks.
+        `outputs` are the results of a closure, None to push nothing; `rows` are its rows of each
+        table, `wanted` the rows to get; with `pull` it gets values. Returns values in the order of
+        `reads`, rows in the order of tables, and the servers' clocks.
         """
         head = {
             "plan": self._digest,
@@ -99,7 +99,7 @@ class Traffic:
         return found
 
     def _asked(self, head: dict[str, Any], messages: dict[int, list[Any]]) -> dict[int, Any]:
-        """Have servers work at the same time; what each of them answers, or the error."""
+        """Let servers work at the same time; return each one's answer or error."""
         found: dict[int, Any] = {}
         ends: dict[int, Callable[[], Message]] = {}
         for server, buffers in messages.items():
@@ -110,7 +110,7 @@ class Traffic:
                 ends[server] = self._client.begin(server, "exchange", head, buffers)
             except Exception as error:
                 found[server] = error
-        # Each of them, also if another has failed: a link is busy until its answer was taken.
+        # All of them, even after a failure: a link is busy until its answer is taken.
         for server, end in ends.items():
             try:
                 found[server] = end()
@@ -164,7 +164,7 @@ class Traffic:
         return buffers
 
     def _local(self, index: int, shard: int, wanted: Wanted) -> np.ndarray:
-        """The rows of a part of a table, as its server counts them; ids of a dynamic table."""
+        """The rows of a part of a table as its server numbers them; for a dynamic table ids."""
         table = self._tables[index]
         rows = wanted.rows[wanted.parts[shard]]
         return rows if table.get("dynamic") else rows - table["parts"][shard][2]

@@ -1,4 +1,4 @@
-"""Where a variable's rows are, and how the coordinator reads and writes them."""
+"""The places of a variable's rows, and how the coordinator reads and writes them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,16 @@ Create = Callable[[Placed, np.ndarray], None]
 
 
 def task_name(server: int) -> str:
-    """A server, as TensorFlow names it."""
+    """The name of a server in TensorFlow."""
     return f"/job:ps/task:{server}"
 
 
 @final
 @dataclass(frozen=True)
 class Shard:
-    """A variable, or some of its rows, on one server; its value is read when it is asked for.
+    """A variable, or some of its rows, on one server; its value is read on request.
 
-    Args:
-        device: The task that holds it, such as "/job:ps/task:1".
-        shape: Its shape.
-        dtype: The type of its elements.
-        read: Fetches the value.
+    The device is the task that holds it, such as "/job:ps/task:1".
     """
 
     device: str
@@ -66,17 +62,10 @@ class Shard:
 
 @final
 class ServerHome:
-    """The home of one variable, or of one slot of it.
+    """The home of one variable, or of one slot of it; it has no places until it has a value.
 
-    Args:
-        client: The way to the servers.
-        places: Where its rows are; empty until it has a value.
-        shape: The variable's shape.
-        dtype: The type of its elements.
-        make: Called for the first value: says where its rows are to be, and what makes their cells.
-        slot: Which slot it is; None for the variable itself.
-        changed: Called after each write.
-        before: Called before each read and write.
+    `make` is called for the first value; it returns the places of the rows and a function that
+    makes their cells. `changed` is called after each write, `before` before each read and write.
     """
 
     def __init__(
@@ -139,7 +128,7 @@ class ServerHome:
             self._create(place, _piece(value, place, self.places))
 
     def add(self, value: np.ndarray) -> None:
-        """Add to the value, which workers may add to at the same time."""
+        """Add to the value; workers may do so at the same time."""
         self._before()
         self._send(value, "add")
         self._changed()
@@ -169,7 +158,7 @@ class ServerHome:
         self._changed()
 
     def described(self) -> dict[str, Any]:
-        """Where it is, for workers."""
+        """The places, for workers."""
         parts = [[place.server, place.cell, place.start, place.stop] for place in self.places]
         return {"shape": self.shape, "dtype": self.dtype, "slot": self._slot, "parts": parts}
 
@@ -213,7 +202,7 @@ def _piece(value: np.ndarray, place: Placed, places: Sequence[Placed]) -> np.nda
 
 @final
 class CopiedHome:
-    """The home of what is kept beside several values, and is the same beside all of them."""
+    """The home of state that several values share, of which each server has an equal copy."""
 
     def __init__(self) -> None:
         self.homes: list[ServerHome] = []

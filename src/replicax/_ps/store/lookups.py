@@ -1,7 +1,7 @@
-"""What a closure reads of tables: which rows, in which order, and from which part of a table each.
+"""The rows that a closure reads of tables: which, in which order, and from which part of a table.
 
-Rows are put in order once, by the part that has them. Then those of a part are one slice of all: of
-what is asked for, of what comes, and of the gradients.
+Rows are ordered once, by the part that has them. Then the rows of a part are one slice of
+everything: of the request, of the answer, and of the gradients.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from replicax._ps.tables.id_sources import without
 
 
 class Wanted(NamedTuple):
-    """The rows that a closure reads of one table, or the ids if it is a dynamic one.
+    """The rows that a closure reads of one table, or the ids of a dynamic one.
 
-    Args:
-        rows: Each once, those of a part after those of the part before it.
-        parts: For each part of the table, which of them it has.
+    Each occurs once, part after part of the table; `parts` are the slices of the parts.
     """
 
     rows: np.ndarray
@@ -30,10 +28,10 @@ class Wanted(NamedTuple):
 
 
 def look_up(table: dict[str, Any], ids: np.ndarray) -> tuple[Wanted, np.ndarray]:
-    """Find out which rows some ids ask for: row numbers, or ids of a dynamic table, with repeats.
+    """The rows that some ids ask for: row numbers, or ids of a dynamic table, with repeats.
 
-    Returns the rows, and for each id where among them it is. What stands for no id is behind all
-    rows that a program gets: nothing is read there, nor trained.
+    Returns the rows, and for each id its place among them. Padding is placed behind all rows that a
+    program gets: nothing is read there, nor trained.
     """
     rows, positions = distinct(ids)
     padding = table.get("padding", NO_ID)
@@ -51,7 +49,7 @@ def look_up(table: dict[str, Any], ids: np.ndarray) -> tuple[Wanted, np.ndarray]
 
 
 def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Different ids in order, and for each of `ids` which it is: `np.unique`, in half the time.
+    """The distinct ids in order, and for each of `ids` its place: `np.unique`, in half the time.
 
     Example:
         >>> [array.tolist() for array in distinct(np.array([7, 3, 7]))]
@@ -63,7 +61,7 @@ def distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if int(ids.max()) - low >= 1 << (63 - bits):
         unique, inverse = np.unique(ids, return_inverse=True)
         return unique, inverse.reshape(-1).astype(np.int32)
-    # An id and where it stands, as one number: sorting numbers is much faster than sorting places.
+    # The id and its place as one number: sorting numbers is much faster than sorting places.
     keys = (ids - low) << bits
     keys |= np.arange(len(ids))
     keys.sort()

@@ -1,7 +1,7 @@
-"""Into how many shards a variable is cut, and which rows each of them has: arithmetic only.
+"""The number of shards that a variable is cut into, and the rows of each: arithmetic only.
 
-The partitioners are published as `replicax.experimental.partitioners`. Which rows of which shard
-an index touches is in `rows.py`.
+The partitioners are published as `replicax.experimental.partitioners`. `rows.py` says which rows of
+which shard an index touches.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from replicax._core.errors import UsageError
 def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
     """Rows of each shard; the first `rows mod shards` of them have one more.
 
-    Args:
-        rows: Rows of the whole variable.
-        shards: How many shards there are.
-
-    Returns:
-        One number per shard; they sum to `rows`.
-
     Example:
         >>> shard_rows(13, 4), shard_rows(13, 5)
         ((4, 3, 3, 3), (3, 3, 3, 2, 2))
@@ -36,13 +29,7 @@ def shard_rows(rows: int, shards: int) -> tuple[int, ...]:
 
 
 def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
-    """The first row of each shard, and behind them the number of all rows.
-
-    Args:
-        counts: Rows of each shard.
-
-    Returns:
-        One number more than there are shards.
+    """The first row of each shard, followed by the number of all rows.
 
     Example:
         >>> shard_offsets(shard_rows(10, 4))
@@ -52,25 +39,16 @@ def shard_offsets(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def num_shards(partitioner: Callable[..., Any] | None, shape: Sequence[int], dtype: Any) -> int:
-    """Ask a partitioner how many shards a variable gets.
+    """Ask a partitioner how many shards a variable gets: from 1, not sharded, to its rows.
 
-    Args:
-        partitioner: Called with the whole shape and the type of the elements. None never shards.
-        shape: The variable's shape.
-        dtype: The type of its elements.
-
-    Returns:
-        A number from 1, which is a variable that is not sharded, to the number of its rows.
-
-    Raises:
-        UsageError: If the partitioner asks for anything but shards of whole rows.
+    Without a partitioner it is 1. Only whole rows are sharded.
 
     Example:
         >>> num_shards(FixedShardsPartitioner(4), (3, 2), "float32")
         3
     """
     if partitioner is None or not shape:
-        return 1  # a scalar has no rows, and no partitioner is asked about it
+        return 1  # a scalar has no rows, so no partitioner is asked
     answer = partitioner(tuple(shape), dtype)
     if not _is_rows_only(answer):
         raise UsageError(
@@ -241,7 +219,7 @@ def _check_positive(**argument: int) -> None:
 
 
 def _element_bytes(dtype: Any, bytes_per_string: int) -> int:
-    """The size of one element, also of the types that NumPy knows only once JAX is imported."""
+    """The bytes of one element, even of types that NumPy knows only after JAX's import."""
     name = getattr(dtype, "name", dtype)
     if name in ("bfloat16", "string"):
         return 2 if name == "bfloat16" else bytes_per_string

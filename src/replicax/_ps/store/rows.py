@@ -1,7 +1,7 @@
-"""Which rows of which shard an index or a list of ids touches, and how the parts are put together.
+"""The rows of each shard that an index or a list of ids touches, and their assembly.
 
-Pure NumPy. `offsets` are everywhere those of `partition.shard_offsets`: the first row of each
-shard, and behind them the number of all rows.
+Pure NumPy. `offsets` are always those of `partition.shard_offsets`: the first row of each shard,
+followed by the number of all rows.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import numpy as np
 
 from replicax._core.errors import IndexOutOfBounds, UnsupportedIndex
 
-# What is read where nothing is: one empty part, so that the result has the right type.
+# For an empty result: one empty part, which gives it the right type.
 _NOTHING = ((0, slice(0, 0)),)
 
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """What to read of each shard for one index, and how the result is made of it.
+    """What to read of each shard for one index, and how to make the result of it.
 
-    Args:
-        parts: (shard, its local rows) in the order in which `assemble` wants them; never empty.
-        rest: What is left of the index once the parts stand one behind the other.
+    Parts are (shard, its local rows) in the order in which `assemble` wants them; never empty.
+    `rest` is the remaining index once the parts are concatenated.
     """
 
     parts: tuple[tuple[int, slice | np.ndarray], ...]
     rest: Any
 
     def assemble(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Make the result of `variable[index]` of what the shards answered, part by part."""
+        """The result of `variable[index]`, from the shards' answers part by part."""
         whole = np.concatenate(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
         return whole[self.rest]
 
@@ -40,18 +39,8 @@ class IndexPlan:
 def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
     """Plan the reading of `variable[index]`, so that only the rows that it names are read.
 
-    Args:
-        shape: The shape of the whole variable.
-        offsets: Where its shards begin.
-        index: What stands in the brackets: integers, slices, `...`, `None`, or a mask of Booleans
-            for the first axes. Integers and masks count as in NumPy.
-
-    Returns:
-        The plan.
-
-    Raises:
-        UnsupportedIndex: If the index is an array or list of integers, or something else.
-        IndexOutOfBounds: If it points outside the variable.
+    Integers, slices, `...`, `None`, and masks of Booleans for the first axes count as in NumPy. An
+    array or list of integers, or anything else, raises UnsupportedIndex.
 
     Example:
         >>> plan = plan_index((8, 2), (0, 3, 6, 8), slice(2, 7, 2))
@@ -78,18 +67,10 @@ def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
 def rows_by_shard(
     offsets: Sequence[int], ids: np.ndarray
 ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Sort ids by the shard that has them.
+    """Sort ids, in any order and with repeats, by the shard that has them.
 
-    Args:
-        offsets: Where the shards begin.
-        ids: Rows of the whole variable, in any order and with repeats.
-
-    Returns:
-        For each shard that is touched: its number, the local rows in the order of `ids`, and
-        where in `ids` they stand.
-
-    Raises:
-        IndexOutOfBounds: If there is no such row.
+    For each shard that is touched: its number, the local rows in the order of `ids`, and where in
+    `ids` they stand.
 
     Example:
         >>> [(s, list(map(int, rows)), list(map(int, at)))
@@ -115,12 +96,12 @@ def rows_by_shard(
 def sort_by_owner(
     owners: np.ndarray, count: int, select: Callable[[int, np.ndarray], np.ndarray]
 ) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Group positions by who owns what stands there, keeping their order.
+    """Group positions by the owner of what is there, keeping their order.
 
-    Gives (owner, what `select` made of it and its positions, positions) for each of `count` owners
-    that has any.
+    Returns (owner, the result of `select` for it and its positions, positions) for each of `count`
+    owners that has any.
     """
-    # Sorting 16-bit numbers is a radix sort, ten times as fast as that of 64-bit ones.
+    # 16-bit numbers are sorted by radix sort, ten times as fast as 64-bit ones.
     owners = owners.astype(np.uint16 if count <= 1 << 16 else np.int64)
     order = np.argsort(owners, kind="stable")
     borders = np.cumsum(np.bincount(owners, minlength=count))
@@ -133,7 +114,7 @@ def _is_array(index: Any) -> bool:
 
 
 def _plan_mask(shape: Sequence[int], offsets: Sequence[int], index: Any) -> IndexPlan:
-    """Read the rows in which a mask chooses anything."""
+    """Plan to read the rows in which a mask chooses anything."""
     mask = np.asarray(index)
     if mask.dtype != bool:
         raise _not_allowed(index)
@@ -171,7 +152,7 @@ def _checked(entry: Any, axis: int, size: int) -> int | slice:
         raise _not_allowed(entry)
     try:
         number = operator.index(entry)
-    except TypeError as error:  # also a tracer, whose value is not known
+    except TypeError as error:  # also for a tracer, whose value is unknown
         raise _not_allowed(entry) from error
     if not -size <= number < size:
         raise IndexOutOfBounds(
@@ -207,5 +188,5 @@ def _parts(rows: range, offsets: Sequence[int]) -> tuple[tuple[int, slice], ...]
 
 
 def _steps(upward: range, border: int) -> int:
-    """How many members of a range lie below a border."""
+    """The number of members of a range below a border."""
     return max(0, -(-(border - upward.start) // upward.step))

@@ -1,4 +1,4 @@
-"""How much a late gradient counts."""
+"""The weight of a late gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replicax._core.errors import UsageError
 def scaling(wanted: Any) -> Callable[[int], float]:
     """The factor for a gradient that is some updates late.
 
-    Without scaling it is 1; with "inverse" 1 / (1 + lateness); or a function says it.
+    It is 1 without scaling, 1 / (1 + lateness) for "inverse", or the result of a function.
     """
     if wanted is None:
         return lambda late: 1.0

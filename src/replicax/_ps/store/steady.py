@@ -1,7 +1,7 @@
-"""`SteadyClient`: the coordinator's way to the servers, which outlives them.
+"""`SteadyClient`: the coordinator's client for the servers, which outlives them.
 
-A server that is found gone is restored, and asked again. What changes anything has a number, by
-which the server, or the one in its place, knows whether it was applied: never twice.
+A dead server is restored, and asked again. Each change has a number, by which the server, or its
+successor, knows whether it was applied: never twice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Outlive = Callable[[Callable[[], Any]], Any]
 
 @final
 class SteadyClient:
-    """Links to all servers, each of which is restored when it is gone."""
+    """Links to all servers, each of which is restored when it is dead."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._changes: Counter[int] = Counter()
-        # `outlive(call)` gives `call()`, again after each server that it finds gone was restored.
+        # `outlive(call)` returns `call()`, repeated after each dead server was restored.
         self.outlive: Outlive = lambda call: call()
-        # While servers start; None if they were there at once.
+        # while servers start; None if they were there at once
         self.early: Early | None = None
 
     @property
@@ -52,10 +52,10 @@ class SteadyClient:
     def call(
         self, server: int, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Any] = ()
     ) -> Message:
-        """Ask a server something; a change is made once.
+        """Send a server a request; a change is made once.
 
-        `UnavailableError` if the server did not start, or is gone and will not come back with what
-        it had.
+        `UnavailableError` if the server did not start, or is dead and will not come back with its
+        contents.
         """
         self.ready()
         head = dict(head or {})
@@ -69,7 +69,7 @@ class SteadyClient:
         return reply
 
     def tell(self, server: int, op: str, head: dict[str, Any], buffers: Sequence[Any] = ()) -> None:
-        """Change something there: now, or when there are servers."""
+        """Make a change on a server, now or once there are servers."""
 
         def call() -> None:
             self.call(server, op, head, buffers)
@@ -78,7 +78,7 @@ class SteadyClient:
             call()
 
     def keep(self, home: ServerHome, value: np.ndarray, *, is_new: bool) -> bool:
-        """Keep a variable's value until there are servers; False if they are to have it now."""
+        """Keep a variable's value until there are servers; False if they need it now."""
         return self.early is not None and self.early.keep(home, value, is_new=is_new)
 
     def kept(self, home: ServerHome) -> np.ndarray | None:
@@ -86,17 +86,17 @@ class SteadyClient:
         return None if self.early is None else self.early.value(home)
 
     def ready(self) -> None:
-        """Wait until there are servers that have all that was kept for them."""
+        """Wait until the servers have everything that was kept for them."""
         if self.early is not None:
             self.early.settle()
 
     def close(self) -> None:
-        """Let nobody wait for servers any more."""
+        """Stop all waiting for servers."""
         if self.early is not None:
             self.early.end(closed(0))
 
     def each(
         self, op: str, head: dict[str, Any], select: Callable[[Message], Any] = lambda m: m.head
     ) -> list[Any]:
-        """Ask all servers the same."""
+        """Send all servers the same request."""
         return [select(self.call(server, op, head)) for server in range(self.num_servers)]

@@ -11,11 +11,11 @@ import cloudpickle
 import numpy as np
 from jax.sharding import Sharding
 
+from replicax._core.errors import UsageError
 from replicax._keras import _compat
 from replicax._ps.buffers import raw
 from replicax._ps.store.home import CopiedHome, Placed, ServerHome, Shard, task_name
 from replicax._ps.store.partition import num_shards, shard_rows
-from replicax._ps.store.store_errors import cannot_shard, cannot_take_apart, two_optimizers
 from replicax._ps.tables.table_home import LocalTable, ServedTable, SlotHome, serve_table
 from replicax._ps.variables.server_variable import home_of, move_out
 from replicax._ps.variables.shard_optimizer import Part, Recipe, ShardOptimizer, Slot, is_rowwise
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ServerStore:
     """Variables on parameter servers.
 
-    `partitioner` says into how many shards a variable is divided; None for one. `code` gets what is
-    pickled for servers, for those that begin anew.
+    `partitioner` says into how many shards a variable is divided; None for one. `code` collects the
+    pickles sent to servers, for restarted ones.
     """
 
     is_resident = False
@@ -43,18 +43,18 @@ class ServerStore:
         self._cells = itertools.count()
         self._turn = itertools.count()
         self._optimizers: dict[int, tuple[int, Any]] = {}
-        # Variables by their ids, and kept, so that no other gets the id of one that is gone.
+        # Variables by their ids; they are kept, so that no new variable gets an old id.
         self._hosted: dict[int, tuple[int, Any]] = {}
-        # Which optimizer a variable had before another one took over.
+        # Variables and the optimizers that others have replaced.
         self._left: set[tuple[int, int | None]] = set()
-        # Grows with each write of the coordinator: what a worker pulled before is of no use then.
+        # Grows with each write of the coordinator, which makes values pulled earlier useless.
         self.epoch = 0
-        # Called before the coordinator reads or writes: `fit` waits for what it has under way.
+        # Called before the coordinator reads or writes: `fit` waits for its closures.
         self.before_access: Callable[[], None] = lambda: None
 
     @property
     def device_names(self) -> tuple[str, ...]:
-        """Where variables live: the tasks of the servers."""
+        """The tasks of the servers, where variables live."""
         return tuple(task_name(server) for server in range(self._client.num_servers))
 
     def layout(self, spec: VariableSpec) -> Sharding | None:
@@ -72,7 +72,7 @@ class ServerStore:
             _compat.adopt(variable, self, None)
             serve_table(variable, self._client, self._cells, changed=self.changed, before=self.wait)
         if home_of(variable) is not None or _compat.optimizer_in_scope() is not None:
-            return  # what an optimizer makes moves beside the variables that it is for
+            return  # an optimizer's variables move beside those that it trains
         shape = tuple(variable.shape)
         dtype = _compat.stored_dtype(variable)
         shards = num_shards(self._partitioner, shape, dtype)
@@ -90,15 +90,15 @@ class ServerStore:
         move_out(variable, home, sharded=shards > 1)
 
     def wait(self) -> None:
-        """Let what is under way end, before something is read or written."""
+        """Wait for closures under way before a read or write."""
         self.before_access()
 
     def changed(self) -> None:
-        """Note that closures from now on have to see something new."""
+        """Note that later closures have to see something new."""
         self.epoch += 1
 
     def _placed(self, shape: tuple[int, ...], shards: int) -> list[Placed]:
-        """Where the shards of a new variable are to be."""
+        """The places of a new variable's shards."""
         places, start = [], 0
         for size in shard_rows(shape[0], shards) if shards > 1 else shape[:1] or (0,):
             server = next(self._turn) % self._client.num_servers
@@ -107,16 +107,16 @@ class ServerStore:
         return places
 
     def places(self, variable: Any) -> tuple[Placed, ...]:
-        """Where a variable's rows are."""
+        """The places of a variable's rows."""
         return home_of(variable).places
 
     def optimizer(self, optimizer: Any, variables: Sequence[Any]) -> int:
-        """The number of an optimizer on the servers, which then update these variables by it."""
+        """The number of an optimizer on the servers, which updates these variables from now on."""
         number, known = self._optimizers.get(id(optimizer), (len(self._optimizers), None))
         new = [v for v in variables if self._hosted.get(id(v), (None,))[0] != number]
         for variable in new:
             if (id(variable), number) in self._left:
-                raise two_optimizers(variable.path)
+                raise _two_optimizers(variable.path)
             self._left.add((id(variable), self._hosted.get(id(variable), (None,))[0]))
         if new or known is None:
             recipe, steps = Recipe.of(optimizer), int(_compat.read(_compat.iterations(optimizer)))
@@ -142,7 +142,7 @@ class ServerStore:
         counter = _compat.iterations(optimizer)
         for variable, name in [(counter, "iterations"), (rate, "learning_rate")]:
             if isinstance(variable, _compat.KerasVariable):
-                variable.__dict__.pop("_value", None)  # it has been sent
+                variable.__dict__.pop("_value", None)  # already sent
                 home: Any = Tuned(self, number, name, variable.dtype)
                 move_out(variable, home, sharded=False)
                 _compat.adopt(variable, self, None)
@@ -163,16 +163,16 @@ class ServerStore:
             constraint = getattr(variable, "constraint", None)
             sharded = by_rows[id(variable)]
             if sharded and (not rowwise or constraint is not None):
-                raise cannot_shard(variable, optimizer, constraint)
+                raise _cannot_shard(variable, optimizer, constraint)
             shape = tuple(variable.shape)
             is_table = isinstance(home_of(variable), ServedTable)
             small = (2 if is_table else min(shape[0], 2), *shape[1:]) if sharded else shape
             part = Part(variable.path, small, _compat.stored_dtype(variable))
             slots = probe.slots_in(part, optimizer, variable)
             if any(slot.variable is None for slot in slots):
-                raise cannot_take_apart(optimizer)
+                raise _cannot_take_apart(optimizer)
             if is_table and any(slot.shared for slot in slots):
-                raise cannot_shard(variable, optimizer, constraint)
+                raise _cannot_shard(variable, optimizer, constraint)
             self._move_slots(number, optimizer, variable, slots, is_new=is_new)
 
     def _move_slots(
@@ -186,7 +186,7 @@ class ServerStore:
     ) -> None:
         decays = _compat.uses_weight_decay(optimizer, variable)
         places = self.places(variable)
-        # Now, not when the variable is made: a layer sets it afterwards.
+        # Now and not at the variable's creation: a layer sets it afterwards.
         constraint = getattr(variable, "constraint", None)
         constrained = [] if constraint is None else [_pickled(constraint, self._code)]
         is_table = isinstance(home_of(variable), ServedTable)
@@ -233,7 +233,7 @@ class ServerStore:
         )
 
     def tune(self, number: int, name: str, value: Any = None) -> Any:
-        """Read, or change, what an optimizer has once for all variables."""
+        """Read, or change, the state that an optimizer has once for all variables."""
         wanted = {} if value is None else {name: value}
         self.wait()
         found = self._client.each("tune", {"id": number, "set": wanted})
@@ -260,7 +260,7 @@ class Tuned:
         return [Shard("/job:ps", (), self._dtype, self.read)]
 
     def described(self) -> dict[str, Any]:
-        """Where it is, for workers."""
+        """The places, for workers."""
         what = [self._number, self._name, self._dtype]
         return {"shape": (), "dtype": self._dtype, "slot": None, "parts": [[0, what, 0, 0]]}
 
@@ -282,8 +282,38 @@ def _is_by_rows(home: Any) -> bool:
 
 
 def _pickled(code: Any, noted: list[bytes]) -> bytes:
-    """Code for servers; noted first, since one may die as soon as it has named it on disk."""
+    """Code for servers, recorded first: a server may die right after naming it on disk."""
     pickled = cloudpickle.dumps(code)
     if pickled not in noted:
         noted.append(pickled)
     return pickled
+
+
+def _cannot_shard(variable: Any, optimizer: Any, constraint: Any) -> UsageError:
+    """The error for a variable in shards that is updated as a whole."""
+    what = f"the constraint {type(constraint).__name__}" if constraint else "its update"
+    return UsageError(
+        "A variable that is divided by rows needs an update that works on each row by itself. "
+        f"Received: '{variable.path}' in several shards, with {type(optimizer).__name__}; {what} "
+        "looks at the variable as a whole. No server has all of it. Pass no "
+        "`variable_partitioner`, or one that leaves this variable whole."
+    )
+
+
+def _two_optimizers(path: str) -> UsageError:
+    """The error for a variable that a second optimizer has taken over."""
+    return UsageError(
+        "A variable on a parameter server is trained by one optimizer at a time. Received: "
+        f"'{path}', which another optimizer has taken over. What the first one keeps beside it is "
+        "gone. Train it by one optimizer; or make a new one, which begins with nothing."
+    )
+
+
+def _cannot_take_apart(optimizer: Any) -> UsageError:
+    """The error for an optimizer whose variables cannot be told apart."""
+    return UsageError(
+        "An optimizer keeps its variables in attributes: one for all, or a list with one for each "
+        f"that is trained. Received: {type(optimizer).__name__}, some of whose variables are "
+        "elsewhere. A server holds those of the values that it has, and has to tell them apart. "
+        "Keep them as Keras' optimizers do."
+    )

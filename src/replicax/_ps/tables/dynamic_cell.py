@@ -18,25 +18,25 @@ _INITIALS = "slot_initials"
 
 @final
 class DynamicCell:
-    """Beside `Cell`, what a server holds: rows by id, and what an optimizer keeps for each.
+    """A server's rows by id with their slots; it takes the place of a `Cell`.
 
-    For snapshots: `described` and `of_description` for what it is, `export_since` and `load` for
-    what is in it.
+    For snapshots, `described` and `of_description` are about the table itself, `export_since` and
+    `load` about its contents.
     """
 
     def __init__(self, path: str, spec: DynamicTableSpec) -> None:
-        # As an optimizer sees it: of one row, from which the slots of all can be told.
+        # The optimizer's view: one row, from which the slots of all rows follow.
         self.part = Part(path, (1, *spec.shape), spec.dtype)
         self.version = 0
         self.optimizer: int | None = None
-        # Nobody has to know of rows beforehand: an export is a copy.
+        # Rows are not saved beforehand, because an export is a copy.
         self.captures: list[Any] = []
         self._table = DynamicTable(spec)
         self._slots: list[Column] = []
 
     @classmethod
     def of_description(cls, described: Mapping[str, Any]) -> DynamicCell:
-        """An empty one, from what `described` has given, also by way of JSON."""
+        """An empty cell from a result of `described`, even via JSON."""
         spec = dict(described["spec"])
         cell = cls(described["path"], DynamicTableSpec(**{**spec, "shape": tuple(spec["shape"])}))
         cell.part = cell.part._replace(decays=described.get("decays", True))
@@ -48,34 +48,34 @@ class DynamicCell:
 
     @property
     def replaced(self) -> int:
-        """What `export_since` takes to go on from here; it grows with each change of a row."""
+        """The version that `export_since` goes on from; it grows with each change of a row."""
         return self._table.table.version
 
     @staticmethod
     def description(path: str, spec: DynamicTableSpec) -> dict[str, Any]:
-        """What one is to be, for `of_description`."""
+        """The description of a new cell, for `of_description`."""
         return {"path": path, "spec": asdict(spec)}
 
     def described(self) -> dict[str, Any]:
-        """What it is, as JSON can hold it."""
+        """The cell without its contents, as JSON can hold it."""
         about = self.description(self.part.path, self._table.spec)
         more = {"decays": self.part.decays, "optimizer": self.optimizer, "version": self.version}
         slots = [[list(one.shape), str(one.dtype), one.initial] for one in self._slots]
         return {**about, **more, "slots": slots}
 
     def attach(self, optimizer: int, slots: Sequence[Any], *, decays: bool) -> None:
-        """Take an optimizer; what stands in the slots of one row stands in those of new rows."""
+        """Take an optimizer; new rows begin with the slots of the given row."""
         self.part = self.part._replace(decays=decays)
         self.optimizer = optimizer
         self.version += 1
         self._use([_column(slot) for slot in slots])
 
     def slots_of_new_rows(self) -> list[np.ndarray]:
-        """What `attach` was given: the slots of one row."""
+        """The slots of one row that `attach` was given."""
         return [np.full((1, *one.shape), one.initial, one.dtype) for one in self._slots]
 
     def rows(self, ids: np.ndarray, *, training: bool = False) -> np.ndarray:
-        """The rows of ids; in training, those get one that have none."""
+        """The rows of ids; in training, ids without a row get one."""
         return self._table.gather(ids, create=training)
 
     def step_rows(self, ids: np.ndarray, grads: np.ndarray, hosted: Any, scale: float) -> None:
@@ -89,9 +89,9 @@ class DynamicCell:
         return self._table.statistics()
 
     def export_since(self, version: int | None = None) -> dict[str, np.ndarray]:
-        """Copy what there is, or what has changed since the export that has this `version`.
+        """Copy the contents, or the changes since the export with this `version`.
 
-        Arrays by name, as `DynamicTable.export` has them, and what slots begin with.
+        Arrays by name, as from `DynamicTable.export`, and the initial values of slots.
         """
         initials = np.array([column.initial for column in self._slots], np.float64)
         return {**self._table.export(version), _INITIALS: initials}
@@ -126,7 +126,7 @@ def _column(slot: Any) -> Column:
 
 
 def _most_used(state: State, most: int) -> State:
-    """So many ids of an export: another division over servers may give one too many."""
+    """The most used ids of an export: another division over servers may give one too many."""
     if len(state["ids"]) <= most:
         return state
     kept = np.lexsort((state["last_use"], state["counts"]))[-most:]

@@ -1,7 +1,7 @@
 """Tables whose ids are not known beforehand: an id gets a row on first use, and may lose it again.
 
-`Vocabulary` knows the row of each id, `Table` what the row holds, `Usage` which row to give up.
-Which server has an id is `hashing.server_of`'s. Whoever holds a table holds the lock it needs.
+`Vocabulary` knows the row of each id, `Table` the contents of rows, `Usage` which row to give up.
+`hashing.server_of` chooses the server of an id. Whoever holds a table holds the lock it needs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from replicax._ps.tables.table import Apply, Table
 from replicax._ps.tables.vocabulary import Vocabulary
 
 _FIRST_ROWS = 1024
-# A full table gives up this part of its rows at once: choosing looks at all of them.
+# The part of its rows that a full table gives up at once, because choosing scans all of them.
 _GIVEN_UP_AT_ONCE = 16
-# How many removals are remembered, so that an increment of a snapshot can name them.
+# Removals remembered, so that an increment of a snapshot can name them.
 _REMEMBERED = 1 << 20
 
 
@@ -30,24 +30,17 @@ _REMEMBERED = 1 << 20
 class DynamicTableSpec:
     """What a dynamic table is; plain values, so that it can be sent to a server.
 
-    Args:
-        shape: The shape of one row.
-        dtype: The type of its elements.
-        initializer: The class of a Keras initializer, for new rows.
-        config: Its configuration.
-        seed: Chooses among the initial rows.
-        max_rows: How many ids have a row at most; beyond it, those used least often lose theirs.
-            None for any number: rows are then copied now and then, as they grow more.
-        on_disk: Whether rows are in a file, of which memory holds what is in use.
+    Beyond `max_rows`, ids used least often lose their rows. Without it, rows are copied now and
+    then as they grow more.
     """
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one row
     dtype: str = "float32"
-    initializer: str = "RandomUniform"
+    initializer: str = "RandomUniform"  # the class of a Keras initializer
     config: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
+    seed: int = 0  # chooses among the initial rows
     max_rows: int | None = None
-    on_disk: bool = False
+    on_disk: bool = False  # rows are in a file; memory holds those in use
 
     def __post_init__(self) -> None:
         if self.max_rows is not None and self.max_rows < 1:
@@ -62,9 +55,6 @@ class DynamicTableSpec:
 class DynamicTable:
     """Rows by id: any integers of 64 bits, negative ones too.
 
-    Args:
-        spec: What it is.
-
     Example:
         >>> table = DynamicTable(DynamicTableSpec((4,)))
         >>> table.gather(np.array([10**15, 3, 10**15])).shape, len(table)
@@ -77,8 +67,8 @@ class DynamicTable:
         self._initial = initial_rows(
             spec.initializer, spec.config, seed=spec.seed, shape=spec.shape, dtype=spec.dtype
         )
-        # All rows at once where their number is bounded, or they would be copied as they grow more;
-        # memory is taken when they are written.
+        # All rows at once if their number is bounded, as growing copies them;
+        # memory is used only once they are written.
         rows = spec.max_rows or _FIRST_ROWS
         zeros = zeros_on_disk if spec.on_disk else np.zeros
         self.table = Table(Rows(zeros((rows, *values.shape), values.dtype), zeros), values)
@@ -93,9 +83,9 @@ class DynamicTable:
         return self._spec
 
     def statistics(self) -> dict[str, int]:
-        """How many ids have a row (`rows`), got one (`created`), lost it to a bound (`evicted`).
+        """The number of ids with a row (`rows`), and of rows `created` and `evicted` by the bound.
 
-        And how often an id was found (`hits`).
+        `hits` is how often an id was found.
         """
         return {
             "rows": len(self),
@@ -112,7 +102,7 @@ class DynamicTable:
         """Copy the values of ids, integers in any order and with repeats: a row for each.
 
         With `create`, as in training, an id without a row gets one, and others count as used.
-        Without, it is answered what it would begin with.
+        Without, it gets the value that its row would begin with.
         """
         ids = np.ascontiguousarray(ids, np.int64)
         if create:
@@ -134,30 +124,25 @@ class DynamicTable:
         step: int | None = None,
         rowwise: bool = False,
     ) -> None:
-        """Run an optimizer on the rows of ids, each once; one that has lost its row begins anew.
+        """Run an optimizer on the rows of ids, each once; an id that lost its row begins anew.
 
         The other arguments are those of `Table.update`.
         """
-        # It was counted when it was read for this gradient.
+        # The use was counted when the row was read for this gradient.
         rows = self._rows(np.ascontiguousarray(ids, np.int64), count=False)
         self.table.update(rows, gradients, apply, step=step, rowwise=rowwise)
 
     def remove(self, ids: np.ndarray) -> int:
-        """Take the rows of ids that have one; returns how many."""
+        """Remove the rows of ids; return how many there were."""
         rows = self._vocabulary.find(np.unique(np.asarray(ids, np.int64)))
         return self._remove(rows[rows >= 0])
 
     def export(self, since: int | None = None) -> dict[str, np.ndarray]:
-        """Copy what there is, or what has changed since a version.
+        """Copy the contents, or the changes since the `version` of an earlier export.
 
-        Args:
-            since: The `version` of the export that this one continues. None for all. If removals
-                that long ago are forgotten, all is exported.
-
-        Returns:
-            Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed`
-            (ids that lost their row since then), `whole` (whether it continues none), `step`,
-            `version`.
+        Arrays by name: `ids`, `values`, `slot_0` and so on, `counts`, `last_use`, `removed` (ids
+        that lost their row since then), `whole` (whether it continues none), `step`, `version`. If
+        removals that long ago are forgotten, everything is exported.
         """
         removed = None if since is None else self._removals.since(since)
         if since is None or removed is None:
@@ -178,7 +163,7 @@ class DynamicTable:
         }
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over an export: alone, or on top of the one that it continues."""
+        """Take over an export, alone or on top of the one that it continues."""
         if state["whole"]:
             self._vocabulary = Vocabulary()
         else:
@@ -195,7 +180,7 @@ class DynamicTable:
             self._removals.forget(int(state["version"]))
 
     def _rows(self, ids: np.ndarray, *, count: bool = True) -> np.ndarray:
-        """The rows of ids, given to those that have none."""
+        """The rows of ids; ids without one get one."""
         rows = self._vocabulary.find(ids)
         unknown = rows < 0
         self.hits += (len(ids) - int(unknown.sum())) * int(count)
@@ -212,7 +197,7 @@ class DynamicTable:
         return rows
 
     def _make_room(self, count: int, needed: np.ndarray) -> None:
-        """Take rows from others than those needed, if so many more would be too many."""
+        """Take rows from ids other than the needed ones, if this many more would be too many."""
         most = self._spec.max_rows
         if most is None or len(self) + count <= most:
             return
@@ -247,38 +232,38 @@ class Usage:
         self._last_use = np.zeros(0, np.int64)
 
     def grow(self, rows: int) -> None:
-        """Have room for so many rows."""
+        """Make room for this many rows."""
         more = rows - len(self._counts)
         if more > 0:
             self._counts = np.concatenate([self._counts, np.zeros(more, np.uint32)])
             self._last_use = np.concatenate([self._last_use, np.zeros(more, np.int64)])
 
     def begin(self, rows: np.ndarray, now: int) -> None:
-        """Forget what these rows were used for before."""
+        """Forget the earlier use of these rows."""
         self._counts[rows] = 0
         self._last_use[rows] = now
 
     def note(self, rows: np.ndarray, now: int, *, uses: int = 1) -> None:
-        """Note that rows are in use; one that is named several times is counted once."""
+        """Note that rows are used; a row named several times counts once."""
         if uses:
             self._counts[rows] = self._counts[rows] + np.uint32(uses)
         self._last_use[rows] = now
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How often rows were used, and when last."""
+        """The number of uses of rows, and the last one."""
         return self._counts[rows], self._last_use[rows]
 
     def write(self, rows: np.ndarray, counts: np.ndarray, last_use: np.ndarray) -> None:
-        """Set what `read` gives."""
+        """Set the values that `read` returns."""
         self._counts[rows] = counts
         self._last_use[rows] = last_use
 
     def least_used(self, rows: np.ndarray, count: int, now: int) -> np.ndarray:
-        """The `count` rows used least often, of equals those not used for longest.
+        """The `count` rows used least often, among equals those unused for longest.
 
-        All counts are halved, so that what was used much long ago does not stay for ever.
+        All counts are halved, so that heavy use long ago does not count for ever.
         """
-        # The last use is below one count: it decides between equals only.
+        # The last use weighs less than one count, so it decides only between equals.
         age = self._last_use[rows] / (now + 1.0)
         chosen = rows[np.argpartition(self._counts[rows] + age, count - 1)[:count]]
         self._counts >>= np.uint32(1)
@@ -295,7 +280,7 @@ class Removals:
         self._forgotten = -1
 
     def note(self, version: int, ids: np.ndarray) -> None:
-        """Remember what was removed while the table had a version."""
+        """Remember removals while the table had a version."""
         self._log.append((version, ids))
         self._length += len(ids)
         while self._length > _REMEMBERED:
@@ -303,14 +288,14 @@ class Removals:
             self._length -= len(oldest)
 
     def since(self, version: int) -> np.ndarray | None:
-        """The ids removed since a version, and some before; None if that was too long ago."""
+        """The ids removed since a version, and some before; None if that is too long ago."""
         if version <= self._forgotten:
             return None
         removed = [ids for at, ids in self._log if at >= version]
         return np.unique(np.concatenate(removed)) if removed else np.empty(0, np.int64)
 
     def forget(self, version: int) -> None:
-        """Have no answer for any version up to this one."""
+        """Stop answering for versions up to this one."""
         self._log.clear()
         self._length = 0
         self._forgotten = version

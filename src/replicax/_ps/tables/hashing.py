@@ -1,7 +1,7 @@
-"""Hashes of ids that are the same in every process and version: where an id lives, and its noise.
+"""Hashes of ids that are equal in every process and version: for an id's server and its noise.
 
 Python's own `hash` of text differs from process to process, and NumPy's random streams follow an
-order. All here is a function of the id alone.
+order. Everything here depends on the id alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._ps.store.rows import sort_by_owner
 
-# The multipliers of splitmix64's finaliser, and of the golden ratio: each spreads every bit.
+# The multipliers of splitmix64's finaliser and of the golden ratio, which spread every bit.
 _GOLDEN, _FIRST, _SECOND = (
     np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
@@ -27,7 +27,7 @@ def mix(numbers: np.ndarray) -> np.ndarray:
 
 
 def home(ids: np.ndarray, bits: int) -> np.ndarray:
-    """Where in a table of 2**bits places an id is looked for first.
+    """The first place to look for an id in a table of 2**bits places.
 
     Cheaper than `mix`: one multiplication, whose highest bits depend on all of the id.
     """
@@ -37,20 +37,13 @@ def home(ids: np.ndarray, bits: int) -> np.ndarray:
 
 
 def server_of(ids: np.ndarray, servers: int) -> np.ndarray:
-    """The server that has each id.
-
-    Args:
-        ids: 64-bit integers.
-        servers: How many servers there are.
-
-    Returns:
-        Numbers from 0 to `servers` - 1.
+    """The server of each 64-bit id, from 0.
 
     Example:
         >>> sorted({int(server) for server in server_of(np.arange(100), 3)})
         [0, 1, 2]
     """
-    # The high half of a product instead of a remainder: it is as even, and does not divide.
+    # The high half of a product is as even as a remainder, without a division.
     high = mix(ids.astype(np.int64).view(np.uint64) + _GOLDEN) >> np.uint64(32)
     return ((high * np.uint64(servers)) >> np.uint64(32)).astype(np.int64)
 
@@ -58,14 +51,14 @@ def server_of(ids: np.ndarray, servers: int) -> np.ndarray:
 def ids_by_server(ids: np.ndarray, servers: int) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """Sort 64-bit ids by the server that has them, as `rows_by_shard` sorts rows.
 
-    Gives for each server that has any: its number, its ids in their order, and where they stand.
+    Returns for each server that has any: its number, its ids in their order, and their places.
     """
     ids = np.asarray(ids, np.int64).reshape(-1)
     return sort_by_owner(server_of(ids, servers), servers, lambda _, at: ids[at])
 
 
 def hash_ids(keys: Any, buckets: int | None = None) -> np.ndarray:
-    """Make ids of text, or of integers that should be spread.
+    """Make ids from text, or from integers that should be spread.
 
     Args:
         keys: Text, bytes or integers, of any shape.
@@ -97,13 +90,13 @@ def hash_ids(keys: Any, buckets: int | None = None) -> np.ndarray:
 
 
 def _text_hash(keys: np.ndarray) -> np.ndarray:
-    """A hash of each text, column by column of the characters; the width of the array is none."""
+    """A hash of each text, a column of characters at a time, whatever the array's width."""
     width = np.uint32 if keys.dtype.kind == "U" else np.uint8
     flat = np.ascontiguousarray(keys).reshape(-1)
     characters = flat.view(width).reshape(len(flat), -1) if len(flat) else np.empty((0, 0), width)
     hashed = np.full(len(flat), _SECOND)
     for column in characters.T:
         longer = (hashed ^ column) * _FIRST
-        # NumPy fills text up with zeros: they count for nothing.
+        # NumPy pads text with zeros, which do not count.
         hashed = np.where(column > 0, longer ^ (longer >> np.uint64(29)), hashed)
     return hashed.reshape(keys.shape)

@@ -1,7 +1,7 @@
-"""Ids that a closure looks up as they stand in its data: taken from there in NumPy, of 64 bits.
+"""Ids that a closure looks up as they are in its data, read from there in NumPy with 64 bits.
 
-JAX has 32 bits for them. Where ids are a part of the data, cut out and reshaped at most, that is
-written down here as steps for NumPy, which are also faster than compiled code.
+JAX has 32 bits for them. Ids that are a part of the data, only cut out and reshaped, are described
+here as steps for NumPy, which are also faster than compiled code.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _INT32 = np.iinfo(np.int32)
 
 
 def source_of(jaxpr: Any, output: int, *, kept: range) -> Source | None:
-    """Where an output of a closed jaxpr comes from, by its number.
+    """The source of an output of a closed jaxpr, by its number.
 
-    `kept` says which of the inputs are data. None if there is more to it than cutting out and
-    reshaping.
+    `kept` says which of the inputs are data. None if anything but cutting out and reshaping is
+    done.
     """
     found = _follow(jaxpr.jaxpr, jaxpr.jaxpr.outvars[output])
     if found is None or found[0] not in kept:
@@ -33,7 +33,7 @@ def source_of(jaxpr: Any, output: int, *, kept: range) -> Source | None:
 
 
 def _follow(jaxpr: Any, variable: Any) -> Source | None:
-    """The input that a value comes from, and the steps."""
+    """The input that a value comes from, and the steps to the value."""
     made_by = {id(out): eqn for eqn in jaxpr.eqns for out in eqn.outvars}
     steps: list[Any] = []
     while id(variable) in made_by:
@@ -58,7 +58,7 @@ def _follow(jaxpr: Any, variable: Any) -> Source | None:
 
 
 def _step(name: str, eqn: Any) -> list[Any] | None:
-    """What a primitive does to where numbers stand; None if it does more."""
+    """The effect of a primitive on the places of numbers; None if it does more."""
     params, (out,) = eqn.params, eqn.outvars
     match name:
         case "copy" | "stop_gradient":
@@ -100,7 +100,7 @@ def taken(source: Source, leaves: Sequence[Any]) -> np.ndarray:
 
 
 def check_narrow(leaf: Any) -> None:
-    """Refuse ids that code of 32 bits would turn into others."""
+    """Refuse ids that 32-bit code would turn into others."""
     leaf = np.asarray(leaf)
     if leaf.dtype.kind in "iu" and leaf.dtype.itemsize > 4 and leaf.size:
         low, high = leaf.min(), leaf.max()
@@ -116,9 +116,9 @@ def check_narrow(leaf: Any) -> None:
 def without(
     padding: int, unique: np.ndarray, inverse: np.ndarray, behind: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take `padding`, which is no id, out of the distinct ids, and of where these stand.
+    """Remove `padding`, which is no id, from the distinct ids and from their places.
 
-    `behind` is the place that there is for none.
+    `behind` is the place for padding.
     """
     at = int(np.searchsorted(unique, padding))
     if at == len(unique) or unique[at] != padding:

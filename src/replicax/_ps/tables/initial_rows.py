@@ -1,7 +1,7 @@
-"""What stands in a row that an id is given: a function of the seed and the id, and of nothing else.
+"""The initial row of an id: a function of the seed and the id alone.
 
-So a row is the same on whichever server it is made, in whichever order ids come, and once more
-after it was given up. The distributions are those of Keras' initializers, the numbers are not.
+So a row is the same on whichever server it is made, in whichever order ids come, and again after it
+was given up. The distributions are those of Keras' initializers, the numbers are not.
 """
 
 from __future__ import annotations
@@ -41,21 +41,11 @@ def initial_rows(
     shape: Sequence[int],
     dtype: Any = "float32",
 ) -> InitialRows:
-    """Make the function that makes rows.
+    """Make the function from ids to their rows.
 
-    Args:
-        name: The class of a Keras initializer: `Zeros`, `Ones`, `Constant`, `RandomUniform`,
-            `RandomNormal` or `TruncatedNormal`.
-        config: Its configuration; what is left out has Keras' default.
-        seed: Another seed gives other rows.
-        shape: The shape of one row.
-        dtype: The type of its elements.
-
-    Returns:
-        A function from ids to their rows.
-
-    Raises:
-        UsageError: If the distribution needs to know how many rows there will be.
+    It draws as one of Keras' initializers `Zeros`, `Ones`, `Constant`, `RandomUniform`,
+    `RandomNormal` and `TruncatedNormal`; others need to know how many rows there will be. What the
+    configuration leaves out has Keras' default. `shape` is that of one row.
 
     Example:
         >>> rows = initial_rows("RandomUniform", {}, seed=1, shape=(2,))
@@ -76,7 +66,7 @@ def initial_rows(
     def rows_of(ids: np.ndarray) -> np.ndarray:
         ids = np.ascontiguousarray(ids, np.int64)
         rows = np.empty((len(ids), width), dtype)
-        # By blocks: what is computed on the way to the rows stays in the cache.
+        # In blocks, so that intermediate results stay in the cache.
         for start in range(0, len(ids), _BLOCK):
             block = slice(start, start + _BLOCK)
             rows[block] = _draw(name, numbers, ids[block], width, seed)
@@ -101,9 +91,9 @@ def _draw(
 
 
 def _uniform(ids: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Numbers from 0 to 1, 1 left out: `width` of them, which is even, for each id."""
+    """Numbers in [0, 1): `width` of them, an even number, for each id."""
     streams = mix(ids.view(np.uint64) + np.uint64(seed * _GOLDEN % 2**64))
-    # A counter per id and pair, as splitmix64 has it; each hash gives two numbers of 24 bits.
+    # A counter per id and pair, as in splitmix64; each hash gives two 24-bit numbers.
     pairs = np.arange(1, width // 2 + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     bits = mix(streams[:, None] + pairs).view(np.uint32)
     return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
@@ -119,7 +109,7 @@ def _normal(ids: np.ndarray, width: int, seed: int) -> np.ndarray:
 
 
 def _draw_again(drawn: np.ndarray, ids: np.ndarray, seed: int) -> None:
-    """Replace what lies far out, of the stream of a next seed, until nothing does."""
+    """Replace outliers by numbers of the next seed's stream until there are none."""
     attempt = 0
     while (far := np.abs(drawn) > _FAR).any():
         attempt += 1
@@ -129,5 +119,5 @@ def _draw_again(drawn: np.ndarray, ids: np.ndarray, seed: int) -> None:
 
 
 def _next_seed(seed: int, attempt: int) -> int:
-    """Another seed, which nobody would choose as the next."""
+    """Another seed, one that nobody would choose as the next."""
     return int(mix(np.array([seed % 2**64 ^ attempt << 48], np.uint64))[0])

@@ -1,8 +1,8 @@
 """`RowCapture`: rows as they were at one moment, copied while the table goes on changing.
 
-A table that is trained by rows is changed in place, and may be large. To copy it at once would keep
-all who train it waiting. So whoever is about to change a row that is still wanted saves it first,
-and the others are copied a block at a time.
+A table that is trained by rows is changed in place, and may be large. Copying it at once would keep
+all who train it waiting. So a thread about to change a row that is still wanted saves it first, and
+the other rows are copied a block at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-# Copied in a fraction of a millisecond: for so long the table is locked.
+# Copied in a fraction of a millisecond, for which the table is locked.
 BLOCK_BYTES = 1 << 20
 
 Chunk = tuple[np.ndarray, list[np.ndarray]]
@@ -23,7 +23,7 @@ Chunk = tuple[np.ndarray, list[np.ndarray]]
 
 @final
 class RowCapture:
-    """Some rows of the arrays of a table, as they are when this is made.
+    """Some rows of the arrays of a table, as they are at its creation.
 
     The arrays are the values and the slots. `wanted` is a mask, which is taken over.
     """
@@ -40,7 +40,7 @@ class RowCapture:
             self._take(mine)
 
     def chunks(self, lock: AbstractContextManager[Any]) -> Iterator[Chunk]:
-        """The rows, and of each array what stands in them, in no order; each row once.
+        """The rows and their contents in each array, in any order; each row once.
 
         `lock` is that of the table.
         """

@@ -2,7 +2,7 @@
 
 On the rows of a sparse table they are faster than the compiled optimizer, which must be given rows
 in few shapes and makes new arrays. They are lazy: a row without a gradient is left alone, with its
-slots. Any other optimizer, and other settings of these, run compiled.
+slots. Other optimizers and other settings run compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-# With any of these a row's update depends on other rows or steps, or does more than is done here.
+# Settings by which a row's update depends on other rows or steps, or does more.
 _NOT_ROWWISE = (
     "weight_decay",
     "clipnorm",
@@ -34,10 +34,8 @@ _Update = Callable[
 class RowwiseOptimizer:
     """An optimizer of rows, for `Table.update(…, rowwise=True)` with its learning rate bound.
 
-    Args:
-        slots: What each of its slots begins with, in the order of Keras' optimizer variables.
-        config: Keras' configuration of the optimizer.
-        update: Changes values and slots in place.
+    The slots are initial values, in the order of Keras' optimizer variables. `update` changes
+    values and slots in place.
     """
 
     slots: tuple[float, ...]
@@ -52,11 +50,11 @@ class RowwiseOptimizer:
         step: int,
         learning_rate: float,
     ) -> tuple[np.ndarray, Sequence[np.ndarray]]:
-        """Update rows in place: values, and slots.
+        """Update values and slots in place.
 
-        `step` is how many updates of the variable there were before: Keras' `iterations`.
+        `step` is the number of earlier updates of the variable: Keras' `iterations`.
         """
-        # The steps are Keras' own, in single precision as there, so that results agree to 1e-6.
+        # The steps of Keras in its single precision, so that results agree to 1e-6.
         gradients = np.asarray(gradients, values.dtype)
         self.update(self.config, values, gradients, slots, step, values.dtype.type(learning_rate))
         return values, slots
@@ -65,15 +63,7 @@ class RowwiseOptimizer:
 def rowwise_optimizer(
     name: str, config: Mapping[str, Any], dtype: Any = "float32"
 ) -> RowwiseOptimizer | None:
-    """Choose the row-wise form of a Keras optimizer.
-
-    Args:
-        name: The class of the optimizer.
-        config: Its configuration, from `get_config()`.
-        dtype: The type of the rows.
-
-    Returns:
-        The optimizer, or None if there is none for these settings.
+    """Choose the row-wise form of a Keras optimizer; None if these settings have none.
 
     Example:
         >>> rowwise_optimizer("Adagrad", {"initial_accumulator_value": 0.1, "epsilon": 1e-7}).slots
@@ -84,7 +74,7 @@ def rowwise_optimizer(
     if any(config.get(setting) for setting in _NOT_ROWWISE):
         return None
     if np.dtype(dtype) not in (np.float32, np.float64):
-        return None  # NumPy computes half precision slowly, number by number
+        return None  # NumPy computes half precision slowly, one number at a time
     accumulated = config.get("initial_accumulator_value", 0.0)
     match name:
         case "SGD" if config["momentum"]:
@@ -95,7 +85,7 @@ def rowwise_optimizer(
             return RowwiseOptimizer((accumulated,), config, _adagrad)
         case "Adam":
             return RowwiseOptimizer((0.0, 0.0), config, _adam)
-        # Another power than the root is a power per element, which NumPy computes slowly.
+        # Powers other than the root are computed per element, which is slow in NumPy.
         case "Ftrl" if config["learning_rate_power"] == -0.5:
             return RowwiseOptimizer((accumulated, 0.0), config, _ftrl)
     return None
@@ -133,7 +123,7 @@ def _adam(config: Any, values: Any, gradients: Any, slots: Any, step: int, rate:
     number = values.dtype.type
     beta_1, beta_2 = number(config["beta_1"]), number(config["beta_2"])
     local = number(step + 1)
-    # Both averages begin at 0; this makes up for what they lack at first.
+    # Corrects the bias of both averages, which begin at 0.
     alpha = rate * np.sqrt(1 - beta_2**local) / (1 - beta_1**local)
     work = gradients - first
     work *= number(1 - config["beta_1"])
@@ -155,7 +145,7 @@ def _ftrl(config: Any, values: Any, gradients: Any, slots: Any, step: int, rate:
     l1 = number(config["l1_regularization_strength"])
     l2 = config["l2_regularization_strength"] + number(config["beta"]) / (2 * rate)
     root = np.sqrt(squares)
-    squares += gradients * gradients  # of the loss alone, without the shrinkage
+    squares += gradients * gradients  # the gradient of the loss alone, without the shrinkage
     new_root = np.sqrt(squares)
     np.subtract(new_root, root, out=root)
     root /= rate

@@ -1,7 +1,7 @@
 """A server's part of a sparse table: rows that are gathered, updated and saved, a few at a time.
 
 It knows nothing of ids, servers or wires: `DynamicTable` gives ids their rows, and whoever holds a
-table holds the lock that its methods need. Where the rows are kept is `row_store.py`'s.
+table holds the lock that its methods need. `row_store.py` keeps the rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Apply = Callable[[Any, Any, Sequence[Any], int], tuple[Any, Sequence[Any]]]
 """`(values, gradients, slots, step) -> (values, slots)`, on the rows that have gradients."""
 Ufunc = Any
 
-# Row-wise optimizers go by blocks of so many elements: what one touches stays in the cache.
+# Elements per block of a row-wise optimizer, so that a block stays in the cache.
 BLOCK_ELEMENTS = 1 << 16
 _LEAST_ROOM = 16
 _SCATTER: dict[str, Ufunc] = {
@@ -34,7 +34,7 @@ _SCATTER: dict[str, Ufunc] = {
 
 @final
 class Table:
-    """Rows with values, the slots of their optimizer, and the version that each was written in.
+    """Rows with values, the slots of their optimizer, and the version of their last write.
 
     The first column of `store` is the values. `Rows(array)` is one.
     """
@@ -42,7 +42,7 @@ class Table:
     def __init__(self, store: Rows, values: Column) -> None:
         self._store = store
         self._columns = [values]
-        # A slot begins when its row is updated first: until then its bytes are not touched.
+        # A slot begins at its row's first update; until then its bytes are not touched.
         self._begun = np.zeros(store.rows, bool)
         self._versions = np.zeros(store.rows, np.int64)
         self.version = 0
@@ -59,7 +59,7 @@ class Table:
         return self._store.rows
 
     def use_slots(self, slots: Sequence[Column]) -> None:
-        """Have these slots of one variable from now on; others that there were are dropped."""
+        """Keep these slots of one variable from now on; other slots are dropped."""
         if list(slots) == self._columns[1:]:
             return
         self._store.drop_columns(1)
@@ -81,22 +81,12 @@ class Table:
         step: int | None = None,
         rowwise: bool = False,
     ) -> None:
-        """Run an optimizer on some rows.
+        """Run an optimizer on some rows, each once, with a gradient each; none is an update, too.
 
-        Args:
-            rows: Rows, each once; none is an update as well.
-            gradients: A gradient for each.
-            apply: The optimizer. Unless it is row-wise, it is given a power of two of rows, so
-                that it is compiled for few shapes; behind the real ones are zeros, and what it
-                makes of them is dropped.
-            step: How many updates there were before this one, of this table on all servers. None
-                counts those of this table.
-            rowwise: Whether each row's result depends on that row alone and `apply` takes any
-                number of them; they are then given to it block by block.
-
-        Raises:
-            UsageError: If there is not one gradient for each row.
-            IndexOutOfBounds: If a row is not here.
+        `step` counts earlier updates of this table on all servers; None counts those here. If each
+        row's result depends on that row alone (`rowwise`), `apply` is given rows block by block.
+        Else it is given a power of two of rows, so that it is compiled for few shapes; behind the
+        real ones are zeros, whose results are dropped.
         """
         rows = self._checked(rows)
         if len(rows) != len(gradients):
@@ -116,7 +106,7 @@ class Table:
         self.step = step + 1
 
     def assign(self, rows: np.ndarray, values: np.ndarray, *, anew: bool = False) -> None:
-        """Write values of rows, each named once; `anew` also lets their slots begin again."""
+        """Write values of rows, each named once; `anew` also resets their slots."""
         rows = self._checked(rows)
         self._store.write(0, rows, values)
         if anew:
@@ -124,7 +114,7 @@ class Table:
         self._stamp(rows)
 
     def scatter(self, operation: str, rows: np.ndarray, values: np.ndarray) -> None:
-        """Combine values into rows, one after another where a row is named several times.
+        """Combine values into rows, one after another if a row is named several times.
 
         The operation is `add`, `sub`, `mul`, `div`, `max`, `min`; or `update`, which writes.
         """
@@ -137,7 +127,7 @@ class Table:
         self.assign(rows, held)
 
     def grow(self, rows: int) -> None:
-        """Have room for more rows."""
+        """Make room for more rows."""
         self._store.grow(rows)
         self._begun, self._versions = grown(self._begun, rows), grown(self._versions, rows)
 
@@ -146,7 +136,7 @@ class Table:
         return np.flatnonzero(self._versions > version)
 
     def export(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Copy rows, for a snapshot: all of them, or those that `changed_since` a last one.
+        """Copy rows for a snapshot: all of them, or those that `changed_since` the last one.
 
         Arrays by name: `rows`, `values`, `slot_0` and so on, `step`, `version`.
         """

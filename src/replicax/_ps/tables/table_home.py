@@ -1,12 +1,12 @@
-"""Where the rows of a dynamic table are: in this process, or on all servers by the hash of the id.
+"""The place of a dynamic table's rows: this process, or all servers by the hash of the id.
 
-One is made by `place_table`, for a layer. It begins here, and moves to the servers when the store
-of a `ParameterServerStrategy` claims its variable.
+`place_table` makes one for a layer. It begins here, and moves to the servers when the store of a
+`ParameterServerStrategy` claims its variable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -20,7 +20,6 @@ from replicax._ps.store.home import Placed
 from replicax._ps.tables.dynamic_cell import DynamicCell
 from replicax._ps.tables.hashing import ids_by_server
 from replicax._ps.tables.table_requests import packed, unpacked
-from replicax._ps.tables.table_state import join_states, split_state
 from replicax._ps.variables.server_variable import home_of
 from replicax._ps.variables.table_variable import become_table
 
@@ -30,9 +29,12 @@ if TYPE_CHECKING:
 
 State = Mapping[str, np.ndarray]
 
+# Entries that an export has once and not for each id; `removed` is a list, too.
+_ONCE = ("step", "version", "whole", "slot_initials")
+
 
 class _Empty:
-    """What a table is as a Keras variable: nothing."""
+    """The table as a Keras variable: empty."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self._nothing = np.zeros((0, *shape), np.dtype(dtype))
@@ -41,7 +43,7 @@ class _Empty:
         return self._nothing
 
     def write(self, value: Any) -> None:
-        """There is nothing to write: Keras assigns what it has read."""
+        """Do nothing: Keras assigns what it has read."""
 
     def shards(self) -> list[Any]:
         return []
@@ -49,12 +51,12 @@ class _Empty:
 
 @final
 class SlotHome(_Empty):
-    """The home of an optimizer's slot for a table: it is beside the rows."""
+    """The home of an optimizer's slot for a table, which lives beside the rows."""
 
 
 @final
 class LocalTable(_Empty):
-    """A table in this process; `padding` stands among ids where there is none."""
+    """A table in this process; `padding` among ids means no id."""
 
     places: tuple[Placed, ...] = ()
 
@@ -65,12 +67,12 @@ class LocalTable(_Empty):
 
     @property
     def cell(self) -> DynamicCell:
-        """The rows; made when they are needed, since they may soon be elsewhere."""
+        """The rows, made on demand, since they may soon be elsewhere."""
         self._cell = self._cell or DynamicCell(self.path, self.spec)
         return self._cell
 
     def contents(self) -> State | None:
-        """What was put into it, if anything was."""
+        """The contents, if any were put in."""
         return self._cell and self._cell.export_since()
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
@@ -107,7 +109,7 @@ class ServedTable(_Empty):
         self._client, self._changed, self._before = client, changed, before
 
     def described(self) -> dict[str, Any]:
-        """Where it is, for workers."""
+        """The places, for workers."""
         return {
             "shape": (0, *self.spec.shape),
             "dtype": self.spec.dtype,
@@ -154,7 +156,7 @@ class ServedTable(_Empty):
 
 
 def part_of_spec(spec: DynamicTableSpec, server: int, servers: int) -> DynamicTableSpec:
-    """What a table is on one of several servers: its bounds are divided."""
+    """The specification of one server's part of a table: its bounds are divided."""
     if spec.max_rows is not None and spec.max_rows < servers:
         raise UsageError(
             "A dynamic table has a row on each server at least. Received: "
@@ -176,10 +178,10 @@ def serve_table(
     changed: Callable[[], None],
     before: Callable[[], None],
 ) -> None:
-    """Move a table from this process, a `LocalTable`, to the servers, with what is in it.
+    """Move a table, a `LocalTable`, with its contents to the servers.
 
-    `cells` are numbers that are free. `changed` is called after each write, `before` before each
-    read and write.
+    `cells` are free numbers. `changed` is called after each write, `before` before each read and
+    write.
     """
     local: LocalTable = home_of(variable)
     servers = client.num_servers
@@ -198,12 +200,42 @@ def serve_table(
 def place_table(make: Callable[[], Any], spec: DynamicTableSpec, padding: int | None) -> Any:
     """Make the variable of a table, on the servers if the strategy in scope has any.
 
-    `make` makes a Keras variable of shape (0, …); `padding` stands among ids where there is none.
+    `make` makes a Keras variable of shape (0, …); `padding` among ids means no id.
     """
     store = getattr(_compat.distribution(), "store", None)
-    with installed(None):  # no server has to hold an array without rows
+    with installed(None):  # servers need not hold an array without rows
         variable = make()
     become_table(variable, LocalTable(variable.path, spec, padding))
     if getattr(store, "has_tables", False):
         store.claim(variable)  # pyright: ignore[reportOptionalMemberAccess]
     return variable
+
+
+def split_state(state: State, servers: int) -> list[dict[str, np.ndarray]]:
+    """Divide an export of all servers, or of one table, among servers by its ids."""
+    nowhere = np.empty(0, np.int64)
+    places = {owner: at for owner, _, at in ids_by_server(state["ids"], servers)}
+    removed = {owner: ids for owner, ids, _ in ids_by_server(state["removed"], servers)}
+    return [
+        {
+            name: value if name in _ONCE else value[places.get(server, nowhere)]
+            for name, value in state.items()
+            if name != "removed"
+        }
+        | {"removed": removed.get(server, nowhere)}
+        for server in range(servers)
+    ]
+
+
+def join_states(states: Sequence[State]) -> dict[str, np.ndarray]:
+    """Join the exports of all servers, either all whole or all increments.
+
+    They have the slots of one optimizer.
+    """
+    once = {
+        name: np.max([state[name] for state in states], axis=0)
+        for name in _ONCE
+        if name in states[0]
+    }
+    each = [name for name in states[0] if name not in _ONCE]
+    return {name: np.concatenate([state[name] for state in states]) for name in each} | once

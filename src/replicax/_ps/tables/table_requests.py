@@ -1,4 +1,4 @@
-"""What can be asked of a server's dynamic tables, beside what is asked of all it holds."""
+"""Requests about a server's dynamic tables, beside those about all cells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reply = tuple[dict[str, Any], Sequence[Any]]
 
 @final
 class TableRequests:
-    """Handlers of messages."""
+    """Handlers of messages about tables."""
 
     def __init__(self, server: ParameterServer) -> None:
         self._server = server

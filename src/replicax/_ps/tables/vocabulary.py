@@ -1,9 +1,9 @@
-"""Which row each id of a dynamic table has: a hash table in NumPy, for thousands of ids at once.
+"""The row of each id in a dynamic table: a hash table in NumPy, for thousands of ids at once.
 
 Open addressing with a vector of ids per probe: of 10,240 known ids in a million, all are found in
 0.2 ms. A `dict` takes 2 ms, holds the interpreter's lock meanwhile and needs a hundred bytes per
 id, where this needs about 24; a sorted array takes as long as a `dict`, and has to be copied for
-each new id. What a row holds is in `table.py`, when it is given up in `dynamic_table.py`.
+each new id. `table.py` holds the rows' contents; `dynamic_table.py` gives rows up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from replicax._ps.tables.hashing import home
 
-_EMPTY, _GIVEN_UP = -1, -2  # a search ends at the first, and goes on behind the second
+_EMPTY, _GIVEN_UP = -1, -2  # a search ends at the first and passes over the second
 _FEWEST_BITS = 6
 
 
@@ -33,8 +33,8 @@ class Vocabulary:
     def __init__(self) -> None:
         self._ids = np.zeros(1 << (_FEWEST_BITS - 1), np.int64)  # of each row
         self._used = np.zeros(len(self._ids), bool)
-        self._free = np.empty(0, np.int64)  # rows that were given up
-        self._next = 0  # the first row that never was in use
+        self._free = np.empty(0, np.int64)  # free rows
+        self._next = 0  # the first row that was never used
         self._bits = _FEWEST_BITS
         self._index = np.full(1 << self._bits, _EMPTY, np.int32)
         self._taken = 0  # places of the index that are not empty
@@ -44,7 +44,7 @@ class Vocabulary:
 
     @property
     def rows(self) -> int:
-        """How many rows were ever in use: the size that a table needs."""
+        """The number of rows ever used: the size that a table needs."""
         return self._next
 
     def find(self, ids: np.ndarray) -> np.ndarray:
@@ -52,13 +52,13 @@ class Vocabulary:
         place = home(ids, self._bits)
         rows = self._index.take(place)
         mask = len(self._index) - 1
-        # -1 and -2 count from the end of the ids, and what stands there does not matter.
+        # -1 and -2 index the end of the ids, whose values do not matter here.
         on = ((self._ids.take(rows, mode="wrap") != ids) | (rows < 0)) & (rows != _EMPTY)
         pending = on.nonzero()[0]
         step = 0
         while len(pending):
             step += 1
-            # Triangular numbers: they visit every place, and do not walk in the others' steps.
+            # Triangular numbers visit every place, and probes that meet do not stay together.
             found = self._index.take((place[pending] + step * (step + 1) // 2) & mask)
             rows[pending] = found
             on = (self._ids.take(found, mode="wrap") != ids[pending]) | (found < 0)
@@ -84,7 +84,7 @@ class Vocabulary:
         return rows
 
     def remove(self, rows: np.ndarray) -> np.ndarray:
-        """Give up rows in use, each once; the ids that had them."""
+        """Give up used rows, each once; return their ids."""
         ids = self._ids[rows]
         place, mask = home(ids, self._bits), len(self._index) - 1
         pending, step = np.arange(len(rows)), 0
@@ -99,7 +99,7 @@ class Vocabulary:
         return ids
 
     def used_rows(self, *, without: np.ndarray | None = None) -> np.ndarray:
-        """The rows that ids have, in order, without some of them."""
+        """The rows of all ids, in order, without some of them."""
         used = self._used[: self._next]
         if without is not None:
             used = used.copy()
@@ -107,7 +107,7 @@ class Vocabulary:
         return np.flatnonzero(used)
 
     def in_use(self, rows: np.ndarray) -> np.ndarray:
-        """Which of these rows an id has; there may be rows that never were in use."""
+        """Which of these rows an id has; some may never have been used."""
         return (rows < self._next) & self._used.take(rows, mode="clip")
 
     def ids_of(self, rows: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ class Vocabulary:
             self._used = np.concatenate([self._used, np.zeros(size - len(self._used), bool)])
 
     def _rebuild(self) -> None:
-        """Make the index anew, without the places given up, at most one third full."""
+        """Rebuild the index without the places given up, at most one third full."""
         rows = self.used_rows()
         self._bits = max(_FEWEST_BITS, int(3 * len(rows)).bit_length())
         self._index = np.full(1 << self._bits, _EMPTY, np.int32)
@@ -134,7 +134,7 @@ class Vocabulary:
         step = 0
         while len(rows):
             free = self._index[place] < 0
-            # Where several want one place the last gets it, and the others look on.
+            # Of several ids for one place the last one gets it, and the others search on.
             self._index[place[free]] = rows[free]
             homeless = self._index[place] != rows
             rows, place = rows[homeless], place[homeless]

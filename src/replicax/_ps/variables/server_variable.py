@@ -23,7 +23,7 @@ from replicax._ps.recording.recorder import DenseUse
 
 
 class Home(Protocol):
-    """Where a variable's value is."""
+    """The place of a variable's value."""
 
     def read(self) -> Any:
         """The value; None if there is none yet."""
@@ -42,19 +42,19 @@ class Home(Protocol):
         ...
 
     def select(self, index: Any) -> Any:
-        """`value[index]`, of which only the rows that it touches travel."""
+        """`value[index]`, for which only the rows it touches are sent."""
         ...
 
     def shards(self) -> Sequence[Any]:
-        """What the value is divided into: each has a `device`, and is an array when it is read."""
+        """The parts of the value: each has a `device`, and can be read as an array."""
         ...
 
 
 class ServerVariable(KerasVariable):
     """A variable on a parameter server; made by its strategy's scope.
 
-    Reads and writes outside closures are live. Inside a closure it is what the server had when
-    the closure began.
+    Reads and writes outside closures are live. Inside a closure it has the server's value at the
+    closure's beginning.
     """
 
     _home: Home
@@ -64,13 +64,13 @@ class ServerVariable(KerasVariable):
         value = self._home.read()
         if value is None:
             return None
-        # Also while a function around is being traced: a number, no tracer.
+        # A number and no tracer, even while a surrounding function is traced.
         with jax.ensure_compile_time_eval():
             return jnp.asarray(value)
 
     @_value.setter
     def _value(self, value: Any) -> None:
-        # Keras' loop takes values away from variables (None) while it holds them itself.
+        # Keras' loop sets values to None while it holds them itself.
         if value is not None:
             self._home.write(np.asarray(value))
 
@@ -90,7 +90,7 @@ class ServerVariable(KerasVariable):
         return super().value
 
     def add_at_home(self, value: Any, sign: int) -> Any:
-        """Add to the value, or subtract: where it is, so that nothing that workers add is lost."""
+        """Add to the value, or subtract, on the server, so that no addition of a worker is lost."""
         add = getattr(self._home, "add", None)
         if add is None or isinstance(value, Tracer):
             return self.assign(self + value if sign > 0 else self - value)
@@ -121,8 +121,8 @@ class ServerVariable(KerasVariable):
 class ShardedVariable(ServerVariable):
     """A variable whose rows are divided over parameter servers; it acts as one.
 
-    Slices, single rows and lookups fetch the rows they need. It is saved as one array, and may be
-    loaded where the rows are divided otherwise.
+    Slices, single rows and lookups fetch only the rows they need. It is saved as one array, which
+    may be loaded with another division of rows.
     """
 
     @property
@@ -185,12 +185,12 @@ class ShardedVariable(ServerVariable):
 
 
 def move_out(variable: Any, home: Home, *, sharded: bool) -> None:
-    """Let a variable live at a home from now on; a value that it has is sent there."""
+    """Move a variable to a home; its present value is sent there."""
     rehome(variable, home, ShardedVariable if sharded else ServerVariable)
 
 
 def rehome(variable: Any, home: Any, kind: Any) -> None:
-    """Let a variable be of a kind and live at a home; a value that it has is sent there."""
+    """Change a variable's class and home; its present value is sent there."""
     value = variable.__dict__.pop("_value", None)
     extended = issubclass(type(variable), VariableMethods)
     own: Any = _with_methods(kind) if extended else kind
@@ -206,5 +206,5 @@ def _with_methods(kind: Any) -> Any:
 
 
 def home_of(variable: Any) -> Any:
-    """Where a variable lives; None if in this process."""
+    """The home of a variable; None if it lives in this process."""
     return getattr(variable, "_home", None)

@@ -1,9 +1,9 @@
-"""A Keras optimizer, taken apart: it updates a variable, or some rows of one, where these live.
+"""A Keras optimizer taken apart: it updates a variable, or some rows of one, where they live.
 
 A parameter server has neither the model nor the optimizer's variables: it has values, and beside
 each value its slots (momenta, accumulators). For every shape of value a copy of the optimizer is
-built around one variable of that shape, and its `stateless_apply` is compiled. What needs all
-gradients at once (clipping by norm, loss scaling) was done by the worker that sent them.
+built around one variable of that shape, and its `stateless_apply` is compiled. The worker that
+sends gradients has done what needs all of them at once (clipping by norm, loss scaling).
 """
 
 from __future__ import annotations
@@ -23,14 +23,9 @@ from replicax._program.compiling import compiled
 
 
 class Part(NamedTuple):
-    """What an optimizer has to know of a value.
+    """A value as an optimizer needs to know it: a variable, a shard of it, or some of its rows.
 
-    Args:
-        path: The variable's path.
-        shape: The value's shape: of the variable, a shard of it, or some of its rows.
-        dtype: The type of its elements.
-        decays: Whether weight decay is for this variable.
-        constraint: Applied after an update, or None.
+    The constraint is applied after an update.
     """
 
     path: str
@@ -41,26 +36,26 @@ class Part(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A variable that an optimizer keeps, if it was found; `shared` by all that it updates."""
+    """A variable that an optimizer keeps, if it was found; `shared` by all values it updates."""
 
     variable: Any
     shared: bool
 
 
 class Recipe(NamedTuple):
-    """How to make a copy of an optimizer: its class, and what `get_config` gave."""
+    """The class of an optimizer and its `get_config`, from which copies are made."""
 
     kind: type
     config: dict[str, Any]
 
     @property
     def name(self) -> str:
-        """Of its class."""
+        """The name of the class."""
         return f"{self.kind.__module__}.{self.kind.__qualname__}"
 
     @classmethod
     def of(cls, optimizer: Any) -> Recipe:
-        """The recipe of a Keras optimizer, without what workers do to gradients."""
+        """The recipe of a Keras optimizer, without the work on gradients that workers do."""
         if isinstance(optimizer, _compat.LossScaleOptimizer):
             raise UsageError(
                 "A parameter server runs an optimizer that needs one variable at a time. "
@@ -88,7 +83,7 @@ _CLIPPING = ("clipnorm", "global_clipnorm", "clipvalue")
 
 @final
 class ShardOptimizer:
-    """Updates values and their slots, as one Keras optimizer does."""
+    """Updates values and their slots as one Keras optimizer does."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -98,11 +93,11 @@ class ShardOptimizer:
 
     def initial_slots(self, part: Part) -> list[np.ndarray]:
         """The slots of a value that was never updated."""
-        # Copies: several shards are the same part, and each changes its own slots in place.
+        # Copies: several shards are equal parts, and each changes its own slots in place.
         return [slot.copy() for slot in self._build(part)[2]]
 
     def slots_in(self, part: Part, original: Any, variable: Any) -> list[Slot]:
-        """Which variables of the original optimizer the slots of one of its variables are.
+        """The original optimizer's variables that are the slots of one of its variables.
 
         `part` is the variable; its rows may be fewer.
         """
@@ -130,7 +125,7 @@ class ShardOptimizer:
         rate = None if learning_rate is None else np.float32(learning_rate)
         given = values, grads, slots, np.int32(iterations), rate, np.float32(scale)
         if key not in self._updates:
-            with self._compiling:  # once, although `prepare` may be at it
+            with self._compiling:  # compiled once, even while `prepare` runs
                 if key not in self._updates:
                     update = compiled(self._traced(key))
                     found = update(*given)
@@ -139,7 +134,7 @@ class ShardOptimizer:
         return self._updates[key](*given)
 
     def prepare(self, parts: Sequence[Part], learning_rate: float | None) -> None:
-        """Compile ahead what updates these values, by a step whose results nobody takes."""
+        """Compile the update of these values ahead, by a step whose results are dropped."""
         values = [np.zeros(part.shape, part.dtype) for part in parts]
         self.update(
             parts, values, values, [self._build(part)[2] for part in parts], 0, learning_rate
@@ -171,13 +166,13 @@ class ShardOptimizer:
 
     def _build(self, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
         if part not in self._built:
-            with installed(None):  # the copy is nobody's, also where a scope is open
+            with installed(None):  # the copy belongs to no strategy, even in an open scope
                 self._built[part] = _copy(self._recipe, part)
         return self._built[part]
 
 
 def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Refuse an optimizer for tables of which it would get some rows only."""
+    """Refuse an optimizer that cannot update only some rows of a table."""
     if not variables:
         return
     why, of = None, variables[0]
@@ -200,11 +195,11 @@ def check_by_rows(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def is_rowwise(recipe: Recipe) -> bool:
-    """Whether updating a variable by rows gives what updating all of it gives."""
+    """Whether updating a variable by rows gives the same as updating all of it."""
     rng = np.random.default_rng(0)
     value = rng.normal(size=(4, 3)).astype("float32")
     grads = [rng.normal(size=(4, 3)).astype("float32") for _ in range(2)]
-    # Each step is to change something, also of an optimizer that is to wait, or to begin slowly.
+    # Settings under which each step changes something, without waiting or warm-up.
     sure = {"learning_rate": 0.1, "gradient_accumulation_steps": None}
     optimizer = ShardOptimizer(recipe._replace(config={**recipe.config, **sure}))
     pieces = [slice(0, 4), slice(0, 2), slice(2, 4)]
@@ -219,12 +214,12 @@ def is_rowwise(recipe: Recipe) -> bool:
 
 
 def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]:
-    """An optimizer for one value, its slots, and what these are at first."""
+    """An optimizer for one value, its slots, and their initial values."""
     config = dict(recipe.config)
     if not part.decays and config.get("weight_decay") is not None:
         config["weight_decay"] = 0.0
     optimizer: Any = recipe.kind.from_config(config)  # pyright: ignore[reportAttributeAccessIssue]
-    # By initializers: Keras' do without a compilation for each shape.
+    # By the name of an initializer, which compiles nothing for each shape.
     variable = keras.Variable("zeros", shape=part.shape, dtype=part.dtype, name="value")
     _compat.set_path(variable, part.path)
     variable.constraint = part.constraint
@@ -232,14 +227,14 @@ def _copy(recipe: Recipe, part: Part) -> tuple[Any, list[Any], list[np.ndarray]]
     shared = (_compat.iterations(optimizer), _compat.learning_rate(optimizer))
     slots = [v for v in optimizer.variables if all(v is not one for one in shared)]
     initial = [np.array(slot.value) for slot in slots]
-    # The copy is a recipe: its own values are never looked at, and may be large.
+    # The copy's own values are never used, and may be large.
     for held in [variable, *slots]:
         _compat.store(held, jnp.asarray(np.zeros((), held.dtype)))
     return optimizer, slots, initial
 
 
 def _place(optimizer: Any, slot: Any) -> tuple[str, Any]:
-    """By which attribute an optimizer knows one of its variables, and by which key in that."""
+    """The attribute by which an optimizer knows one of its variables, and the key in it."""
     for name, held in vars(optimizer).items():
         if name in ("_variables", "_trainable_variables"):
             continue  # all of them, in any order
@@ -253,7 +248,7 @@ def _place(optimizer: Any, slot: Any) -> tuple[str, Any]:
 
 
 def _found(original: Any, name: str, key: Any, number: int) -> tuple[Any, bool]:
-    """What stands at the same place in another optimizer, of several variables."""
+    """The variable at the same place in another optimizer, of several variables."""
     held = getattr(original, name, None)
     if isinstance(held, dict):
         return held.get(key), False

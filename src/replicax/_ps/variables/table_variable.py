@@ -1,4 +1,4 @@
-"""A Keras variable that stands for a table whose rows have ids, and of which there is no whole."""
+"""A Keras variable for a table whose rows have ids, and which is never read as a whole."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from replicax._ps.variables.server_variable import ServerVariable, rehome
 
 
 class TableHome(Protocol):
-    """Where the rows are. As a variable's home it is empty: `read` gives no rows."""
+    """The place of the rows. As a variable's home it is empty: `read` gives no rows."""
 
     padding: int | None
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """The rows of ids; what an id without one would begin with."""
+        """The rows of ids; for an id without one, its initial row."""
         ...
 
     def statistics(self) -> dict[str, int]:
@@ -29,11 +29,11 @@ class TableHome(Protocol):
         ...
 
     def export(self) -> dict[str, np.ndarray]:
-        """All rows, with their ids and what optimizers keep for them."""
+        """All rows with their ids and slots."""
         ...
 
     def load(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what was exported."""
+        """Take over an export."""
         ...
 
 
@@ -48,7 +48,7 @@ class TableVariable(ServerVariable):
 
     @property
     def table(self) -> Any:
-        """Where its rows are: a `TableHome`."""
+        """The home of its rows: a `TableHome`."""
         return self._home
 
     def lookup_rows(self, ids: Any) -> Any:
@@ -56,7 +56,7 @@ class TableVariable(ServerVariable):
         return self.find_rows(ids)[0]
 
     def find_rows(self, ids: Any) -> tuple[Any, Any]:
-        """The rows of ids, and for which there is one, and not only what fills the shape up.
+        """The rows of ids, and for which ids there is one, as opposed to padding.
 
         Compiled code that does not run on a worker cannot ask for rows: it is refused.
         """

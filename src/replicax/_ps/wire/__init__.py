@@ -1,8 +1,8 @@
 """The data path: requests with large arrays, between processes that know a secret.
 
-A `Listener` answers, a `Link` asks. What they may be sure of: the other side knows the secret and
-is the process that was meant, a message arrives whole and unchanged or not at all, and a connection
-that ends wakes whoever waits for it. What they say to each other is not known here.
+A `Listener` answers, a `Link` asks. Both can be sure that the other side knows the secret and is
+the process that was meant, that a message arrives whole and unchanged or not at all, and that a
+connection that ends wakes whoever waits for it. The folder does not know what messages mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a listener can be found: `tcp://host:port`, and `unix://host id/path` on the same host.
+"""Addresses of listeners: `tcp://host:port`, and `unix://host id/path` on the same host.
 
-Behind a `#` is its place in the cluster, such as `tcp://host:port#/job:ps/task:2`: whoever connects
-ends at that process, or nowhere. A second `#` begins the name of the cluster, if it has one.
+After a `#` comes the listener's place in the cluster, as in `tcp://host:port#/job:ps/task:2`: a
+connection reaches that process or none. A second `#` begins the name of the cluster, if it has one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from replicax._core.errors import UsageError
 
 
 class Address(NamedTuple):
-    """One way to a listener; its text, for messages, is without the name of the cluster."""
+    """One way to a listener; its text, for messages, leaves out the name of the cluster."""
 
     text: str
-    host: str  # of a Unix socket, the id of the host
+    host: str  # for a Unix socket, the id of the host
     port: int = 0
     path: str = ""
     place: str = ""
@@ -46,12 +46,12 @@ def parse(text: str) -> Address:
 
 
 def at_place(address: str, place: str) -> str:
-    """An address with the place of whoever listens there."""
+    """An address with its listener's place."""
     return f"{address}#{place}" if place else address
 
 
 def reachable(texts: Sequence[str]) -> list[Address]:
-    """The addresses that can work from here, the fastest first."""
+    """The addresses that can work from here, fastest first."""
     addresses = [parse(text) for text in texts]
     here = [address for address in addresses if address.path and address.host == host_id()]
     found = here + [address for address in addresses if address.port]
@@ -64,9 +64,9 @@ def reachable(texts: Sequence[str]) -> list[Address]:
 
 
 def of_tcp(sock: socket.socket, host: str) -> str:
-    """The address of a listening socket, under the name that was asked for."""
+    """The address of a listening socket, under the requested name."""
     port = sock.getsockname()[1]
-    if host in ("", "0.0.0.0", "::"):  # all that this host has: its name then says which
+    if host in ("", "0.0.0.0", "::"):  # on all interfaces: the host's name stands for them
         host = socket.gethostname()
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
@@ -78,7 +78,7 @@ def of_unix(path: str) -> str:
 
 @cache
 def host_id() -> str:
-    """What processes that can share a Unix socket have in common, until the next boot."""
+    """An id that processes share if they can share a Unix socket; it lasts until the next boot."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""One end of a connection whose other end is known: sends and receives whole messages."""
+"""One end of a connection whose other end is known: it sends and receives whole messages."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from replicax._net import Session
     from replicax._ps.wire._frames import Buffer
 
-# What `receive` and `send` raise when the connection is of no use any more.
+# Errors of `receive` and `send` after which the connection is useless.
 BROKEN = (OSError, EOFError, MemoryError, Garbled)
 
-_PIECES = 1024  # the most that one sendmsg takes on Linux
-_CHECKED = 1 << 20  # bytes that are received at once where a seal is checked, to be in the cache
-_RECORD = 1 << 14  # bytes that TLS encrypts at once; what is smaller is joined
-# One call, and one wake-up, for all that is expected.
+_PIECES = 1024  # the most buffers that one sendmsg takes on Linux
+_CHECKED = 1 << 20  # bytes received at once if a seal is checked, so that they are in the cache
+_RECORD = 1 << 14  # bytes that TLS encrypts at once; smaller pieces are joined
+# One call, and one wake-up, for everything expected.
 _ALL = getattr(socket, "MSG_WAITALL", 0)
 _NOT_FOR_CHILDREN = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -48,22 +48,17 @@ class Prepared(NamedTuple):
 
     pieces: list[Any]
     size: int
-    file: int | None = None  # goes with it, and is closed then
+    file: int | None = None  # sent with the message, then closed
 
 
 @final
 class Channel:
-    """Sends and receives messages; one thread at a time may do so.
+    """Sends and receives messages, in one thread at a time; it closes the socket.
 
-    A sealed message has two seals: behind its first bytes, so that no memory is taken for a length
-    that somebody made up, and at its end.
-
-    Args:
-        sock: The socket; the channel closes it.
-        largest: The most bytes that the buffers of one message may have.
-        session: What seals messages; None where only this user can reach the socket.
-        shared: Whether large buffers go through shared memory; both ends must say the same, and
-            the socket must be a Unix socket.
+    A sealed message has two seals: after its first bytes, so that no memory is allocated for a
+    forged length, and at its end. Without a session nothing is sealed: then only this user may be
+    able to reach the socket. `largest` is the most bytes that the buffers of one message may have.
+    Both ends must agree on `shared` memory, which needs a Unix socket.
     """
 
     def __init__(
@@ -81,7 +76,7 @@ class Channel:
         self._flags = 0 if self._encrypted else _ALL
         self._prefix = memoryview(bytearray(PREFIX_SIZE + (TAG_SIZE if session else 0)))
         self._shared = (Outgoing(), Incoming()) if shared else None
-        self._ending = threading.RLock()  # a signal's handler may close what is just closing
+        self._ending = threading.RLock()  # a signal handler may close it at the same time
 
     def prepare(
         self, kind: int, op: str, head: dict[str, Any], buffers: Sequence[Buffer]
@@ -103,7 +98,7 @@ class Channel:
         return Prepared([first, *pieces_of(body)], len(first) + body.size)
 
     def send(self, message: Prepared) -> None:
-        """Send a message. If this raises, the connection is of no use any more."""
+        """Send a message. If this raises, the connection is useless."""
         pieces, left, file = message
         if self._session:
             pieces, left = _sealed(pieces, self._session), left + 2 * TAG_SIZE
@@ -123,7 +118,7 @@ class Channel:
                 os.close(file)
 
     def receive(self) -> tuple[int, Message]:
-        """Wait for a message: its kind and itself. Raises `BROKEN` when there will be none."""
+        """Wait for a message; return its kind and itself. Raises `BROKEN` if none will come."""
         self._fill(self._prefix)
         if self._session:
             self._session.incoming.check(self._prefix[PREFIX_SIZE:], self._prefix[:PREFIX_SIZE])
@@ -141,12 +136,12 @@ class Channel:
         return prefix.kind, Message(op, head, [body[start:end] for start, end in places])
 
     def hang_up(self) -> None:
-        """End the connection; from any thread. Who waits is woken."""
+        """End the connection, from any thread, and wake threads that wait."""
         with self._ending:
             hang_up(self._sock)
 
     def close(self) -> None:
-        """Free the socket and what is shared; only where nobody waits for it."""
+        """Free the socket and shared memory, when no thread waits for it."""
         with self._ending:
             self._sock.close()
             self._shared = None
@@ -162,7 +157,7 @@ class Channel:
                 view = view[got:]
 
     def _receive_sealed(self, data: bytearray, size: int, session: Session) -> memoryview:
-        """Receive all that follows the first bytes; gives the buffers, when the seal was right."""
+        """Receive everything after the first bytes; return the buffers if the seal is right."""
         mac = session.incoming.begin()
         body, tag = empty(size), memoryview(bytearray(TAG_SIZE))
         for part in (memoryview(data), body):
@@ -175,7 +170,7 @@ class Channel:
         return body
 
     def _find(self, notes: Notes, size: int) -> memoryview | None:
-        """Follow what a message says of shared memory; give its buffers, if that is their place."""
+        """Follow a message's notes on shared memory; return its buffers if they are there."""
         if not self._shared:
             raise Garbled("it refers to memory, and nothing is shared")
         outgoing, incoming = self._shared
@@ -194,7 +189,7 @@ class Channel:
         return incoming.read(notes.segment, size) if notes.segment else None
 
     def _encrypt(self, pieces: list[Any]) -> None:
-        """Send with TLS, which knows no lists: what is small is joined, what is large is not."""
+        """Send by TLS, which takes no lists: small pieces are joined, large ones are not."""
         small = bytearray()
         for piece in pieces:
             data = as_bytes(piece)
@@ -208,7 +203,7 @@ class Channel:
 
 
 def reason_of(error: Exception) -> str:
-    """Why there is no message, in words."""
+    """A sentence on why there is no message."""
     match error:
         case TimeoutError():
             return "no answer in time"
@@ -223,7 +218,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _sealed(pieces: list[Any], session: Session) -> list[Any]:
-    """The pieces of a message with its two seals. What is large is not copied."""
+    """The pieces of a message with its two seals; large ones are not copied."""
     first, *body = pieces
     prefix, rest = memoryview(first)[:PREFIX_SIZE], memoryview(first)[PREFIX_SIZE:]
     seal = session.outgoing
@@ -232,7 +227,7 @@ def _sealed(pieces: list[Any], session: Session) -> list[Any]:
 
 
 def _after(pieces: list[Any], sent: int) -> list[Any]:
-    """What is left of the pieces after so many bytes."""
+    """The rest of the pieces after this many bytes."""
     for index, piece in enumerate(pieces):
         data = as_bytes(piece)
         if sent < len(data):

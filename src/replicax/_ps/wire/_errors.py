@@ -1,4 +1,4 @@
-"""What goes wrong between two ends of a connection, as the caller sees it."""
+"""Errors between two ends of a connection, as the caller sees them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from replicax._core.errors import ClusterError
 class RemoteError(ClusterError, RuntimeError):
     """Raised by `Link.call` when the handler on the other side raised. The connection goes on.
 
-    Args:
-        kind: The name of the exception's class, such as `KeyError`.
-        text: What the exception says.
-        op: What was asked for.
-        peer: The address of the other side.
+    `kind` is the name of the exception's class, such as `KeyError`.
     """
 
     def __init__(self, kind: str, text: str, op: str = "", peer: str = "") -> None:

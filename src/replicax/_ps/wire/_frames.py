@@ -1,4 +1,4 @@
-"""One message as bytes: what stands where, and what is too large. Who sends them: _channel.py."""
+"""One message as bytes: its layout and its limits; _channel.py sends it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 
 if TYPE_CHECKING:
-    # What has the buffer protocol, and is C-contiguous.
+    # An object with the buffer protocol, C-contiguous.
     Buffer = np.ndarray[Any, Any] | memoryview | bytes | bytearray
 
 REQUEST, REPLY, FAILURE = range(3)
@@ -20,11 +20,11 @@ REQUEST, REPLY, FAILURE = range(3)
 LARGEST_HEAD = 1 << 20
 MOST_BUFFERS = 1 << 16
 LARGEST = 16 << 30
-ALIGNMENT = 64  # that of JAX on CPU, which then uses an array where it lies
+ALIGNMENT = 64  # JAX's alignment on CPU, with which it uses an array in place
 
 # Magic, kind, how many segments are new, forgotten and unused; bytes of JSON, buffers, segment;
-# bytes of all buffers. Behind it: the sizes of the buffers, the segments, the JSON. Then the
-# buffers, each but the last filled up to the alignment, so that one read gets them all.
+# bytes of all buffers. Then the sizes of the buffers, the segments, the JSON. Then the
+# buffers, each but the last padded to the alignment, so that one read gets them all.
 _PREFIX = struct.Struct("<4sBBBBIII4xQ")
 _MAGIC = b"RXw2"
 PREFIX_SIZE = _PREFIX.size
@@ -35,17 +35,14 @@ _decode = json.JSONDecoder().decode
 
 
 class Garbled(Exception):
-    """What was received is not of this protocol, or breaks its limits."""
+    """Raised for bytes that are not of this protocol, or exceed its limits."""
 
 
 class Message(NamedTuple):
-    """What is sent from one end to the other.
+    """A message between two ends: what to do, JSON, and raw bytes.
 
-    Attributes:
-        op: What to do.
-        head: JSON.
-        buffers: Raw bytes. Those of a received message are writable, aligned to 64 bytes, and
-            belong to it alone; they lie in one piece of memory, which lives as long as one of them.
+    Buffers of a received message are writable, aligned to 64 bytes, and belong to it alone. They
+    are in one piece of memory, which lives as long as one of them.
     """
 
     op: str
@@ -59,20 +56,20 @@ class Body(NamedTuple):
     buffers: Sequence[Buffer]
     sizes: list[int]
     places: list[tuple[int, int]]
-    size: int  # of all, with what fills up
+    size: int  # of all buffers, with padding
 
 
 class Notes(NamedTuple):
     """What a message says about shared memory (_shared.py)."""
 
-    segment: int = 0  # where its buffers are, if they do not follow
+    segment: int = 0  # where its buffers are, unless they follow
     new: int = 0  # 1 if the segment's file follows
     forgotten: Sequence[int] = ()
     unused: Sequence[int] = ()
 
 
 class Prefix(NamedTuple):
-    """The first bytes of a message: what follows."""
+    """The first bytes of a message, which describe the rest."""
 
     kind: int
     new: int
@@ -85,7 +82,7 @@ class Prefix(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """Bytes that follow, before the buffers."""
+        """The number of bytes between these and the buffers."""
         return 8 * self.buffers + 4 * (self.forgotten + self.unused) + self.head
 
 
@@ -101,7 +98,7 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
         )
     sizes: list[int] = []
     for buffer in buffers:
-        if isinstance(buffer, np.ndarray):  # asked itself: no memoryview knows bfloat16
+        if isinstance(buffer, np.ndarray):  # asked directly: memoryview does not know bfloat16
             contiguous, size = buffer.flags.c_contiguous, buffer.nbytes
         else:
             view = memoryview(buffer)
@@ -124,7 +121,7 @@ def lay_out(buffers: Sequence[Buffer], largest: int) -> Body:
 
 
 def encode_head(op: str, head: dict[str, Any]) -> bytes:
-    """Make the JSON of a message. Anything else is a TypeError or a ValueError."""
+    """The JSON of a message; other values are a TypeError or a ValueError."""
     text = _encode([op, head]).encode()
     if len(text) > LARGEST_HEAD:
         raise UsageError(
@@ -136,7 +133,7 @@ def encode_head(op: str, head: dict[str, Any]) -> bytes:
 
 
 def first_bytes(kind: int, text: bytes, body: Body, notes: Notes = NOTHING) -> bytes:
-    """Make all bytes before the buffers."""
+    """All bytes before the buffers."""
     segment, new, forgotten, unused = notes
     numbers = (*forgotten, *unused)
     count = len(body.sizes)
@@ -147,7 +144,7 @@ def first_bytes(kind: int, text: bytes, body: Body, notes: Notes = NOTHING) -> b
 
 
 def pieces_of(body: Body) -> list[Any]:
-    """The buffers, and what fills up between them."""
+    """The buffers, and the padding between them."""
     pieces: list[Any] = []
     for buffer, size in zip(body.buffers, body.sizes, strict=True):
         pieces.append(buffer)
@@ -159,7 +156,7 @@ def pieces_of(body: Body) -> list[Any]:
 
 
 def read_prefix(data: memoryview, largest: int) -> Prefix:
-    """Read the first bytes of a message, before memory is taken for the rest."""
+    """Read the first bytes of a message, before memory is allocated for the rest."""
     magic, *fields = _PREFIX.unpack(data)
     prefix = Prefix(*fields)
     if magic != _MAGIC or prefix.kind > FAILURE:
@@ -190,7 +187,7 @@ def read_rest(data: bytearray, prefix: Prefix) -> tuple[str, dict[str, Any], Not
 
 
 def read_places(data: bytearray, prefix: Prefix) -> list[tuple[int, int]]:
-    """Where in the body each buffer begins and ends."""
+    """The start and end of each buffer in the body."""
     places = _places_of(struct.unpack_from(f"<{prefix.buffers}Q", data))
     end = places[-1][1] if places else 0
     if end != prefix.body:
@@ -199,7 +196,7 @@ def read_places(data: bytearray, prefix: Prefix) -> list[tuple[int, int]]:
 
 
 def empty(size: int) -> memoryview:
-    """Take aligned memory. NumPy takes large pieces in huge pages, and nothing is touched yet."""
+    """Allocate aligned memory. NumPy takes large pieces in huge pages, and none is touched yet."""
     if not size:
         return memoryview(bytearray())
     block = np.empty(size + ALIGNMENT, np.uint8)

@@ -1,4 +1,4 @@
-"""The end of a connection that asks. The end that answers is in _listener.py."""
+"""The end of a connection that asks; _listener.py is the end that answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Link:
     """A connection to a listener: `call` asks and waits for the answer. Made by `connect`.
 
-    Any thread may call; one request is under way at a time, and others wait for it.
+    Any thread may call; one request is under way at a time, and other threads wait.
     """
 
     def __init__(self, channel: Channel, address: str) -> None:
@@ -48,8 +48,8 @@ class Link:
     ) -> Link:
         """Connect to a listener by the fastest of its addresses that works.
 
-        `hello` is JSON that says who is there; `place` that of this process in the cluster. An
-        address has `timeout` seconds; the buffers of one message have `largest` bytes at most.
+        `hello` is JSON that introduces this process; `place` is its own place in the cluster. An
+        address has `timeout` seconds; the buffers of one message have at most `largest` bytes.
         """
         check_secret(secret)
         failures: dict[str, Exception] = {}
@@ -72,9 +72,9 @@ class Link:
     def call(
         self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
     ) -> Message:
-        """Ask the other side, and wait for what it says.
+        """Send a request and wait for the answer.
 
-        Buffers are C-contiguous. They are sent as they lie in memory, and must not change
+        Buffers are C-contiguous. They are sent from where they are in memory, and must not change
         meanwhile. `RemoteError` if the handler raised; the connection goes on. `LinkLost` if it
         broke, or was closed.
         """
@@ -85,10 +85,10 @@ class Link:
     def begin(
         self, op: str, head: dict[str, Any] | None = None, buffers: Sequence[Buffer] = ()
     ) -> Callable[[], Message]:
-        """Ask the other side, and do not wait: who asks several sides has them work together.
+        """Send a request without waiting, so that several listeners can work at the same time.
 
-        The arguments and the errors are those of `call`. What is returned waits for the answer. It
-        must be called, once; nobody else can ask before.
+        The arguments and the errors are those of `call`. The returned function waits for the
+        answer. It must be called, once; nobody else can ask before.
         """
         self._busy.acquire()
         try:
@@ -106,10 +106,11 @@ class Link:
         return end
 
     def close(self) -> None:
-        """End the connection; from any thread. A call that waits raises `LinkLost`."""
+        """End the connection, from any thread; a waiting call raises `LinkLost`."""
         self._closed = True
         self._channel.hang_up()
-        # Who waits is woken and leaves at once; unless it is this thread, in a signal handler.
+        # A waiting thread is woken and leaves at once, unless it is this thread in a signal
+        # handler.
         if self._busy.acquire(timeout=1.0):
             self._channel.close()
             self._busy.release()
@@ -134,7 +135,7 @@ class Link:
             reason = "a connection that was closed" if self._closed else reason_of(error)
             self._give_up()
             raise self._lost(reason) from error
-        except BaseException:  # interrupted: what arrives next would be the answer to this
+        except BaseException:  # interrupted: the next message would be the answer to this request
             self._give_up()
             raise
 
@@ -160,7 +161,7 @@ def _open(
     tls: ssl.SSLContext | None,
     largest: int,
 ) -> Channel:
-    """Connect to one address, and make sure who is there."""
+    """Connect to one address and verify the listener."""
     sock = _reach(address, deadline)
     try:
         wait_until(sock, deadline)

@@ -1,4 +1,4 @@
-"""The end of connections that answers: lets in who knows the secret, and hands over requests."""
+"""The end of connections that answers: it admits whoever knows the secret, and handles requests."""
 
 from __future__ import annotations
 
@@ -19,36 +19,29 @@ if TYPE_CHECKING:
 
     from replicax._ps.wire._frames import Buffer
 
-_ENDING = 5.0  # seconds that handlers get to come back when the listener closes
+_ENDING = 5.0  # seconds that handlers get to return when the listener closes
 _LONGEST_TEXT = 1 << 16  # characters of an error's message
 
 
 @final
 class Session:
-    """One connection, as the handler sees it: what the other side said, and where it comes from."""
+    """One connection as the handler sees it: its introduction, and where it comes from."""
 
     def __init__(self, hello: dict[str, Any], peer: str) -> None:
         self.hello = hello
         self.peer = peer
-        self.state: dict[str, Any] = {}  # the handler's own
+        self.state: dict[str, Any] = {}  # for the handler
 
 
 @final
 class Listener:
     """Answers requests: each connection has a thread, in which the handler is called.
 
-    Args:
-        secret: What both sides know.
-        handle: Called with the session and a request; gives the head and the buffers of the
-            answer. What it raises becomes a `RemoteError` of `Link.call`.
-        host: The interface to listen on; "0.0.0.0" or "::" for all.
-        port: The TCP port; 0 lets the system choose.
-        tls: How TCP is encrypted. Unix sockets are not: they do not leave the host.
-        unix: Whether there is a Unix socket, too: faster, for processes of the same host.
-        shared: Whether large buffers then go through shared memory: faster still.
-        largest: The most bytes that the buffers of one message may have.
-        place: The place of this process in the cluster: who means another one is refused.
-        patience: Seconds that a connection has to say who it is.
+    The handler is given the session and a request, and returns the head and the buffers of the
+    answer; its exceptions become a `RemoteError` of `Link.call`. Host "0.0.0.0" or "::" means all
+    interfaces; port 0 lets the system choose. TLS is for TCP: Unix sockets do not leave the host,
+    and are faster, more so with shared memory. A peer that wants another `place` in the cluster is
+    refused. A connection has `patience` seconds to introduce itself.
     """
 
     def __init__(
@@ -81,11 +74,11 @@ class Listener:
         )
 
     def start(self) -> tuple[str, ...]:
-        """Listen. Returns the addresses for `Link.connect`."""
+        """Listen, and return the addresses for `Link.connect`."""
         tcp = self._door.listen(*self._at)
         addresses = [of_tcp(tcp, self._at[0])]
         if self._unix:
-            with suppress(OSError):  # no such folder, or not allowed: TCP will do
+            with suppress(OSError):  # no such folder, or not permitted: TCP suffices
                 self._unix_socket = UnixSocket()
                 self._door.listen_on(self._unix_socket.sock)
                 addresses.insert(0, of_unix(self._unix_socket.path))
@@ -93,7 +86,7 @@ class Listener:
         return tuple(at_place(address, self._place) for address in addresses)
 
     def close(self) -> None:
-        """End all connections and threads. A handler that does not come back is left behind."""
+        """End all connections and threads; a handler that does not return is left behind."""
         self._door.close(_ENDING)
         if self._unix_socket:
             self._unix_socket.remove()
@@ -122,7 +115,7 @@ class Listener:
             raise Garbled("it sent what is no request")
         try:
             head, buffers = self._handle(session, message)
-            del message  # so that its memory, if it is shared, can be given back with the answer
+            del message  # so that shared memory can be given back with the answer
             return channel.prepare(REPLY, "", head, buffers)
         except Exception as error:
             text = str(error)[:_LONGEST_TEXT]

@@ -1,9 +1,9 @@
 """Memory that two processes of one host share: large buffers are written once, and not sent.
 
-Each end writes into segments of its own, anonymous files, and passes each to the other end once,
-over their Unix socket. The other end uses a message where it lies; when nothing there refers to it
-any more it says so in its next message, and the segment is written again. Nothing has a name: when
-both processes are gone, however they ended, so is the memory.
+Each end writes into its own segments, anonymous files, and passes each to the other end once, over
+their Unix socket. The other end uses a message in place; when nothing there refers to it any more,
+its next message says so, and the segment is reused. Nothing has a name: when both processes are
+gone, however they ended, so is the memory.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from replicax._ps.wire._frames import Body, Garbled
 
 try:
     import fcntl
-except ImportError:  # not on this system, which has no such memory either
+except ImportError:  # missing on systems without such memory
     fcntl = None
 
-SMALLEST = 1 << 16  # bytes; below, a socket is as fast
-_SEGMENTS = 4  # of one end of one connection: one on its way, others that are in use there
-_MOST = 256 << 20  # bytes in all of them; they are kept between messages
-_PATIENCE = 64  # messages; a segment that was not given back by then is left to the other end
+SMALLEST = 1 << 16  # bytes; for fewer, a socket is as fast
+_SEGMENTS = 4  # segments of one end of a connection: one on its way, others in use there
+_MOST = 256 << 20  # bytes in all segments, which are kept between messages
+_PATIENCE = 64  # messages after which a segment still in use is left to the other end
 _STEP = 1 << 16  # sizes are rounded up to this
 
-# So that nobody can take away memory that the other end looks at, which would kill it.
+# So that nobody can shrink memory that the other end reads, which would kill it.
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SHRINK, _GROW, _SEAL = 2, 4, 1
 _FIXED = _SHRINK | _GROW | _SEAL
@@ -63,7 +63,7 @@ class Outgoing:
         self._forgotten: list[int] = []
 
     def write(self, body: Body) -> tuple[int, int | None] | None:
-        """Copy buffers into a segment: its number, and if it is new, its file, to be closed."""
+        """Copy buffers into a segment; return its number and, if it is new, its file to close."""
         self._messages += 1
         self._leave()
         free = [number for number, segment in self._segments.items() if not segment.lent]
@@ -83,18 +83,18 @@ class Outgoing:
         return number, file
 
     def given_back(self, numbers: Sequence[int]) -> None:
-        """Note that the other end uses these no more."""
+        """Note that the other end no longer uses these."""
         for number in numbers:
             if number in self._segments:
                 self._segments[number].lent = 0
 
     def forgotten(self) -> list[int]:
-        """The segments that this end has dropped since the last time; the other one shall, too."""
+        """The segments dropped since the last call, which the other end has to drop, too."""
         numbers, self._forgotten = self._forgotten, []
         return numbers
 
     def _make(self, size: int, free: list[int]) -> tuple[int, int] | None:
-        """Make a segment, in the place of one that is too small if there are too many."""
+        """Make a segment, in place of one that is too small if there are too many."""
         size = -(-size // _STEP) * _STEP
         kept = sum(segment.size for segment in self._segments.values())
         for number in sorted(free, key=lambda number: self._segments[number].size):
@@ -106,14 +106,14 @@ class Outgoing:
             return None
         try:
             file, memory = _allocate(size)
-        except OSError:  # no memory, or not allowed: the socket will do
+        except OSError:  # no memory, or not permitted: the socket suffices
             return None
         self._made += 1
         self._segments[self._made] = _Segment(memory, 0)
         return self._made, file
 
     def _leave(self) -> None:
-        """Leave segments to the other end that are in use there for long: it keeps what it got."""
+        """Leave segments that have been in use for long to the other end."""
         for number, segment in list(self._segments.items()):
             if segment.lent and self._messages - segment.lent > _PATIENCE:
                 self._drop(number)
@@ -147,37 +147,37 @@ class Incoming:
             raise Garbled(f"it shares memory that cannot be used: {error}") from None
 
     def read(self, number: int, size: int) -> memoryview:
-        """What is in a segment. It is in use until nothing refers to it any more."""
+        """The contents of a segment, which is in use until nothing refers to them any more."""
         memory = self._segments.get(number)
         if memory is None or size > len(memory) or number in self._lent:
             raise Garbled("it refers to memory that it does not share")
         whole = np.frombuffer(memory, np.uint8, size)
         unused = self._unused
-        # Everything made of it refers to this array: NumPy skips what is between, but not the last
-        # array before memory that is not its own.
+        # Everything made of it refers to this array: NumPy skips views in between, but not the
+        # last array before memory that is not its own.
         self._lent[number] = weakref.ref(whole, lambda _: unused.append(number))
         return whole.data
 
     def unused(self) -> list[int]:
-        """The segments that came out of use since the last time."""
+        """The segments that are no longer in use, since the last call."""
         numbers: list[int] = []
-        while self._unused:  # another thread may add to it meanwhile, but none takes
+        while self._unused:  # other threads may add to it meanwhile, but not take
             numbers.append(self._unused.popleft())
             del self._lent[numbers[-1]]
         return numbers
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """Drop segments that the other end has dropped. What is in use stays until it is not."""
+        """Drop segments that the other end has dropped; those in use stay until they are not."""
         for number in numbers:
             self._segments.pop(number, None)
 
 
 def _allocate(size: int) -> tuple[int, np.ndarray[Any, Any]]:
-    """Make memory that can be shared: its file, and itself."""
+    """Make shareable memory; return its file and itself."""
     assert fcntl is not None
     file = os.memfd_create("replicax", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.posix_fallocate(file, 0, size)  # now, when a lack of memory is an error and not a signal
+        os.posix_fallocate(file, 0, size)  # now, when a lack of memory is an error and no signal
         fcntl.fcntl(file, _F_ADD_SEALS, _FIXED)
         return file, np.frombuffer(mmap.mmap(file, size), np.uint8)
     except OSError:

@@ -1,6 +1,6 @@
 """Unix sockets of listeners, each in a folder that only its user may enter.
 
-Nobody else can listen there, or change what is sent, so messages go without seals.
+Nobody else can listen there, or change messages, so messages go without seals.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from replicax._net import own
 from replicax._ps.wire._address import host_id
 
 _QUEUE = 1024
-_LONGEST_PATH = 100  # bytes; the address of a Unix socket has room for little more
-_ABANDONED = 60.0  # seconds that a folder is old before it is looked at whether anybody listens
+_LONGEST_PATH = 100  # bytes; the address of a Unix socket holds little more
+_ABANDONED = 60.0  # seconds after which a folder without a listener is removed
 
 
 @final
@@ -28,7 +28,7 @@ class UnixSocket:
     """A listening Unix socket in a folder of its own; OSError if there is no place for it."""
 
     def __init__(self) -> None:
-        for parent in (tempfile.gettempdir(), "/tmp"):  # the first may have too long a name
+        for parent in (tempfile.gettempdir(), "/tmp"):  # the first may have too long a path
             self._folder = tempfile.mkdtemp(prefix=_prefix(), dir=parent)
             self.path = str(Path(self._folder, "socket"))
             if len(self.path.encode()) <= _LONGEST_PATH:
@@ -45,24 +45,25 @@ class UnixSocket:
 
 
 def require_own(path: str) -> None:
-    """See that nobody but this user can have made a socket, or listen there: PermissionError."""
+    """Check that only this user can have made a socket and listen there; else PermissionError."""
     state = os.lstat(Path(path).parent)
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o077:
         raise PermissionError("a socket in a folder that others may enter")
 
 
 def _prefix() -> str:
-    # With the host: its processes only can tell whether anybody listens, and several hosts may have
+    # With the host's id: only its processes can tell whether anybody listens, and several hosts may
+    # share
     # one file system.
     return f"replicax-{host_id()[:8]}-"
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove sockets of processes that were killed, else there is one more with each."""
+    """Remove sockets of killed processes, which would otherwise pile up."""
     for folder in parent.glob(f"{_prefix()}*"):
         path = folder / "socket"
-        with suppress(OSError):  # that of another user, or removed by another process
-            require_own(str(path))  # it may be a link that somebody else has put there
+        with suppress(OSError):  # of another user, or removed by another process
+            require_own(str(path))  # it may be a link that somebody else has made
             if time.time() - folder.stat().st_mtime > _ABANDONED and not _is_alive(path):
                 path.unlink()
                 folder.rmdir()
@@ -70,7 +71,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 def _is_alive(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.setblocking(False)  # if its queue is full, that is a sign of life
+        sock.setblocking(False)  # a full queue is a sign of life
         try:
             sock.connect(str(path))
         except ConnectionRefusedError:

@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _compare(options: dict[str, Any]) -> int:
-    # What may be missing is found before minutes of work, not after.
+    # Missing packages are found before minutes of work, not after.
     folder = _save.make_folder(options.pop("output"))
     _save.drawing()
     show = options.pop("open", False)

@@ -94,7 +94,7 @@ def _measure_all(
     initial: Sequence[np.ndarray],
     listener: Listener,
 ) -> tuple[_Measured, Round]:
-    """Train under every strategy, then time all; what they have started ends here."""
+    """Train under every strategy, then time all of them; what they started ends here."""
     with contextlib.ExitStack() as ends:
         trials = [
             _trial(way, settings, data, initial, listener, ends) for way in _ways(settings, devices)
@@ -112,7 +112,7 @@ def _measure_all(
 
 
 def _ways(settings: Settings, devices: Sequence[jax.Device]) -> list[Way]:
-    """What this process trains under: the strategies, and mirrored ones on fewer devices."""
+    """The ways to train in this process: the strategies, and mirrored ones on fewer devices."""
     names = [name for name in settings.strategies if name != MULTI_WORKER]
     return [
         *(_strategies.way(name, devices, settings.workers) for name in names),
@@ -140,7 +140,7 @@ def _prepare(
     """Load the data and draw the weights from which every strategy starts."""
     listener.begin("prepare", steps=1)
     for name in settings.strategies:
-        _strategies.check(name, devices)  # whatever is wrong with one should not be found last
+        _strategies.check(name, devices)  # errors of any strategy are found first
     listener.report("loading data")
     data = _data.load(settings)
     listener.report("warming up")
@@ -151,7 +151,7 @@ def _prepare(
 
 
 def _warm_up(settings: Settings, data: Dataset) -> None:
-    """Take one step, not measured, so that the first strategy does not pay for first uses."""
+    """Take one unmeasured step, so that the first strategy does not pay for first uses."""
     model = _measure.new_model(settings, data)
     model.fit(data.train_inputs[:1], data.train_classes[:1], verbose=_measure.QUIET)
 
@@ -164,7 +164,7 @@ def _trial(
     listener: Listener,
     ends: contextlib.ExitStack,
 ) -> Trial:
-    if way.name not in settings.strategies:  # it is there to be timed, and compiles in one epoch
+    if way.name not in settings.strategies:  # it is only timed, and one epoch compiles it
         settings = replace(settings, epochs=2)
     steps = settings.epochs * -(-len(data.train_inputs) // settings.batch_size)
     listener.begin(way.name, steps=steps)
@@ -190,7 +190,7 @@ def _time_in_turn(
     data: Dataset,
     listener: Listener,
 ) -> _Measured:
-    """Time A B C A B C …, so that a slow spell of the machine meets all alike."""
+    """Time A B C A B C …, so that a slow spell of the machine affects all alike."""
     listener.begin("timing", steps=settings.repeats * len(trials))
     listener.report("warming up")
     for trial in trials:
@@ -208,7 +208,7 @@ def _time_in_turn(
 def _in_workers(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round, listener: Listener
 ) -> tuple[Training, tuple[float, ...]]:
-    """Train and time under several workers, which are processes of their own."""
+    """Train and time with several workers in processes of their own."""
     listener.begin(MULTI_WORKER, steps=1)
     listener.report(f"{settings.workers} processes")
     training, seconds = in_workers(settings, initial, round_)

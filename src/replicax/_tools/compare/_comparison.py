@@ -1,7 +1,7 @@
-"""What a comparison was asked for and what it found: plain data and the arithmetic on it.
+"""The request and the result of a comparison: plain data and the arithmetic on it.
 
-What is asked for is in `_settings.py`, measuring in `_measure.py`, presenting in `_render.py`,
-`_plots.py` and `_page.py`.
+`_settings.py` is the request, `_measure.py` measures, `_render.py`, `_plots.py` and `_page.py`
+present.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from replicax._tools.compare._machine import Machine
     from replicax._tools.compare._settings import Settings
 
-SCALED = "mirrored"  # what is timed on fewer devices, too
+SCALED = "mirrored"  # also timed on fewer devices
 
 # Rounding alone leaves 1e-6 to 1e-5; a wrong reduction leaves 1e-2 and more.
 WEIGHT_LIMIT = 1e-4
@@ -195,7 +195,7 @@ class Comparison:
 
     @property
     def judged(self) -> tuple[Measurement, ...]:
-        """Those of `synchronous` that computed on the kind of device that one device is."""
+        """Members of `synchronous` that computed on the same kind of device as one device."""
         return tuple(m for m in self.synchronous if m.strategy not in self.on_cpu_alone)
 
     @property
@@ -221,14 +221,14 @@ def _difference(measurement: Measurement) -> float:
 def weight_difference(
     weights: Sequence[np.ndarray], reference: Sequence[np.ndarray], names: Sequence[str]
 ) -> tuple[float, str]:
-    """How far `weights` are from `reference`, and the name of the weight where most.
+    """The distance of `weights` from `reference`, and the name of the weight with the largest.
 
     The largest of max |w - r| / max |r| over the pairs of arrays w and r. Not a number if a weight
     is not one; infinite if only w differs from zero.
     """
-    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, which is the answer
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as it should be
         differences = [_relative(w, r) for w, r in zip(weights, reference, strict=True)]
-    # NaN compares as neither smaller nor larger, so it has to be put first on purpose.
+    # NaN is neither smaller nor larger, so it is put first explicitly.
     worst = max(range(len(names)), key=lambda i: (np.isnan(differences[i]), differences[i]))
     return differences[worst], names[worst]
 

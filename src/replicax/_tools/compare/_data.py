@@ -19,7 +19,7 @@ _Arrays = tuple[np.ndarray, np.ndarray]
 @final
 @dataclass(frozen=True)
 class Dataset:
-    """What a model is trained and tested on, and the classes to learn: ten.
+    """The data that a model is trained and tested on, with ten classes.
 
     Images have values from 0 to 1 and the shape (n, height, width, channels).
     """
@@ -31,7 +31,7 @@ class Dataset:
 
 
 def load(settings: Settings) -> Dataset:
-    """Load what `settings` asks for, shuffled once by its seed.
+    """Load the data of `settings`, shuffled once by its seed.
 
     Every strategy then sees the same batches in the same order, because nobody shuffles again.
     """
@@ -90,7 +90,7 @@ def _download_cifar10() -> tuple[_Arrays, _Arrays]:
 
 
 def _split(inputs: np.ndarray, classes: np.ndarray) -> tuple[_Arrays, _Arrays]:
-    """Four fifths to train on, one to test on."""
+    """Four fifths for training, one for testing."""
     cut = len(inputs) * 8 // 10
     return (inputs[:cut], classes[:cut]), (inputs[cut:], classes[cut:])
 

@@ -1,4 +1,4 @@
-"""How a strategy placed variables and batches, drawn with boxes of HTML from what was measured."""
+"""The placement of variables and batches by a strategy, drawn with HTML boxes from measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from replicax._tools.compare._comparison import Comparison, Measurement, Place
 
-_MOST_SHOWN = 8  # replicas, of which those behind the first are alike
+_MOST_SHOWN = 8  # replicas shown; those after the first are alike
 
 _ALL_REDUCE = "all-reduce: the gradients of all replicas become one sum, {size} in each step"
 _COMBINING = {
@@ -27,7 +27,7 @@ _COMBINING = {
 
 
 def draw(comparison: Comparison, measurement: Measurement) -> str:
-    """The boxes of one strategy: pieces of a batch, devices, what is exchanged, servers."""
+    """The boxes of one strategy: pieces of a batch, devices, exchange, servers."""
     computing = [place for place in measurement.places if place.computes]
     others = [place for place in measurement.places if not place.computes]
     size = kibibytes(4 * comparison.parameters)

@@ -1,4 +1,4 @@
-"""The machine under a measurement: its devices, cores, memory and versions of software."""
+"""The machine of a measurement: its devices, cores, memory and versions of software."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Device:
 class Machine:
     """A machine and the software that a measurement ran on.
 
-    `variables` are those of the environment that change what JAX does, as they were set.
+    `variables` are the environment variables that change JAX, as they were set.
     """
 
     system: str
@@ -57,7 +57,7 @@ class Machine:
 
     @property
     def shares_cores(self) -> bool:
-        """Whether its devices are one CPU, made to look like several."""
+        """Whether its devices are one CPU that looks like several."""
         return all(device.platform == "cpu" for device in self.devices)
 
 
@@ -99,13 +99,13 @@ def device_name(device: jax.Device) -> str:
 
 
 def name_range(names: Iterable[str]) -> str:
-    """Names in short: `CPU:0-3` for four in a row, else with commas between them."""
+    """Names in short: `CPU:0-3` for four consecutive ones, else separated by commas."""
     shortened: list[str] = []
     runs: dict[tuple[str, int], list[int]] = {}
     for position, name in enumerate(dict.fromkeys(names)):
         kind = name.rstrip("0123456789")
         number = int(name.removeprefix(kind))
-        # Neighbours in a row have the same difference of number and position.
+        # Consecutive numbers have the same difference of number and position.
         runs.setdefault((kind, number - position), []).append(number)
     for (kind, _), numbers in runs.items():
         last = f"-{numbers[-1]}" if len(numbers) > 1 else ""
@@ -124,12 +124,12 @@ def _describe(device: jax.Device) -> Device:
 def _host_memory() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a Unix, or one that does not say
+    except (AttributeError, ValueError, OSError):  # not a Unix, or the value is missing
         return None
 
 
 def _processor() -> str:
-    """The model of the processor where the system tells it, else its architecture."""
+    """The model of the processor if the system tells it, else its architecture."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""One strategy in training: first to see what comes out, then in timed rounds to see how fast."""
+"""One strategy in training: first for its results, then in timed rounds for its speed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 QUIET: Any = 0  # Keras declares `verbose` as text
 
-_ROUND_SECONDS = 1.0  # of one device: long against the clock and against what happens around us
+_ROUND_SECONDS = 1.0  # on one device: long compared with disturbances
 _LONGEST_ROUND_SECONDS = 3.0
 _MOST_EPOCHS_PER_ROUND = 50
 
@@ -34,7 +34,7 @@ _MOST_EPOCHS_PER_ROUND = 50
 @final
 @dataclass(frozen=True)
 class Training:
-    """What was measured while a strategy trained; it can be sent from one process to another."""
+    """The measurements of one training, which can be sent between processes."""
 
     name: str
     places: tuple[Place, ...]
@@ -47,7 +47,7 @@ class Training:
 @final
 @dataclass(frozen=True)
 class Trial:
-    """A strategy after its training; the model is trained on in the timed rounds."""
+    """A strategy after its training, with the model that the timed rounds train on."""
 
     strategy: rx.Strategy
     model: keras.Model
@@ -57,7 +57,7 @@ class Trial:
 @final
 @dataclass(frozen=True)
 class Round:
-    """What one timed round trains on: the first `rows` examples, `epochs` times."""
+    """The data of one timed round: the first `rows` examples, `epochs` times."""
 
     rows: int
     epochs: int
@@ -69,9 +69,9 @@ class Round:
 
 
 def exact_products() -> contextlib.AbstractContextManager[Any]:
-    """Products of matrices in float32 on every device.
+    """Float32 products of matrices on every device.
 
-    An accelerator's faster default would hide in its own rounding what the strategies differ by.
+    An accelerator's faster default would hide the strategies' differences in its own rounding.
     """
     return jax.default_matmul_precision("highest")
 
@@ -99,7 +99,7 @@ def train(
 ) -> Trial:
     """Make the strategy; train the model from the weights `initial` on all batches in order.
 
-    What the strategy has started, such as parameter servers, ends with `ends`.
+    Anything that the strategy has started, such as parameter servers, ends with `ends`.
     """
     watch = _Watch(listener)
     strategy = way.make()
@@ -131,9 +131,9 @@ def train(
 def plan_round(
     trainings: Sequence[Training], *, settings: Settings, rows: int, baseline: str
 ) -> Round:
-    """Choose a round that takes one device about a second and nobody much longer.
+    """Choose a round that takes one device about a second and no strategy much longer.
 
-    Whole epochs where several fit; of a larger data set, as many whole batches as fit.
+    It has whole epochs if several fit; of a larger data set, as many whole batches as fit.
     """
     one_device = next(t.step_seconds for t in trainings if t.name == baseline)
     slowest = max(training.step_seconds for training in trainings)
@@ -191,13 +191,13 @@ class _Watch(keras.callbacks.Callback):
         self._steps += 1
         if not self.first_step_seconds:
             self.first_step_seconds = self._passed()
-            self._steps_began, self._steps = self.first_step_seconds, 0  # that one was compiled
+            self._steps_began, self._steps = self.first_step_seconds, 0  # the first step compiles
         self._listener.advance()
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._test_began = time.perf_counter()
         self.epoch_seconds.append(self._passed())
-        # The end of an epoch is that of all its steps, also where these are not waited for.
+        # An epoch ends with all its steps, even where nobody waits for them.
         self.step_seconds = (self.epoch_seconds[-1] - self._steps_began) / max(1, self._steps)
 
     def on_test_end(self, logs: Any = None) -> None:

@@ -1,10 +1,10 @@
-"""The models of `compare`. Smooth everywhere: equal runs then stay equal up to rounding.
+"""The models of `compare`, smooth everywhere, so that equal runs stay equal up to rounding.
 
-ReLU and max-pooling have kinks. Two runs that differ by one rounding error can fall on two sides
-of a kink; in measurements on one device, that turned a difference of 1e-7 into 1e-2 within a few
+ReLU and max-pooling have kinks. Two runs that differ by one rounding error can fall on two sides of
+a kink; in measurements on one device, that turned a difference of 1e-7 into 1e-2 within a few
 epochs. SiLU and average pooling kept it at 1e-6, as did pixels centred on zero and the learning
-rates below; so what is left is due to the strategy.
-A convolution in front of BatchNorm has no bias: its gradient would be zero.
+rates below; so any remaining difference is due to the strategy. A convolution in front of BatchNorm
+has no bias, whose gradient would be zero.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _centred(images: _Tensor) -> _Tensor:
 def optimizer(name: str) -> keras.Optimizer:
     """A new optimizer for the model of that name.
 
-    Its steps are proportional to the gradient. Adam's are not: it divides by the gradient's size,
-    and so makes as much of a gradient of rounding errors as of any other.
+    Its steps are proportional to the gradient. Adam divides by the gradient's size, and so makes as
+    much of a gradient of rounding errors as of any other.
     """
     return keras.optimizers.SGD(_RECIPES[name].learning_rate, momentum=0.9)
 
@@ -84,7 +84,7 @@ def _residual(x: _Tensor, filters: int, *, stride: int, name: str) -> _Tensor:
     y = layers.Activation(_ACTIVATION, name=f"{name}_act_1")(y)
     y = _convolution(y, filters, name=f"{name}_conv_2")
     if stride > 1:
-        # Every second pixel, and zeros for the channels that are new.
+        # Every second pixel, and zeros for the new channels.
         x = x[:, ::stride, ::stride, :]
         x = keras.ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, filters - x.shape[-1])])
     return layers.Activation(_ACTIVATION, name=f"{name}_act_2")(

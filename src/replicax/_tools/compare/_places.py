@@ -1,4 +1,4 @@
-"""Where a strategy has put variables and batches: found by looking, not by its name."""
+"""The places of a strategy's variables and batches: found by looking, not by its name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY_SERVER = "every server"
 
 
 def places(strategy: rx.Strategy, model: keras.Model, rows: int) -> tuple[Place, ...]:
-    """The devices of a strategy here, with the variables they hold and their rows of a full batch.
+    """The devices of a strategy here, with their variables and their rows of a full batch.
 
     The model was trained under it, so that its optimizer has its variables.
     """
@@ -44,9 +44,9 @@ def places_of_servers(model: keras.Model, workers: int) -> tuple[Place, ...]:
 
 
 def pieces_of(strategy: rx.Strategy, rows: int) -> list[tuple[int, int]]:
-    """The rows of a batch that each replica of this process gets, up to the one behind the last.
+    """The rows of a batch that each replica of this process gets, (first, behind the last).
 
-    Found with a batch that has their numbers in it.
+    Found by a batch that holds the row numbers.
     """
     batch = rx.data.Dataset.from_tensor_slices(np.arange(rows)).batch(rows)
     share: Any = next(iter(strategy.experimental_distribute_dataset(batch)))
@@ -54,7 +54,7 @@ def pieces_of(strategy: rx.Strategy, rows: int) -> list[tuple[int, int]]:
 
 
 def held_by(model: keras.Model) -> dict[str, tuple[int, int]]:
-    """How many variables of a model and its optimizer each device holds, and how many bytes."""
+    """The number and bytes of variables of a model and its optimizer on each device."""
     optimizer: Any = model.optimizer
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -66,9 +66,9 @@ def held_by(model: keras.Model) -> dict[str, tuple[int, int]]:
 
 
 def _parts(variable: Any) -> list[tuple[str, int]]:
-    """Where a variable is, and how many bytes of it are there."""
+    """The places of a variable, with the bytes there."""
     task = getattr(variable, "device", None)
-    if task is not None:  # on one parameter server, or a number of the optimizer, on each of them
+    if task is not None:  # on one parameter server; counters of the optimizer are on each of them
         number = str(task).rpartition("task:")[2]
         name = f"server {number}" if number.isdecimal() else _EVERY_SERVER
         return [(name, variable.value.nbytes)]

@@ -1,4 +1,4 @@
-"""The plots of a comparison, drawn by matplotlib: for the page, and as pictures of their own.
+"""The plots of a comparison, drawn by matplotlib: for the page, and as separate pictures.
 
 On the page they are SVG, dark or light: colours are drawn as marks, which become variables of the
 page's style sheet. Pictures have the style sheet's light colours.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from replicax._tools.compare._comparison import Comparison, Measurement
 
-_WIDTH = 5.4  # inches, of which 72 points each; the page makes plots as wide as it has room
+_WIDTH = 5.4  # inches of 72 points; the page scales plots to its width
 # The colours of the page's style sheet: of words, of axes, of the grid, and of six strategies.
 _NAMES = ("--ink", "--muted", "--grid", *(f"--s{number}" for number in range(6)))
 _MARKS = tuple(f"#0000e{number}" for number in range(len(_NAMES)))
@@ -41,7 +41,7 @@ _LIGHT = (
 # Equal curves lie on top of each other: wide ones below, thin ones above.
 _WIDTHS = (11.0, 7.0, 3.8, 1.4)
 _OF_WORKERS = {"linewidth": 1.8, "linestyle": (0, (4, 2)), "marker": "o", "markersize": 4}
-_SMALLEST, _LARGEST = 1e-9, 1.0  # of differences, as they are drawn
+_SMALLEST, _LARGEST = 1e-9, 1.0  # limits of the drawn differences
 
 
 def accuracy_by_epoch(comparison: Comparison) -> Figure:
@@ -186,7 +186,7 @@ def _percent(axes: Axes, label: str = "accuracy on test data") -> None:
 
 
 def svg(draw: Callable[[Comparison], Figure], comparison: Comparison) -> str:
-    """A plot as an element of HTML: no size of its own, no address, ids that are its own."""
+    """A plot as an HTML element, without a size or address, with unique ids."""
     stream = io.StringIO()
     with mpl.rc_context(_style(_MARKS)):
         figure = draw(comparison)
@@ -207,7 +207,7 @@ def svg(draw: Callable[[Comparison], Figure], comparison: Comparison) -> str:
 
 
 def save(draw: Callable[[Comparison], Figure], comparison: Comparison, file: Path) -> None:
-    """Write a plot as a picture that needs no words beside it."""
+    """Write a plot as a picture that explains itself."""
     with mpl.rc_context(_style(_LIGHT)):
         figure = draw(comparison)
         FigureCanvasAgg(figure)
@@ -222,7 +222,7 @@ def _style(colours: Sequence[str]) -> dict[Any, Any]:
     ink, muted, grid, *strategies = colours
     return {
         "svg.fonttype": "none",
-        "svg.hashsalt": "replicax",  # the same data give the same file
+        "svg.hashsalt": "replicax",  # equal data give equal files
         "font.size": 11,
         "text.color": ink,
         "axes.edgecolor": muted,

@@ -1,4 +1,4 @@
-"""How far a comparison is: bars on a terminal, lines elsewhere, nothing inside a program."""
+"""The progress of a comparison: bars on a terminal, lines elsewhere, nothing inside a program."""
 
 from __future__ import annotations
 
@@ -42,17 +42,10 @@ class Listener(Protocol):
 class Silent:
     """Hears everything and says nothing."""
 
-    def begin(self, job: str, *, steps: int) -> None:
-        """Say nothing."""
+    def _nothing(self, *_: object, **__: object) -> None:
+        pass
 
-    def advance(self) -> None:
-        """Say nothing."""
-
-    def report(self, text: str) -> None:
-        """Say nothing."""
-
-    def end(self, text: str) -> None:
-        """Say nothing."""
+    begin = advance = report = end = _nothing
 
 
 @final
@@ -132,5 +125,5 @@ class Bars:
 
 
 def for_stdout() -> Bars | Lines:
-    """What suits the place where the output goes."""
+    """The listener that suits the standard output."""
     return Bars() if sys.stdout.isatty() else Lines()

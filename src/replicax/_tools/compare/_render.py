@@ -104,7 +104,7 @@ def asynchrony(comparison: Comparison) -> list[str]:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    """What a machine is and runs, as a table of two columns."""
+    """A machine and its software, as a table of two columns."""
     kinds = ", ".join(dict.fromkeys(device.kind for device in machine.devices))
     devices = f"{name_range(device.name for device in machine.devices)} ({kinds})"
     return [
@@ -201,7 +201,7 @@ def caption(comparison: Comparison) -> list[str]:
 
 
 def beside_accelerators(comparison: Comparison) -> str:
-    """What to know of the strategies that computed on the CPU, where the others did not."""
+    """A note on strategies that computed on the CPU while others used accelerators."""
     kinds = dict.fromkeys(device.platform.upper() for device in comparison.machine.devices)
     return (
         f"computed on the CPU, the others on {' and '.join(kinds)}, which several processes cannot "
@@ -210,7 +210,7 @@ def beside_accelerators(comparison: Comparison) -> str:
 
 
 def _standard(value: Any) -> Any:
-    """Replace what JSON has no word for: NaN and infinities become strings."""
+    """Replace values that JSON does not have: NaN and infinities become strings."""
     if isinstance(value, dict):
         return {key: _standard(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

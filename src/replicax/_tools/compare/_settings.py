@@ -1,4 +1,4 @@
-"""What a comparison is asked for, checked, and the command that asks for it again."""
+"""The checked request for a comparison, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import replicax as rx
 BASELINE = "one_device"
 
 LOCAL = ("default", BASELINE, "mirrored", "central_storage")
-# Those that need processes of their own.
+# strategies that need processes of their own
 MULTI_WORKER, PARAMETER_SERVER = "multi_worker", "parameter_server"
 OF_WORKERS = (MULTI_WORKER, PARAMETER_SERVER)
 ASYNCHRONOUS = (PARAMETER_SERVER,)
@@ -62,12 +62,12 @@ class Settings:
         missing = () if BASELINE in self.strategies else (BASELINE,)
         of_workers = any(name in OF_WORKERS for name in self.strategies)
         added = OF_WORKERS if self.workers and not of_workers else ()
-        set_ = object.__setattr__  # what is left out is filled in
+        set_ = object.__setattr__  # missing entries are filled in
         set_(self, "strategies", (*missing, *self.strategies, *added))
         set_(self, "workers", self.workers or (_USUAL_WORKERS if of_workers else None))
 
     def command(self) -> str:
-        """What to type to do the same again."""
+        """The command that does the same again."""
         words = ["replicax", "compare"]
         for field in fields(self):
             value = getattr(self, field.name)

@@ -1,4 +1,4 @@
-"""The strategies a machine offers, in one table: how each is made and, once made, what it uses."""
+"""The strategies that a machine offers, in one table: how each is made, and what it uses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StrategyUse:
 @final
 @dataclass(frozen=True)
 class Way:
-    """A way to train: how its strategy is made, and how to find where that puts things.
+    """A way to train: how its strategy is made, and how to find where it puts things.
 
     `find_places` gets the strategy, a model trained under it, and the rows of a full batch.
     """

@@ -1,4 +1,4 @@
-"""Tables of text: aligned with spaces for a terminal, with bars for Markdown, and of HTML."""
+"""Text tables: aligned with spaces for a terminal, with bars for Markdown, and as HTML."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """A table for a terminal, with a rule below the headers.
 
-    A line break divides a header over several lines. The first `left` columns are words and stand
-    to the left; the others are numbers and stand to the right.
+    A line break divides a header over several lines. The first `left` columns hold words and are
+    aligned left; the others hold numbers and are aligned right.
     """
     divided = [header.split("\n") for header in headers]
     height = max(map(len, divided))

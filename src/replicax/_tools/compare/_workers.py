@@ -1,7 +1,7 @@
 """Several workers: the same training and the same timed rounds, in processes of their own.
 
-They are timed by themselves, since a process that has used JAX for itself cannot join them. Ending
-them, also after Ctrl-C, is the task of `rx.launch.run`.
+They are timed separately, because a process that has used JAX alone cannot join them.
+`rx.launch.run` ends them, even after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def in_workers(
 ) -> tuple[Training, tuple[float, ...]]:
     """Train under `MultiWorkerMirroredStrategy` on this machine, one device for each worker.
 
-    Returns what the first worker measured, with the places of all; the seconds of each timed round.
+    Returns the first worker's measurements with the places of all, and the seconds of each timed
+    round.
     """
     results = rx.launch.run(
         f"{__name__}:work",
@@ -52,7 +53,7 @@ def in_workers(
 def work(
     settings: Settings, initial: Sequence[np.ndarray], round_: Round
 ) -> tuple[Training, tuple[float, ...]]:
-    """What each worker does."""
+    """The work of each worker."""
     way = Way(MULTI_WORKER, rx.MultiWorkerMirroredStrategy, _places_here)
     with _measure.exact_products(), contextlib.ExitStack() as ends:
         data = _data.load(settings)

@@ -25,7 +25,7 @@ def _doctor(options: dict[str, Any]) -> int:
     print(_render.checks_to_text(checks, only_faults=path is not None), flush=True)
     found = None
     if path is not None:
-        # Not before: what is missing in an installation must not keep it from being checked.
+        # Not at the top: a broken installation must not prevent the check.
         from replicax._tools.compare import _progress
         from replicax._tools.doctor._examination import Script, examine
 
@@ -40,7 +40,7 @@ def _doctor(options: dict[str, Any]) -> int:
 
 
 def _usual_replicas(facts: Facts) -> tuple[int, ...]:
-    """One and two, if there are two; a CPU can look like two devices."""
+    """One and two, if there are two devices; a CPU can look like two."""
     return (1, 2) if facts.platform == "cpu" or facts.devices > 1 else (1,)
 
 

@@ -1,4 +1,4 @@
-"""What makes a program slow, as rules over what was measured, and what to do about it first."""
+"""Rules for what makes a program slow, from measurements, and for what to do first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from replicax._tools.profile._split import CALLBACKS, OTHER, PYTHON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Below this part of a step nothing is worth a change.
+# A smaller share of a step is not worth a change.
 WORTH = 0.2
-# A replica that computes so many times as long as others is slow; less may be chance.
+# A replica that computes this many times as long as others is slow; less may be chance.
 SLOW_FACTOR = 2.0
 # With fewer rows a replica is done before the next step can be started.
 FEW_ROWS = 16
@@ -24,14 +24,7 @@ FEW_ROWS = 16
 @final
 @dataclass(frozen=True)
 class Finding:
-    """Something that takes time.
-
-    Args:
-        cause: What, in two words.
-        share: Which part of a step it takes.
-        number: What was measured, in a sentence.
-        advice: What to do.
-    """
+    """Something that takes a share of a step, with a sentence of what was measured."""
 
     cause: str
     share: float
@@ -40,10 +33,10 @@ class Finding:
 
 
 def findings(profile: Profile, workers: Sequence[Profile] = ()) -> list[Finding]:
-    """All that takes a part of a step that is worth a change, the largest first."""
+    """Everything that takes a share of a step worth a change, the largest first."""
     late = slow_worker(workers)
     found = [*(rule(profile) for rule in RULES), late]
-    if late is not None:  # the others wait for it in what they do together
+    if late is not None:  # the others wait for it in collective operations
         found = [_less(one, late) if one and one.cause == "communication" else one for one in found]
     large = [one for one in found if one is not None and one.share >= WORTH]
     return sorted(large, key=lambda one: -one.share)
@@ -112,7 +105,7 @@ def slow_replica(profile: Profile) -> Finding | None:
         return None
     return Finding(
         "slow worker",
-        # Of a traced step, which takes longer than one that is only measured.
+        # The seconds are of a traced step, which takes longer than a measured one.
         min(1.0, slowest.seconds / profile.seconds),
         f"{slowest.name} computes {slowest.factor:.1f} times as long as the others, which wait "
         f"{_ms(slowest.seconds)} in a step.",
@@ -122,7 +115,7 @@ def slow_replica(profile: Profile) -> Finding | None:
 
 
 def slow_worker(workers: Sequence[Profile]) -> Finding | None:
-    """The worker that takes longest for its own part of a step, beside the median of the others."""
+    """The worker that takes longest for its own part of a step, beside the others' median."""
     if len(workers) < 2:
         return None
     *others, last = sorted(range(len(workers)), key=lambda worker: workers[worker].own)
@@ -145,7 +138,7 @@ def tiny_batch(profile: Profile) -> Finding:
     rows = None if profile.rows is None else profile.rows / profile.replicas
     parts = [LAUNCH, PYTHON]
     if rows is not None and rows <= FEW_ROWS:
-        parts += [COLLECTIVES, COPY]  # they would take as long for some more rows
+        parts += [COLLECTIVES, COPY]  # these would take no longer for a few more rows
     each = "" if rows is None else f" for {rows:.3g} rows on each replica"
     return Finding(
         "tiny batch",

@@ -1,4 +1,4 @@
-"""What is right and wrong with an installation: each check is a function of what was found."""
+"""The checks of an installation: each is a function of the facts that were found."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ OK, WARN, WRONG = "ok", "warn", "wrong"
 @final
 @dataclass(frozen=True)
 class Check:
-    """What one check says.
+    """What one check says: `ok`, `warn` for what costs time or a feature, or `wrong`.
 
-    Args:
-        name: What was looked at.
-        level: `ok`, `warn` for what costs time or a feature, or `wrong`.
-        found: What was found.
-        fix: The command that mends it, or what to do; empty if nothing is to be done.
+    `fix` is the command that mends it, or what to do; empty if nothing is to be done.
     """
 
     name: str
@@ -114,7 +110,7 @@ def check_loopback(facts: Facts) -> Check:
 
 
 def check_shared_memory(facts: Facts) -> Check:
-    """Ray keeps objects there; so do parameter servers what travels on one machine."""
+    """Ray keeps objects in it, and parameter servers messages within one machine."""
     room = facts.shared_bytes
     if room is None:
         return Check("shared memory", OK, "no /dev/shm on this system")
@@ -155,7 +151,7 @@ def check_threads(facts: Facts) -> Check:
 
 
 def check_kernels(facts: Facts) -> Check:
-    """They are built when Replicax is installed, where there is a C compiler."""
+    """Kernels are built when Replicax is installed, if there is a C compiler."""
     if facts.kernels or facts.platform != "cpu":
         return Check("CPU kernels", OK, facts.kernels or "not needed on these devices")
     fix = "pip install --force-reinstall --no-deps ."
@@ -173,7 +169,7 @@ def check_tensorboard(facts: Facts) -> Check:
 
 
 def check_report(facts: Facts) -> Check:
-    """`import keras` imports both, where they are installed: a second or more of each start."""
+    """`import keras` imports both where installed, which takes a second or more each time."""
     parts = ("matplotlib", "scikit-learn")
     missing = [name for name in parts if facts.versions[name] is None]
     if not missing:

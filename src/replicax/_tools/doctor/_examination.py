@@ -1,4 +1,4 @@
-"""Lets a script train on several numbers of replicas, each in a process of its own."""
+"""Trains a script on several numbers of replicas, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,30 +21,21 @@ from replicax.launch._profile_arguments import profile_environment
 if TYPE_CHECKING:
     from replicax._tools.compare._progress import Listener
 
-# Of what a script has printed when it failed.
+# lines of a failed script's output
 _LINES = 15
 
 
 @final
 @dataclass(frozen=True)
 class Examination:
-    """How a script trains on several numbers of replicas.
-
-    Args:
-        script: The script.
-        profiles: Of the script as it is, from the fewest replicas to the most.
-        workers: Of each worker of a cluster of this machine, if that was asked for.
-        scaling: How it scales, `STRONG` and `WEAK`; one that cannot be measured is missing.
-        findings: All that takes time on the most replicas, the largest first.
-        advice: The one thing to do first.
-    """
+    """How a script trains on several numbers of replicas, from the fewest to the most."""
 
     script: str
     profiles: tuple[Profile, ...]
-    workers: tuple[Profile, ...]
-    scaling: Mapping[str, tuple[Point, ...]]
-    findings: tuple[Finding, ...]
-    advice: Finding
+    workers: tuple[Profile, ...]  # of a cluster of this machine, if that was asked for
+    scaling: Mapping[str, tuple[Point, ...]]  # by `STRONG` and `WEAK`, where it can be measured
+    findings: tuple[Finding, ...]  # on the most replicas, the largest first
+    advice: Finding  # what to do first
 
 
 @final
@@ -58,17 +49,17 @@ class Script:
     steps: int
 
     def profile(self, replicas: int, scale: float = 1.0) -> Profile:
-        """Its profile on so many replicas; each batch gets `scale` times its rows."""
+        """Its profile on this many replicas; each batch gets `scale` times its rows."""
         (found,) = self._run([sys.executable], replicas, replicas=replicas, scale=scale)
         return found
 
     def of_workers(self, count: int) -> tuple[Profile, ...]:
-        """Those of all workers of a cluster, each a process of this machine with one device."""
+        """The profiles of all workers of a cluster, each a process here with one device."""
         run = ["replicax.launch", "run", "--workers", str(count), "--devices-per-worker", "1"]
         return self._run([sys.executable, "-m", *run], count, of_workers=True)
 
     def _run(self, start: Sequence[str], devices: int, **how: Any) -> tuple[Profile, ...]:
-        """Start a process, or several, that profile; what they found, in the order of workers."""
+        """Start processes that profile; return their results in the order of workers."""
         with tempfile.TemporaryDirectory() as folder:
             log, found = Path(folder, "log"), Path(folder, "profile.json")
             options = {
@@ -92,21 +83,21 @@ class Script:
                 printed = log.read_text(errors="replace") if log.exists() else ""
                 raise failed(self.path, devices, code, printed)
             texts = [file.read_text(encoding="utf-8") for file in _by_worker(found)]
-        # The traces are gone.
+        # the traces are removed
         return tuple(replace(Profile.of_data(json.loads(text)), trace=None) for text in texts)
 
 
 def _by_worker(file: Path) -> list[Path]:
-    """A file, or those of workers, whose numbers stand behind its name."""
+    """A file, or the files of workers, which have numbers behind the name."""
     return sorted(file.parent.glob(f"{file.name}*"), key=lambda one: (len(one.name), one.name))
 
 
 def examine(
     script: Script, replicas: Sequence[int], listener: Listener, *, workers: int | None = None
 ) -> Examination:
-    """Let a script train on each number of replicas, as it is and with batches of other sizes.
+    """Train a script on each number of replicas, as it is and with batches of other sizes.
 
-    Also on so many workers, if that is said; `listener` hears how far it is.
+    If asked, also on this many workers; `listener` hears of the progress.
     """
     listener.begin(Path(script.path).name, steps=2 * len(replicas) - 1 + bool(workers))
     profiles: list[Profile] = []

@@ -1,4 +1,4 @@
-"""What this machine has, and lets a program do; what that means is in `_checks.py`."""
+"""The facts of this machine that matter to a program; `_checks.py` judges them."""
 
 from __future__ import annotations
 
@@ -29,56 +29,33 @@ from replicax.cluster_resolver._tpu_slice import chips_on_bus
 _SHARED_MEMORY = Path("/dev/shm")
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _ASK_JAX = "import jax; print(jax.default_backend(), jax.local_device_count())"
-_SECONDS = 120  # a TPU that another process has is waited for, and a large machine starts slowly
+_SECONDS = 120  # JAX waits for a TPU of another process, and large machines start slowly
 
 
 @final
 @dataclass(frozen=True)
 class Facts:
-    """What was found.
-
-    Args:
-        python: Python's version.
-        versions: Those of packages; None for one that is not installed.
-        wanted: Which versions Replicax was tested with, such as `>=0.10,<0.11`, by package; empty
-            if Replicax itself is not installed.
-        backend: What `KERAS_BACKEND` says; None if nothing.
-        platform: What JAX computes on: `cpu`, `gpu` or `tpu`; empty if it does not start.
-        devices: How many devices JAX has.
-        jax_error: Why it does not start.
-        gpus: How many GPUs of NVIDIA the driver lists.
-        has_gpu_plugin: Whether JAX has what drives them.
-        chips: How many chips of a TPU are here.
-        cores: How many cores this process may use.
-        threads: What `NPROC` says, by which XLA's pool has its size; None if nothing.
-        loopback_error: Why two sockets of this machine cannot talk; empty if they can.
-        shared_bytes: How much room processes have to share memory; None if nobody says.
-        cache: The folder in which compiled programs are kept; None for nowhere.
-        cache_error: Why it cannot be written to; empty if it can.
-        has_compiler: Whether there is a C compiler.
-        kernels: The level of the CPU kernels that are loaded, such as `x86-64-v3`; None for none.
-        kernels_off: Why none are loaded; empty if some are.
-    """
+    """What was found; an empty error means that there is none."""
 
     python: str
-    versions: Mapping[str, str | None]
-    wanted: Mapping[str, str]
-    backend: str | None
-    platform: str
+    versions: Mapping[str, str | None]  # by package; None if not installed
+    wanted: Mapping[str, str]  # such as `>=0.10,<0.11`; empty without an installed Replicax
+    backend: str | None  # `KERAS_BACKEND`
+    platform: str  # empty if JAX does not start
     devices: int
     jax_error: str
-    gpus: int
+    gpus: int  # of NVIDIA, as the driver lists them
     has_gpu_plugin: bool
     chips: int
-    cores: int
-    threads: int | None
+    cores: int  # that this process may use
+    threads: int | None  # `NPROC`, the size of XLA's pool
     loopback_error: str
-    shared_bytes: int | None
-    cache: str | None
+    shared_bytes: int | None  # of the memory that processes share
+    cache: str | None  # the folder of compiled programs
     cache_error: str
     has_compiler: bool
-    kernels: str | None
-    kernels_off: str
+    kernels: str | None  # the level that is loaded, such as `x86-64-v3`
+    kernels_off: str  # why none are loaded
 
 
 PACKAGES = (
@@ -89,8 +66,8 @@ _MODULES = {"scikit-learn": "sklearn"}
 
 
 def gather(environ: Mapping[str, str] | None = None) -> Facts:
-    """Look at this machine; JAX starts in another process, for it keeps the chips of a TPU."""
-    own = environment_for_child({}, environ=environ)  # what a program finds that is started now
+    """Look at this machine; JAX starts in another process, because it keeps the chips of a TPU."""
+    own = environment_for_child({}, environ=environ)  # as for a program that starts now
     backend, devices, error = _devices(own)
     has_gpu_plugin = _has_gpu_plugin()
     kernels, kernels_off = _kernels()
@@ -128,7 +105,7 @@ def _version(package: str) -> str | None:
 
 
 def _wanted() -> dict[str, str]:
-    """The ranges that Replicax' own metadata names, of its extras too."""
+    """The version ranges in Replicax' own metadata, including its extras."""
     try:
         lines = metadata.requires("replicax") or []
         python = metadata.metadata("replicax")["Requires-Python"]
@@ -139,7 +116,7 @@ def _wanted() -> dict[str, str]:
 
 
 def _devices(environ: Mapping[str, str]) -> tuple[str, int, str]:
-    """What JAX computes on, on how many devices, and why it does not start."""
+    """The platform and number of devices that JAX has, and the error if it does not start."""
     command = [sys.executable, "-c", _ASK_JAX]
     try:
         ran = subprocess.run(
@@ -158,18 +135,18 @@ def _has_gpu_plugin() -> bool:
     """Whether JAX has what drives GPUs."""
     try:
         from replicax._core.startup import has_plugin
-    except ImportError:  # JAX is not installed, or broken; it is a fact of its own
+    except ImportError:  # JAX is missing or broken, which is a separate fact
         return False
     return has_plugin("cuda")
 
 
 def _kernels() -> tuple[str | None, str]:
-    """The level of the CPU kernels that are loaded, or why none are."""
+    """The level of the loaded CPU kernels, or why none are loaded."""
     try:
         from replicax._cpu.kernels import NoKernelsError, load
 
         return load(), ""
-    except ImportError:  # JAX is not installed, or broken
+    except ImportError:  # JAX is missing or broken
         return None, "JAX cannot be imported"
     except NoKernelsError as why:
         return None, str(why)

@@ -25,12 +25,12 @@ _KINDS = {
     STRONG: "strong scaling: the batch of all replicas together stays as it is",
     WEAK: "weak scaling: the batch of each replica stays as it is",
 }
-# Parts of a step that take less than this more are not named.
+# Smaller losses of a part of a step are not named.
 _LOSS = 0.05
 
 
 def checks_to_text(checks: Sequence[Check], *, only_faults: bool = False) -> str:
-    """A line for each check, and below it the commands that mend what is not right."""
+    """A line for each check, and below it the commands that mend problems."""
     faults = [check for check in checks if check.level != OK]
     shown = faults if only_faults else checks
     if not shown:
@@ -93,7 +93,7 @@ def _worker(number: int, profile: Profile) -> list[str]:
 
 
 def losses(point: Point) -> str:
-    """The parts of a step that take longer than they would ideally, the longest first."""
+    """The parts of a step that take longer than ideal, the longest first."""
     large = sorted(point.lost.items(), key=lambda item: -item[1])
     named = [
         f"{PARTS[part]} {1e3 * seconds:.3g} ms"

@@ -1,4 +1,4 @@
-"""How a program scales: efficiency, and which parts of a step it is lost in. Arithmetic only."""
+"""How a program scales: its efficiency, and the parts of a step that lose it. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -17,27 +17,21 @@ STRONG, WEAK = "strong", "weak"
 class Point:
     """A number of replicas, beside the smallest one.
 
-    Args:
-        replicas: How many.
-        rows: The rows of a batch, on all of them together.
-        seconds: How long a step takes.
-        efficiency: How long it would take if all replicas did as well as the fewest, as a part of
-            that.
-        lost: How many seconds of a step each part takes more than it would then.
+    The ideal step is the one in which all replicas do as well as the fewest.
     """
 
     replicas: int
-    rows: int | None
+    rows: int | None  # of the whole batch
     seconds: float
-    efficiency: float
-    lost: dict[str, float]
+    efficiency: float  # seconds of the ideal step / seconds
+    lost: dict[str, float]  # seconds of each part beyond the ideal step's
 
 
 def points(kind: str, profiles: Sequence[Profile]) -> tuple[Point, ...]:
     """Compare profiles, from the fewest replicas to the most, with the first of them.
 
-    `STRONG`: the batch stays as it is, and the ideal step is shorter. `WEAK`: each replica's part
-    of it does, and the ideal step takes as long.
+    `STRONG`: the batch stays the same, and the ideal step is shorter. `WEAK`: each replica's part
+    stays the same, and the ideal step takes as long.
     """
     return tuple(_point(kind, profiles[0], one) for one in profiles)
 
@@ -54,7 +48,7 @@ def _point(kind: str, first: Profile, now: Profile) -> Point:
 
 
 def wanted_rows(kind: str, first: Profile, replicas: int) -> int | None:
-    """How many rows a batch has to have on so many replicas; None if it cannot be seen."""
+    """The rows that a batch needs on this many replicas; None if they cannot be seen."""
     if first.rows is None:
         return None
     return first.rows if kind == STRONG else first.rows * replicas // first.replicas

@@ -1,4 +1,4 @@
-"""Judges each call of a program: whether what is called is there, and takes what it is given."""
+"""Judges each call of a program: whether the function is there, and takes the arguments."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LOOK = "look"
 @final
 @dataclass(frozen=True)
 class Remark:
-    """What is said of a call, an attribute or a method: `MISSING`, `CHANGED` or `LOOK`.
+    """A remark on a call, an attribute or a method: `MISSING`, `CHANGED` or `LOOK`.
 
-    `ends`: it is not said what to do.
+    `ends`: there is no advice.
     """
 
     kind: str
@@ -45,15 +45,7 @@ class Remark:
 @final
 @dataclass
 class Judged:
-    """What is found in a module: at a line of a piece each.
-
-    Args:
-        uses: The names.
-        remarks: What is said.
-        checked: How many calls were checked.
-        unchecked: The calls of what is not known.
-        imports: The modules of the program that it imports.
-    """
+    """What is found in a module: at a line of a piece each."""
 
     uses: list[tuple[Home, int, str]] = field(default_factory=list)
     remarks: list[tuple[Home, int, Remark]] = field(default_factory=list)
@@ -74,7 +66,7 @@ def judge(sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> dict[str,
 
 @final
 class _Judge:
-    """Told by the reader of what it reads."""
+    """Hears from the reader what it reads."""
 
     def __init__(self, sources: Mapping[str, Sequence[tuple[Home, ast.Module]]]) -> None:
         self.found = {name: Judged() for name in sources}
@@ -83,7 +75,7 @@ class _Judge:
         self.reader = Reader(sources, self)
 
     def end(self) -> None:
-        """Everything was read."""
+        """Finish after everything was read."""
         for scope, line, text in self._lambdas.refused(self.reader.imports):
             self._say(scope, line, Remark(MISSING, f"`load_model`: {text}"))
 
@@ -147,7 +139,7 @@ class _Judge:
                 function = getattr(owner.kind, name)
                 label = f"{owner.kind.__name__}.{name}"
                 first = 0 if bound or inspect.ismethod(function) else 1
-                if name == "__init__":  # a class shows also what those above it take
+                if name == "__init__":  # a class also shows what its bases take
                     self._fit(owner.kind, owner.kind, label, "", node, named, scope)
                     return
                 self._fit(function, owner.kind, label, f".{name}", node, named, scope, first=first)
@@ -222,7 +214,7 @@ class _Judge:
 def _of_older(
     change: Change, name: str, value: ast.expr | None, *, is_method: bool
 ) -> tuple[str, str] | None:
-    """What becomes of an argument of Keras 2, where that is worth telling."""
+    """The fate of an argument of Keras 2, if that is worth telling."""
     match change, value:
         case Renamed(name=new), _:
             return CHANGED, f"It is `{new}`."
@@ -233,7 +225,7 @@ def _of_older(
     return None
 
 
-# Methods that only one class has had, also of what is not known.
+# Methods that only one class has had, so that unknown values count, too.
 _TELLING = {
     name.rpartition(".")[2]: text
     for name, text in ABSENT.items()

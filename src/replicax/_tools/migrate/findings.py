@@ -1,4 +1,4 @@
-"""What is found in files, and the verdict on each program that they make up."""
+"""The findings in files, and the verdict on each program that they form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SCRIPT = re.compile(r"(?:^|_)(?:main|train|run|evaluate|eval|predict|finetune|b
 @final
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something is: a file, a cell from 1, 0 in a script, and the line in that."""
+    """A place: a file, a cell from 1 (0 in a script), and the line in it."""
 
     file: str
     cell: int
@@ -44,9 +44,9 @@ class Place:
 @final
 @dataclass(frozen=True, order=True)
 class Missing:
-    """Something that a program lacks, where, and what to use instead.
+    """A missing thing, its place, and what to use instead.
 
-    `ends`: nothing takes its place.
+    `ends`: nothing replaces it.
     """
 
     place: Place
@@ -58,27 +58,15 @@ class Missing:
 @final
 @dataclass(eq=False)
 class Findings:
-    """What is found in a file.
-
-    Args:
-        source: The file.
-        uses: Each name, and where it is used.
-        remarks: What is said of calls, classes and cells, and where.
-        checked: How many calls were checked.
-        unchecked: The calls of what is not known.
-        before: The sources of its pieces.
-        after: The same, rewritten.
-        trees: Its modules: one, and one more for each `%%writefile`.
-        imports: The files that it imports.
-    """
+    """What is found in a file; `trees` are its modules: one more for each `%%writefile`."""
 
     source: Program
     uses: dict[str, list[Place]] = field(default_factory=dict)
     remarks: list[tuple[Place, Remark]] = field(default_factory=list)
-    checked: int = 0
-    unchecked: list[Place] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
+    checked: int = 0  # the number of calls
+    unchecked: list[Place] = field(default_factory=list)  # calls of what is not known
+    before: list[str] = field(default_factory=list)  # the sources of the pieces
+    after: list[str] = field(default_factory=list)  # the same, rewritten
     trees: list[list[tuple[Home, ast.Module]]] = field(default_factory=list)
     imports: list[Findings] = field(default_factory=list)
 
@@ -157,7 +145,7 @@ def look(program: Program) -> Findings:
 
 
 def judged(found: Sequence[tuple[Findings, Path]]) -> None:
-    """Add what files use and lack; those of a folder import each other.
+    """Add what files use and lack; files of a folder import each other.
 
     Each comes with the folder that was named.
     """
@@ -197,7 +185,7 @@ def _place(one: Findings, home: Home, line: int) -> Place:
 
 
 def programs(found: Sequence[Findings], named: set[str]) -> list[Judgement]:
-    """The programs that files make up; those that were named themselves are programs therefore."""
+    """The programs that files form; a file that was named itself is a program."""
     tests = [one for one in found if one.source.path.stem.startswith(("test_", "conftest"))]
     imported = {id(other) for one in found if one not in tests for other in one.imports}
     result = []
@@ -221,7 +209,7 @@ def programs(found: Sequence[Findings], named: set[str]) -> list[Judgement]:
 
 
 def _acts(one: Findings) -> bool:
-    """Whether a module does something of its own when it is started."""
+    """Whether a module does something when it is started."""
     statements = [node for trees in one.trees[:1] for _, tree in trees for node in tree.body]
     return any(
         isinstance(node, ast.With | ast.For | ast.While)
@@ -235,7 +223,7 @@ def _parsed(piece: Piece, findings: Findings) -> ast.Module | None:
         return ast.parse(piece.text)
     except SyntaxError as error:
         place = Place(findings.file, piece.cell or 0, (error.lineno or 1) + piece.offset)
-        if piece.cell is not None:  # the other cells can be read
+        if piece.cell is not None:  # other cells can still be read
             text = "This cell is no Python 3; it is left as it is."
             findings.remarks.append((place, Remark(LOOK, text)))
             findings.before.append(piece.original)

@@ -10,7 +10,7 @@ from libcst import matchers as m
 from replicax._tools.migrate.numpy_names import replacement
 from replicax.tf._names import NAMESPACES
 
-# What Replicax has nothing for: an import of it stays, and fails as it did.
+# Replicax has no counterpart: such an import stays, and fails as before.
 _NOT_HERE = ("contrib", "core", "estimator", "examples", "lite", "python", "tools")
 _DATASETS = ("tensorflow_datasets", "tensorflow_datasets.public_api")
 
@@ -26,7 +26,7 @@ def rewritten(text: str) -> str:
 
 
 def replaced(module: str) -> str | None:
-    """The module to import in the place of this one, or None if it stays."""
+    """The module to import in place of this one, or None if it stays."""
     if module in _DATASETS:
         return "replicax.tf.datasets"
     package, _, rest = module.partition(".")
@@ -36,7 +36,7 @@ def replaced(module: str) -> str | None:
         return None
     if rest == "compat.v2" or rest.startswith("compat.v2."):
         rest = rest.removeprefix("compat.v2").removeprefix(".")
-    # Of TensorFlow's inside a few modules are here.
+    # A few of TensorFlow's internal modules exist here.
     is_inside = "." in rest and f"tf.{rest}" in NAMESPACES
     if rest.partition(".")[0] in _NOT_HERE and not is_inside:
         return None

@@ -14,14 +14,14 @@ from typing import Any
 from replicax.tf._absent import ABSENT, CHANGES
 from replicax.tf._keras2.arguments import ARGUMENTS, Change
 
-# What an attribute is, or what is returned, if it is no class.
+# Kinds of attributes and results that are no classes.
 METHOD, MISSING, ARRAYS, PYTHON, UNKNOWN = "method", "missing", "arrays", "python", "unknown"
 HOMES = {
     "tf": "replicax.tf",
     "keras": "replicax.tf.keras",
     "tensorflow_datasets": "replicax.tf.datasets",
 }
-# Names of TensorFlow that methods and arguments are noted under. Keras' own stand for both.
+# TensorFlow's names under which methods and arguments are listed; Keras' own stand for both.
 _NOTED = (
     "tf.data.Dataset",
     "tf.distribute.Strategy",
@@ -52,7 +52,7 @@ _NUMBERS = ("predict", "evaluate", "get_weights", "get_config", "to_json", "trai
             "test_on_batch", "predict_on_batch", "as_numpy_iterator", "load_data",
             "numpy")  # fmt: skip
 _ARRAY_METHODS = ("result", "reduce", "gather", "read_value", "assign", "assign_add", "assign_sub")
-# Functions of NumPy that ask their first argument's own method, so that an array of JAX stays one.
+# NumPy functions that call their first argument's method, so that a JAX array stays one.
 ASKING = (
     "clip", "cumsum", "diagonal", "repeat", "reshape", "round", "squeeze", "swapaxes", "take",
     "transpose",
@@ -64,12 +64,12 @@ _POPPED = re.compile(r"""kwargs\.(?:pop|get)\(\s*["'](\w+)|["'](\w+)["'] in kwar
 def find(name: str) -> Any:
     """The object of a name such as "tf.data.Dataset"; None if it is missing.
 
-    What is there, but for a package that is not installed, is `UNKNOWN`.
+    A name that exists, but needs a package that is not installed, is `UNKNOWN`.
     """
     package, *parts = name.split(".")
     if package not in HOMES:
         return None
-    importlib.import_module("replicax.tf.keras")  # puts in what Keras 2 had
+    importlib.import_module("replicax.tf.keras")  # adds what Keras 2 had
     found: Any = importlib.import_module(HOMES[package])
     for index, part in enumerate(parts):
         try:
@@ -104,7 +104,7 @@ def labels(kind: type) -> tuple[str, ...]:
 
 
 def note(notes: dict[str, str], kind: type, rest: str) -> str | None:
-    """What a list says of an attribute or argument of a class."""
+    """The list's entry for an attribute or argument of a class."""
     return next((notes[key] for one in labels(kind) if (key := f"{one}{rest}") in notes), None)
 
 
@@ -205,13 +205,9 @@ def misfits(
 ) -> list[str] | None:
     """Why a call does not fit; None if that cannot be told.
 
-    Args:
-        function: What is called: a function, a class, or a method of `kind`, with its `self`.
-        kind: The class; None for a function.
-        path: What it is called in the lists behind the class's name, such as ".fit".
-        count: How many arguments are given by position, with `self`.
-        named: The arguments that are given by name.
-        is_open: Whether others are given besides, by `*` or `**`.
+    `function` is a function, a class, or a method of `kind`. `path` is its name behind the class's
+    in the lists, such as ".fit". `count` arguments are given by position, `self` among them;
+    `is_open` says that others are given besides, by `*` or `**`.
     """
     try:
         signature = inspect.signature(function)
@@ -274,7 +270,7 @@ def _has_others(signature: inspect.Signature) -> bool:
 
 
 def _inits(function: Any) -> Iterator[Callable[..., Any]]:
-    """What is handed on to what: the `__init__` of a class and of those above it."""
+    """The `__init__` methods of a class and its bases, by which arguments are passed on."""
     if not isinstance(function, type):
         yield function
         return

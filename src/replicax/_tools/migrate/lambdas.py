@@ -1,4 +1,4 @@
-"""Models with `Lambda` layers, whose functions Keras 3 does not read from a file by itself."""
+"""Models with `Lambda` layers, whose functions Keras 3 does not load by itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Lambdas:
         self._registers |= path.endswith(_REGISTERING)
         if path == LOAD:
             self._loads.append((module, scope, node))
-        # A layer that a layer's method makes is in no file.
+        # A layer made by a layer's method is in no file.
         elif path == LAYER and not (scope.function and scope.function.owner):
             given = [*node.args, *(one.value for one in node.keywords if one.arg == "function")]
             if given and isinstance(given[0], ast.Lambda | ast.Name | ast.Attribute):

@@ -1,4 +1,4 @@
-"""What a name of TensorFlow is called here, and what becomes of it."""
+"""The names of TensorFlow here, and the fate of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKAGES = {
 }  # fmt: skip
 WHOLE = frozenset(kinds.HOMES)  # the import of a package is no name of it
 SAME, CHANGED, MISSING = "same", "changed", "missing"
-# A program that is built on these has to be written anew; no name takes their place.
+# A program built on these has to be rewritten; nothing replaces them.
 _BUILT_ON = (
     "tf.Graph", "tf.InteractiveSession", "tf.Session", "tf.compat.v1", "tf.contrib",
     "tf.estimator", "tf.feature_column", "tf.get_variable", "tf.placeholder", "tf.variable_scope",
@@ -39,9 +39,9 @@ _NOTHING = {
 @final
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a name: `SAME`, `CHANGED` or `MISSING`, and what to use instead.
+    """The fate of a name: `SAME`, `CHANGED` or `MISSING`, and what to use instead.
 
-    `ends`: nothing takes the place of what is missing.
+    `ends`: nothing replaces a missing name.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Verdict:
 
 @functools.cache
 def verdict(name: str) -> Verdict:
-    """What becomes of a name of TensorFlow, "tf.…", or of a package around it."""
+    """The verdict on a name of TensorFlow, "tf.…", or of a package around it."""
     package = name.partition(".")[0]
     if package not in kinds.HOMES:
         hint = instead(name) or "It needs TensorFlow."
@@ -65,18 +65,18 @@ def verdict(name: str) -> Verdict:
 
 
 def _change(name: str) -> str | None:
-    """By the longest part of the name that the list has."""
+    """The entry of the longest part of the name that the list has."""
     parts = name.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 1, -1))
     return next((CHANGES[part] for part in names if part in CHANGES), None)
 
 
 def whole_name(module: str) -> str | None:
-    """What a module is called here: "tensorflow.keras" is "tf.keras"; None for other packages."""
+    """The name of a module here: "tensorflow.keras" is "tf.keras"; None for other packages."""
     package, dot, rest = module.partition(".")
     if module in ("replicax.tf.datasets", "tensorflow_datasets.public_api"):
         return "tensorflow_datasets"
-    if module == "replicax.tf" or module.startswith("replicax.tf."):  # was migrated before
+    if module == "replicax.tf" or module.startswith("replicax.tf."):  # already migrated
         return f"tf{module.removeprefix('replicax.tf')}"
     if package not in PACKAGES:
         return None
@@ -103,7 +103,7 @@ _NO_VALUE = (
 
 
 def checks(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What to look at in a piece of a program, known by its form: the line, and what to do."""
+    """Points to look at in a piece of a program, known by its form: the line, and what to do."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="value"), args=[], keywords=[]):

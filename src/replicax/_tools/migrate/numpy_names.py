@@ -1,4 +1,4 @@
-"""Names of NumPy 1 that NumPy 2 does not have, and what stands in their place."""
+"""Names of NumPy 1 that NumPy 2 does not have, and their replacements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BY_HAND = {
     "safe_eval": "`ast.literal_eval`",
     "set_string_function": "`np.set_printoptions`",
 }
-MODULES = ("np", "numpy")  # what programs call it, also in the cells without its import
+MODULES = ("np", "numpy")  # the usual name, even in cells without the import
 
 
 def replacement(module: str, name: str) -> str | None:
@@ -37,7 +37,7 @@ def replacement(module: str, name: str) -> str | None:
 
 
 def of_numpy_1(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
-    """The line of each such name, what becomes of it, and whether it is rewritten."""
+    """The line of each such name, its verdict, and whether it is rewritten."""
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(ast.Name(module), name, ast.Load()) if module in MODULES:

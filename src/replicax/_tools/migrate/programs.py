@@ -1,4 +1,4 @@
-"""Scripts and notebooks as pieces of Python, and back, with all that is not Python kept."""
+"""Scripts and notebooks as pieces of Python, and back, preserving everything else."""
 
 from __future__ import annotations
 
@@ -35,13 +35,7 @@ _BACKEND = re.compile(r"(%(?:set_)?env\s+KERAS_BACKEND[= ]\s*)tensorflow\b")
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Python source in a file.
-
-    Args:
-        original: The whole source, as it is in the file.
-        cell: The number of the notebook's cell, from 1; None in a script.
-        masked: The cell with its magics hidden.
-    """
+    """Python source in a file, or in a notebook's cell, from 1, whose magics are masked."""
 
     original: str
     cell: int | None = None
@@ -93,7 +87,7 @@ def find(paths: list[str]) -> Iterator[tuple[Path, Path | None]]:
 
 
 def is_skipped(folder: str) -> bool:
-    """Whether nothing of the user's is in a folder of this name."""
+    """Whether a folder of this name holds nothing of the user's."""
     return folder.startswith(".") or folder in _SKIPPED
 
 
@@ -112,12 +106,12 @@ def load(path: Path) -> Program:
 
 @contextlib.contextmanager
 def refused(path: Path) -> Generator[None, None, None]:
-    """Name the program where it cannot be read, in place of what the parsers raise."""
+    """Name the program in the error if it cannot be read."""
     try:
         yield
     except UsageError:
         raise
-    except (RecursionError, MemoryError) as error:  # Python's parser raises both for depth
+    except (RecursionError, MemoryError) as error:  # Python's parser raises either for deep nesting
         raise UsageError(
             "A program is nested as deeply as Python's parser allows. Received: "
             f"{str(path)!r}: {type(error).__name__}. An expression has too many terms, attributes "
@@ -180,7 +174,7 @@ def _dumped(notebook: Any, before: str) -> str:
 
 
 def write(path: Path, data: bytes, *, backup: bool) -> None:
-    """Put a program in the place of the old one, in one go; `backup` keeps that as `FILE.orig`."""
+    """Replace a program atomically; `backup` keeps the old one as `FILE.orig`."""
     if backup:
         shutil.copy2(path, f"{path}.orig")
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -197,19 +191,12 @@ def write(path: Path, data: bytes, *, backup: bool) -> None:
 @final
 @dataclass(frozen=True)
 class MaskedCell:
-    """A cell with its magics hidden.
-
-    Args:
-        python: What is left, as Python.
-        lines: The lines that are hidden.
-        head: The cell magic, and what is above it.
-        alone: Whether the body is written to a file.
-    """
+    """A cell with its magics hidden."""
 
     python: str
-    lines: tuple[str, ...]
-    head: str = ""
-    alone: bool = False
+    lines: tuple[str, ...]  # those that are hidden
+    head: str = ""  # the cell magic, and what is above it
+    alone: bool = False  # whether the body is written to a file
 
     @property
     def offset(self) -> int:
@@ -218,7 +205,7 @@ class MaskedCell:
 
 
 def mask_magics(source: str) -> MaskedCell | None:
-    """Take a cell's magics away; None if it is not Python."""
+    """Mask a cell's magics; None if it is not Python."""
     magic = re.match(r"\s*%%(\w+)([^\n]*)(\n|\Z)", source)
     if magic is None:
         return MaskedCell(*_without_lines(source))
@@ -231,8 +218,8 @@ def mask_magics(source: str) -> MaskedCell | None:
 
 
 def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
-    """Put a statement in the place of every line that only IPython understands."""
-    if _is_python(source):  # a line in it may begin with `%`, and go on from the one above
+    """Replace every line that only IPython understands by a statement."""
+    if _is_python(source):  # a line within may begin with `%` and continue the one above
         return source, ()
     lines, kept, result = source.splitlines(keepends=True), [], []
     while lines:
@@ -242,10 +229,10 @@ def _without_lines(source: str) -> tuple[str, tuple[str, ...]]:
         if match is None:
             result.append(line)
             continue
-        while content.endswith("\\") and lines:  # the shell's command goes on
+        while content.endswith("\\") and lines:  # the shell command continues
             content += line[len(line.rstrip("\r\n")) :] + lines[0].rstrip("\r\n")
             line = lines.pop(0)
-        # As many lines as there were, so that the numbers of the others stay.
+        # The number of lines stays, and with it the numbers of the others.
         extra = [""] * content.count("\n")
         statement = f"{match['target']}None" if match["target"] else "pass"
         statement = f"{match['indent']}{statement}  # {_MARK} {len(kept)}"
@@ -263,7 +250,7 @@ def _is_python(source: str) -> bool:
 
 
 def restore_magics(cell: MaskedCell, python: str) -> str:
-    """The cell again, from its Python, and with Keras' backend changed in its magics."""
+    """Restore a cell from its Python, with Keras' backend changed in its magics."""
     result, skip = [], 0
     for line in python.splitlines(keepends=True):
         match = _HIDDEN.match(line)

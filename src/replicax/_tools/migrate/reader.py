@@ -1,7 +1,7 @@
 """Reads a program's text as it would run, and infers which values are TensorFlow's and Keras'.
 
-Assignments, attributes of `self`, what functions of the program return, and what they are called
-with are followed until nothing changes. What is not known is None, and is never judged.
+Assignments, attributes of `self`, results of the program's functions, and their arguments are
+followed until nothing changes. An unknown value is None, and is never judged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CALLED_BY_KERAS = (
     "build", "call", "compute_loss", "compute_output_shape", "predict_step", "result", "test_step",
     "train_step", "update_state", "update_step",
 )  # fmt: skip
-_PASSES = 6  # values travel one call further in each
+_PASSES = 6  # values get one call further in each pass
 
 
 @final
@@ -65,7 +65,7 @@ class Reader:
         self.imports: dict[str, set[str]] = {name: set() for name in sources}
 
     def read(self) -> None:
-        """Read until nothing changes, then once more with everybody told."""
+        """Read until nothing changes, then once more while the listener hears everything."""
         for _ in range(_PASSES):
             self._pass()
             if self._found == self._facts:
@@ -78,7 +78,7 @@ class Reader:
         self._found, self._waiting, self._modules = {}, [], {}
         for name in self._sources:
             self._module(name)
-        for function in self._waiting:  # which grows meanwhile
+        for function in self._waiting:  # the list grows meanwhile
             self._body(function)
 
     def _module(self, name: str) -> Scope:
@@ -199,7 +199,7 @@ class Reader:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 for part in [*statement.decorator_list, *statement.args.defaults]:
                     self._value(part)
-                self._scope = outer  # a method does not see the names of its class
+                self._scope = outer  # a method does not see its class's names
                 found.names[statement.name] = self._function(statement, found)
                 self._given_by_keras(found, statement)
             else:
@@ -209,7 +209,7 @@ class Reader:
             self._listener.class_(found, outer)
 
     def _given_by_keras(self, owner: Class, method: Any) -> None:
-        """Note what Keras calls a method with that the program overrides."""
+        """Note the arguments with which Keras calls an overridden method."""
         base = owner.base()
         is_event = method.name.startswith("on_")
         if base is not None and (is_event or method.name in _CALLED_BY_KERAS):
@@ -425,7 +425,7 @@ class Reader:
         return self._result(called, node, values, named)
 
     def _hand_over(self, values: Sequence[Any], named: Mapping[str | None, Any]) -> None:
-        """Note what TensorFlow's methods call functions of the program with."""
+        """Note the arguments with which TensorFlow's methods call functions of the program."""
         given = named.get("args", values[1] if len(values) > 1 else None)
         for value in [*values, *named.values()]:
             if isinstance(value, Function):
@@ -479,7 +479,7 @@ class Reader:
         return None
 
     def _bind(self, function: Function, values: list[Any], named: dict[str | None, Any]) -> None:
-        """Note what a function of the program is called with."""
+        """Note the arguments of a function of the program."""
         arguments = function.node.args
         listed = [*arguments.posonlyargs, *arguments.args]
         is_method = function.owner is not None and "staticmethod" not in function.marks()

@@ -1,4 +1,4 @@
-"""What `replicax migrate` prints and writes: programs, names, what to look at, the difference."""
+"""The output of `replicax migrate`: programs, names, points to look at, the difference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TITLES = {
     CHANGED: "here, with another meaning",
     SAME: "here, and the same",
 }
-_PLACES, _NAMES = 3, 6  # how many places, and names with one advice, are shown; the JSON has all
+_PLACES, _NAMES = 3, 6  # places, and names with one advice, that are shown; the JSON has all
 
 
 def print_programs(
@@ -99,7 +99,7 @@ def print_names(console: Console, findings: Sequence[Findings]) -> None:
             console.print(table)
     found: dict[str, list[Place]] = {}
     for place, remark in (said for one in findings for said in one.remarks):
-        if remark.kind != MISSING:  # a program lists what it lacks
+        if remark.kind != MISSING:  # a program lists what is missing
             found.setdefault(remark.text, []).append(place)
     if found:
         table = _table(f"to look at ({len(found)})")
@@ -138,7 +138,7 @@ def _uses(findings: Sequence[Findings]) -> dict[str, list[Place]]:
 
 
 def _shortened(places: Sequence[Place], folder: str) -> str:
-    """The first places; of one file its name once: "train.py:3, 7 +2"."""
+    """The first places; several of one file name it once: "train.py:3, 7 +2"."""
     shown: list[str] = []
     places = list(dict.fromkeys(places))
     for index, place in enumerate(places[:_PLACES]):

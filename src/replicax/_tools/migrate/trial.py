@@ -11,21 +11,20 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from replicax._tools.migrate.findings import RUNS
 from replicax._tools.migrate.programs import is_skipped, mask_magics
+from replicax.launch._child import sigterm_as_exit
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from replicax._tools.migrate.findings import Findings, Judgement
 
 _RESULT = ".replicax-trial.json"
-_MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # that are copied beside the program
+_MOST_FILES, _MOST_BYTES = 2_000, 200_000_000  # the most that is copied beside the program
 # Errors of a program that lacks data, arguments or a package say nothing of the verdict.
 _OF_THE_MACHINE = (
     "ConnectionError", "FileNotFoundError", "ModuleNotFoundError", "NotFoundError", "SystemExit",
@@ -36,13 +35,9 @@ _OF_THE_MACHINE = (
 @final
 @dataclass(frozen=True)
 class Options:
-    """How programs are tried.
+    """How programs are tried: under `MirroredStrategy` on so many virtual devices.
 
-    Args:
-        args: The arguments of the program.
-        steps: After so many training steps it is ended.
-        replicas: On so many virtual devices it trains, under `MirroredStrategy`.
-        seconds: After so many it is ended, wherever it is.
+    A program is ended after so many training steps or seconds, whichever comes first.
     """
 
     args: Sequence[str]
@@ -65,7 +60,7 @@ def tried(judgement: Judgement, found: Sequence[Findings], root: Path, options: 
     names = {name for one in judgement.files for name in one.uses}
     if any("ParameterServer" in name for name in names):
         return Outcome("not run: parameter servers are processes of their own", None)
-    with _ended_politely(), tempfile.TemporaryDirectory(prefix="replicax-") as folder:
+    with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="replicax-") as folder:
         script = _copied(judgement.entry, found, root, Path(folder))
         return _compared(judgement, _result(script, Path(folder), options), options)
 
@@ -84,7 +79,7 @@ def _copied(entry: Findings, found: Sequence[Findings], root: Path, folder: Path
                 if count > _MOST_FILES:
                     names.clear()
                 elif size <= _MOST_BYTES:
-                    with contextlib.suppress(OSError):  # one that may not be read
+                    with contextlib.suppress(OSError):  # unreadable
                         shutil.copyfile(path, to / name)
     for one in found:
         path = folder / one.source.path.relative_to(root)
@@ -121,7 +116,7 @@ def _result(script: Path, folder: Path, options: Options) -> dict[str, Any] | No
             child.wait()
         try:
             return json.loads((folder / _RESULT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # it has ended without a word: a crash, `os._exit`
+        except (OSError, ValueError):  # it ended without a result: a crash, `os._exit`
             error = f"the process ended with code {child.returncode}"
             return {"steps": 0, "ended": False, "error": "SystemExit", "text": error, "places": []}
 
@@ -137,7 +132,7 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
     else:
         places = [(Path(file).name, line) for file, line in result["places"]]
         lines = {(Path(lack.place.file).name, lack.place.line) for lack in judgement.missing}
-        # An import that was put in above moves lines by one.
+        # An import inserted above moves lines by one.
         expected = any((name, line - by) in lines for name, line in places for by in (0, 1))
         is_lacking = error in _OF_THE_MACHINE or result["text"].startswith("URL fetch failure")
         agrees = True if expected else (None if is_lacking else False)
@@ -145,20 +140,6 @@ def _compared(judgement: Judgement, result: dict[str, Any] | None, options: Opti
         text += f", then {error}{at}: {result['text']}"
     said = {True: "agrees", False: "does not agree", None: "says nothing"}[agrees]
     return Outcome(f"{text}; {said}", agrees)
-
-
-@contextlib.contextmanager
-def _ended_politely() -> Generator[None, None, None]:
-    """Let SIGTERM run the `finally` clauses, which end the child and remove the copy."""
-
-    def leave(signum: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: list[str]) -> None:

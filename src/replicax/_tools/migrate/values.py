@@ -1,4 +1,4 @@
-"""What the values of a program are, as far as its text tells; what is not known is None."""
+"""The values of a program, as far as its text tells; an unknown value is None."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Method:
 @final
 @dataclass(frozen=True)
 class Many:
-    """A tuple or list; if it is not exact, its items stand for any number of them."""
+    """A tuple or list; unless it is exact, its items stand for any number of them."""
 
     items: tuple[Any, ...]
     is_exact: bool = True
@@ -150,7 +150,7 @@ class Scope:
 
 
 def joined(first: Any, second: Any) -> Any:
-    """What a value is that may be either of two."""
+    """The value of something that may be either of two."""
     if first == second or second is Plain.NONE:
         return first
     if first is Plain.NONE:
@@ -162,7 +162,7 @@ def joined(first: Any, second: Any) -> Any:
 
 
 def item_of(value: Any) -> Any:
-    """An item of what is iterated over, or unpacked."""
+    """An item of a value that is iterated over or unpacked."""
     if isinstance(value, Many):
         found = value.items[0] if value.items else None
         for item in value.items[1:]:
@@ -178,7 +178,7 @@ def attribute_value(found: Any, owner: Any, name: str) -> Any:
     if found is kinds.METHOD:
         return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
     if found is kinds.MISSING:
-        # Of what may be a nest of arrays little is certain.
+        # Little is certain about what may be a nest of arrays.
         if isinstance(owner, Thing) or kinds.is_noted(kinds.tensor(), name):
             return Method(owner if isinstance(owner, Thing) else Thing(kinds.tensor()), name)
         return Plain.FOREIGN if name in ("get", "items", "keys", "values") else None
@@ -204,10 +204,9 @@ def instance_of(value: Any) -> Any:
 
 
 def located(names: Collection[str], current: str, module: str, level: int) -> str | None:
-    """Which of the modules an import in one of them means.
+    """The module that an import in one of them means.
 
-    `names` are as they are called from the folder that holds all of them; `level` dots are before
-    `module`.
+    `names` are relative to the folder that holds all of them; `level` dots precede `module`.
     """
     if not module and not level:
         return None

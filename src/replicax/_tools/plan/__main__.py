@@ -29,9 +29,9 @@ def _plan(options: dict[str, Any]) -> int:
     if options["plot"]:
         drawing()
     for name in options["topologies"]:
-        if not name.startswith(("cpu:", "gpu:")):  # these start JAX, which the script may set up
-            target(name)  # whatever is wrong with one should not be found last
-    # The compiler for TPUs prints where it was when it is told to end, by Ctrl-C for example.
+        if not name.startswith(("cpu:", "gpu:")):  # these start JAX, which the script may configure
+            target(name)  # errors of any target are found first
+    # On Ctrl-C, for example, the compiler for TPUs would print where it was.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if options["precision"]:
         keras.config.set_dtype_policy(options["precision"])

@@ -1,4 +1,4 @@
-"""How much memory chips have, and sizes in words."""
+"""The memory of chips, and sizes in words."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Chip:
     memory_bytes: int
 
 
-# What the compiler lets a program use, which libtpu 0.0.42 says when one is too large. Where a chip
-# is two devices to JAX (v2 and v3), of a device: half a chip.
+# The memory that the compiler lets a program use, as libtpu 0.0.42 says for one too large. If a
+# chip
+# is two devices to JAX (v2 and v3), that of a device: half a chip.
 TPUS = {
     "v2": Chip("TPU v2", round(7.48 * GIB)),
     "v3": Chip("TPU v3", round(15.48 * GIB)),
@@ -37,7 +38,7 @@ _GPUS = (
 
 
 def gpu(kind: str) -> Chip | None:
-    """The chip that JAX's name of a GPU means, or None if it is not in the catalogue."""
+    """The chip for JAX's name of a GPU, or None if it is not in the catalogue."""
     return next((chip for word, chip in _GPUS if word in kind), None)
 
 

@@ -1,6 +1,6 @@
-"""Which collective operations a compiled program has, read from its text (HLO).
+"""The collective operations of a compiled program, read from its text (HLO).
 
-How the text is taken apart is in `_hlo.py`, how many bytes cross the wire in `_wire.py`.
+`_hlo.py` parses the text, `_wire.py` computes the bytes on the wire.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _collective(
 
 
 _ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\]")
-# Bits of an element where they do not stand in the type's name.
+# bits of an element, if the type's name does not tell
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 
 def _result_bytes(shape: str, kind: str, *, started: bool) -> int:
-    """The size of what an operation gives; where one starts, its text has the operands, too."""
+    """The bytes of an operation's result; the text of a start has the operands, too."""
     sizes = [_array_bytes(*array) for array in _ARRAY.findall(_without_layouts(shape))]
     if started and kind == "all-gather":
         return sum(sizes[len(sizes) // 2 :])  # the operands, then as many results
@@ -121,7 +121,7 @@ _LISTED_GROUPS = re.compile(r"replica_groups=\{\{([\d,\s]*)\}")
 
 
 def _group(line: str, devices: int) -> int:
-    """How many devices an operation joins: its groups stand in the text in one of three ways."""
+    """The number of devices that an operation joins; its text has groups in one of three forms."""
     mesh = _MESH_GROUPS.search(line)
     if mesh:
         lengths = dict(re.findall(r"'?([\w.]+)'?=(\d+)", mesh[1]))

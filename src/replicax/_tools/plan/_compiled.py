@@ -1,7 +1,7 @@
 """The train step of a Keras model, compiled for devices that need not be here.
 
 It is the very step that `fit` runs, from `_fit/step_program.py`, with the same placement of
-variables and batch. Shapes stand for values, so nothing is copied and no device needs memory.
+variables and batch. Shapes replace values, so nothing is copied and no device needs memory.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Lowered:
-    """A step before it is compiled, and how many bytes one device holds of its arguments.
+    """A step before compilation, with the bytes of its arguments on one device.
 
-    Those of the model's variables, of the variables of optimizer and metrics, and of the batch.
+    These are the model's variables, the variables of optimizer and metrics, and the batch.
     """
 
     program: Any
@@ -107,7 +107,7 @@ def lower_replica_step(fn: Callable[..., Any], batch: Any, strategy: Strategy) -
             topology,
             CrossDeviceOps().combine,
             donate=True,
-            adopt=lambda variables: None,  # they stay where they are: only their shapes count
+            adopt=lambda variables: None,  # they stay where they are; only their shapes count
             layout=layout,
         )
         captured = program.captured
@@ -141,14 +141,14 @@ def _part(leaf: Any, topology: Topology) -> Any:
 
 
 def build(model: Any, batch: Any) -> None:
-    """Make every variable that the model, its metrics and its optimizer have."""
+    """Make all variables of the model, its metrics and its optimizer."""
     if getattr(model, "optimizer", None) is None:
         raise UsageError(
             "A plan is made of a model's training step. "
             f"Received: {getattr(model, 'name', model)!r}, which has no optimizer. "
             "The step needs an optimizer and a loss. Call `model.compile(…)` first."
         )
-    install_hooks()  # they tell what an optimizer keeps for which variable
+    install_hooks()  # they tell which variable an optimizer keeps a slot for
     owner = _compat.strategy_of(model)
     try:
         with owner.scope() if owner is not None else contextlib.nullcontext():
@@ -164,7 +164,7 @@ def build(model: Any, batch: Any) -> None:
 
 
 def shapes_of(batch: Any) -> Any:
-    """A batch without its values: what JAX makes of each array."""
+    """A batch without its values, with the shapes and types that JAX gives its arrays."""
 
     def one(leaf: Any) -> Any:
         leaf = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
@@ -175,7 +175,7 @@ def shapes_of(batch: Any) -> Any:
 
 
 def bytes_per_device(arrays: Iterable[Any]) -> int:
-    """How many bytes of these arrays one device holds: of those that are split, its part."""
+    """The bytes of these arrays on one device; a divided array counts by its part."""
     return sum(
         int(np.prod(leaf.sharding.shard_shape(leaf.shape), dtype=np.int64)) * _item_bytes(leaf)
         for leaf in jax.tree.leaves(arrays)

@@ -1,7 +1,7 @@
-"""The text of a compiled program (HLO), taken apart: computations, who calls them, how often.
+"""The text of a compiled program (HLO) parsed: computations, their callers, how often they run.
 
-The text is a list of computations. One of them is the entry; the others are called from there, and
-those of a loop as often as the loop turns.
+The text is a list of computations. One of them is the entry; the others are called from there,
+those of a loop once a turn.
 """
 
 from __future__ import annotations
@@ -17,16 +17,7 @@ ENTRY = "ENTRY"
 @final
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Args:
-        name: Its name.
-        shape: What it gives, as text.
-        operation: What it does, such as `add`.
-        operands: The names of what it is done with, or a constant's value.
-        line: The whole line.
-        is_root: Whether the computation gives what it gives.
-    """
+    """One line of a computation; operands are names of instructions, or the value of a constant."""
 
     name: str
     shape: str
@@ -44,7 +35,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 
 def computations(text: str) -> Computations:
-    """The instructions of each computation; that of the entry has the name `ENTRY`."""
+    """The instructions of each computation; the entry is named `ENTRY`."""
     bodies: Computations = {}
     body: list[Instruction] | None = None
     for line in text.splitlines():
@@ -69,7 +60,7 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 
 
 def how_often(bodies: Computations) -> dict[str, int]:
-    """How often each computation runs. Of the branches of a condition each counts as taken.
+    """How often each computation runs; every branch of a condition counts as taken.
 
     A loop whose number of turns the text does not tell counts as one turn.
     """
@@ -94,10 +85,10 @@ _KNOWN_TURNS = re.compile(r'known_trip_count"?[:=]\{"?n"?:"?(\d+)')
 
 
 def _turns(loop: Instruction, around: list[Instruction], bodies: Computations) -> int | None:
-    """How often a loop turns: as the compiler has noted, or else as it counts.
+    """The number of a loop's turns, from the compiler's note or from its counter.
 
     The compiler for TPUs does not note it for loops of its own making. They count one element of
-    what they hand on from a constant, by a constant, while it is below a constant.
+    their state from a constant, by a constant, while it is below a constant.
     """
     if loop.operation != "while":
         return None
@@ -129,7 +120,7 @@ def _root(body: _Named) -> Instruction | None:
 
 
 def _limit(condition: _Named) -> tuple[int, int] | None:
-    """Which element is counted, and up to what, where the loop's condition is `element < limit`."""
+    """The element that is counted, and its limit, if the loop's condition is `element < limit`."""
     root = _root(condition)
     if root is None or root.operation != "compare" or "direction=LT" not in root.line:
         return None
@@ -138,7 +129,7 @@ def _limit(condition: _Named) -> tuple[int, int] | None:
 
 
 def _step(body: _Named, position: int) -> int | None:
-    """What a turn adds to the element that is counted."""
+    """The increment of the counted element in a turn."""
     root = _root(body)
     if root is None or root.operation != "tuple":
         return None
@@ -149,7 +140,7 @@ def _step(body: _Named, position: int) -> int | None:
 
 
 def _element(body: _Named, name: str) -> int | None:
-    """Which element of what the loop hands on this is."""
+    """The number of this element in the loop's state."""
     one = body.get(name)
     index = re.search(r"\bindex=(\d+)", _COMMENT.sub("", one.line)) if one else None
     return int(index[1]) if one and index and one.operation == "get-tuple-element" else None

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-# Good enough: the largest batch is known up to a sixteenth.
+# The largest batch is found to a sixteenth, which suffices.
 _PRECISION = 16
-# From a small batch one cannot see how memory grows: caches of the chip hold all of it.
+# A small batch does not show how memory grows, because the chip's caches hold all of it.
 _FURTHEST = 1024
 
 
@@ -33,10 +33,10 @@ def largest(
 ) -> Largest:
     """Find the largest batch whose step fits into a memory.
 
-    What a step needs grows with the batch in a nearly straight line, so two tries tell where to
-    look; bisection takes over where they are wrong. `needs` says how many bytes that is with so
-    many rows, None if it is known only that they are too many; it is called `tries` times at most.
-    Batches are multiples of the number of replicas.
+    The need of a step grows with the batch in a nearly straight line, so two tries tell where to
+    look; bisection takes over where they are wrong. `needs` returns the bytes for a number of rows,
+    None if it is known only that they are too many; it is called `tries` times at most. Batches are
+    multiples of the number of replicas.
     """
     sizes: dict[int, int] = {}
     low, high, rows = 0, None, _rounded(start, multiple)
@@ -63,7 +63,7 @@ def _is_known(low: int, high: int | None, guess: int | None, multiple: int) -> b
 
 
 def _next(guess: int | None, low: int, high: int | None, multiple: int) -> int:
-    """The batch to try: a little below where the line says, but inside what is open."""
+    """The batch to try: a little below the line's answer, but inside the open interval."""
     aimed = None if guess is None else guess - guess // (2 * _PRECISION)
     if high is None:
         wanted = aimed if aimed is not None and aimed > low else 2 * low
@@ -74,9 +74,9 @@ def _next(guess: int | None, low: int, high: int | None, multiple: int) -> int:
 
 
 def _on_line(sizes: dict[int, int], capacity: int) -> int | None:
-    """Where the memory is full on the line through the two tries that came nearest to that.
+    """The batch that fills the memory, on the line through the two tries nearest to that.
 
-    With one try, on the line from nothing.
+    With one try, on the line from zero.
     """
     nearest = sorted(sizes.items(), key=lambda tried: abs(tried[1] - capacity))[:2]
     if not nearest:

@@ -1,4 +1,4 @@
-"""Finds what the command line names: a script, a saved model, or a model that Keras has by name."""
+"""Loads the target of the command line: a script, a saved model, or a model of Keras by name."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FORMS = (
 
 
 def load(named: str, arguments: Sequence[str] = ()) -> Subject:
-    """Find what is to be planned.
+    """Load the target of a plan.
 
-    That is a script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
+    It is a script, a `.keras` file, `keras.applications:NAME` or `keras_hub:PRESET`.
     """
     source, _, name = named.partition(":")
     if source == APPLICATIONS:
@@ -47,7 +47,7 @@ def _saved(path: str) -> Any:
             "A saved model is a file that `model.save` wrote. "
             f"Received: {path!r}, which is not there. Nothing can be loaded. Check the path."
         )
-    install_hooks()  # they note, when an optimizer is built, which slot is for which variable
+    install_hooks()  # they note which variable each slot of a built optimizer is for
     return keras.models.load_model(path)
 
 

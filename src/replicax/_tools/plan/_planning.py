@@ -98,7 +98,7 @@ def plan_subject(
     listener: Listener,
     scale: Sequence[int] = (),
 ) -> Plan:
-    """`plan`, of whatever can be planned."""
+    """`plan` for any subject."""
     if not topologies or not strategies:
         raise UsageError(
             "A plan is for at least one topology and one strategy. "
@@ -137,7 +137,7 @@ class _Planner:
         self._devices = len(strategy.extended.distribution.topology.devices)
 
     def row(self, rows: int, *, find_largest: bool) -> Row:
-        """Compile for a batch of so many rows, and perhaps for others."""
+        """Compile for a batch of this many rows, and perhaps for others."""
         began = time.perf_counter()
         read = self._read(rows)
         seconds = time.perf_counter() - began
@@ -198,7 +198,7 @@ def _fits(read: Reading | TooLarge, capacity: int | None) -> bool | None:
 
 
 def _capacity(one: Target, read: Reading | TooLarge) -> int | None:
-    """What a program may use: the compiler knows better than the catalogue."""
+    """The memory that a program may use; the compiler knows better than the catalogue."""
     if isinstance(read, TooLarge) and read.available is not None:
         return read.available
     return one.chip.memory_bytes if one.chip else None

@@ -1,4 +1,4 @@
-"""The picture of a plan, drawn without a display: memory per device, stacked of its parts."""
+"""The picture of a plan, drawn without a display: memory per device, stacked by part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MIB, _KIB = 2**20, 2**10
 
 
 def draw_memory(plan: Plan, file: Path) -> None:
-    """Draw a bar for each row: what a device needs, and a line at what it has."""
+    """Draw a bar for each row: the need of a device, and a line at its memory."""
     figure = Figure(figsize=(max(6.0, 1.5 + 1.15 * len(plan.rows)), 5), layout="constrained")
     axes: Axes = figure.subplots()
     unit, name = _unit(plan)
@@ -48,7 +48,7 @@ def draw_memory(plan: Plan, file: Path) -> None:
 
 
 def _mark(axes: Axes, position: int, row: Row, top: float, unit: int) -> None:
-    """Write the total above a bar, and draw what the device has, if it is in sight."""
+    """Write the total above a bar, and draw the device's memory if it is in sight."""
     if row.memory is None:
         total = f"does not fit\n{size(row.needed)}" if row.needed else "does not fit"
     else:
@@ -68,7 +68,7 @@ def _mark(axes: Axes, position: int, row: Row, top: float, unit: int) -> None:
 
 
 def _limits_in_sight(plan: Plan, bottoms: list[float], unit: int) -> list[float]:
-    """What devices have, where a bar comes near it: else it would press all bars flat."""
+    """The devices' memories that bars come near to; others would flatten all bars."""
     limits = [row.capacity / unit for row in plan.rows if row.capacity]
     return [limit for limit in limits if limit <= 4 * max(bottoms)]
 

@@ -1,4 +1,4 @@
-"""What libtpu would leave behind where it only compiles: warnings, and programs on disk."""
+"""Suppresses what libtpu leaves behind when it only compiles: warnings, and programs on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
 
 @contextlib.contextmanager
 def quiet() -> Generator[None, None, None]:
-    """Drop what is written to the standard error in a `with` block, by native code, too.
+    """Drop the standard error in a `with` block, even that of native code.
 
     Without a TPU libtpu warns of what it would need to run programs.
     """

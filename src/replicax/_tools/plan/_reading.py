@@ -1,7 +1,7 @@
 """What a compiled program says of itself: memory, arithmetic, collective operations.
 
-A program that is too large for the memory of a chip is not compiled to the end; the compiler's
-error has the number then.
+A program that is too large for a chip's memory is not compiled to the end; then the compiler's
+error has the number.
 """
 
 from __future__ import annotations
@@ -46,14 +46,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class Reading:
-    """A compiled step.
-
-    Args:
-        memory: What one device needs.
-        flops: How many operations one device does, as XLA counts them.
-        memory_traffic: How many bytes one device reads and writes, as XLA counts them.
-        collectives: The collective operations.
-    """
+    """A compiled step; operations and bytes are those of one device, as XLA counts them."""
 
     memory: Memory
     flops: float
@@ -64,13 +57,7 @@ class Reading:
 @final
 @dataclass(frozen=True)
 class TooLarge:
-    """A step that the compiler refused because of its memory.
-
-    Args:
-        needed: What it would need, in bytes; None if the compiler does not say.
-        available: What a program may use.
-        said: The compiler's words.
-    """
+    """A step that the compiler refused because of its memory, in bytes where it says so."""
 
     needed: int | None
     available: int | None
@@ -118,7 +105,7 @@ _AVAILABLE = re.compile(r"(?:available HBM \(|[Uu]sed [\d.]+[KMGT]? of )(\d[\d.]
 
 
 def too_large(said: str) -> TooLarge:
-    """What the compiler says of a program that is too large.
+    """The numbers in the compiler's error for a program that is too large.
 
     Such as `… the total memory required for HLO temporaries (180.19G) exceeds available HBM
     (15.75G).`

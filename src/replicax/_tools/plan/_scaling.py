@@ -1,4 +1,4 @@
-"""What a device of a planned step sends on other numbers of chips: arithmetic, to thousands.
+"""The bytes that a device of a planned step sends on other numbers of chips, up to thousands.
 
 The collective operations are read from the compiled program of one slice. The same program on n
 devices does the same operations among more, so its bytes follow; another slice, which is compiled
@@ -22,25 +22,18 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Scaled:
-    """A step on so many chips.
-
-    Args:
-        chips: How many.
-        devices: What JAX calls devices: of TPU v2 and v3 two for each chip.
-        batch: The rows of the whole batch, of which a chip keeps its part.
-        wire: Bytes that one device sends in a step, by the kind of operation.
-    """
+    """A step on so many chips; each of TPU v2 and v3 is two of JAX's devices."""
 
     chips: int
     devices: int
-    batch: int
-    wire: dict[str, int]
+    batch: int  # rows of the whole one
+    wire: dict[str, int]  # bytes that one device sends in a step, by the kind of operation
 
 
 @final
 @dataclass(frozen=True)
 class Check:
-    """Bytes that a device sends in a step, by both ways of knowing them."""
+    """The bytes that a device sends in a step, computed and compiled."""
 
     topology: str
     modelled: dict[str, int]
@@ -48,7 +41,7 @@ class Check:
 
     @property
     def difference(self) -> float:
-        """How far the model is from the compiled program, all kinds together."""
+        """The distance of the computed bytes from the compiled ones, all kinds together."""
         modelled, compiled = sum(self.modelled.values()), sum(self.compiled.values())
         return modelled / compiled - 1 if compiled else float(modelled > 0)
 
@@ -56,13 +49,9 @@ class Check:
 @final
 @dataclass(frozen=True)
 class Scaling:
-    """A strategy on growing numbers of chips.
+    """A strategy on growing numbers of chips, computed from one compiled topology.
 
-    Args:
-        strategy: Such as `mirrored`.
-        compiled: The topology whose compiled program everything comes from.
-        points: One for each number of chips.
-        checks: The other topologies of this kind that were compiled.
+    The checks are the other topologies of this kind that were compiled.
     """
 
     strategy: str
@@ -72,10 +61,10 @@ class Scaling:
 
 
 def scale(rows: Sequence[Row], counts: Sequence[int]) -> tuple[Scaling, ...]:
-    """Say what each strategy of a plan would send on other numbers of chips.
+    """Compute what each strategy of a plan would send on other numbers of chips.
 
-    Only strategies that divide the batch over all devices are looked at. Of each of them and each
-    kind of chip, the largest topology is what the rest follows from; the others check it.
+    Only strategies that divide the batch over all devices are considered. For each of them and each
+    kind of chip, the largest topology is the base; the others check it.
     """
     families: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -108,10 +97,10 @@ def _wire(base: Row, devices: int) -> dict[str, int]:
 
 
 def _among(base: Row, devices: int) -> list[Collective]:
-    """The collective operations of the same program on so many devices.
+    """The collective operations of the same program on this many devices.
 
-    Whole arrays stay as large as they are; the pieces that a reduce-scatter leaves, or that are
-    permuted, shrink. What joins only some devices stays among as many.
+    Whole arrays keep their size; pieces left by a reduce-scatter, or permuted, shrink. An operation
+    that joins only some devices keeps joining as many.
     """
     found: list[Collective] = []
     for one in base.collectives if devices > 1 else ():
@@ -142,9 +131,9 @@ def with_halves(topologies: Sequence[str]) -> list[str]:
 def _half(shape: str) -> str:
     sizes = shape.split("x")
     axes = [int(size) for size in sizes if size.isdigit()]
-    # Two chips are half of a host, which not every kind can be wired as.
+    # Two chips are half a host, a shape that not every kind has.
     if len(axes) < len(sizes) or math.prod(axes) < (8 if len(axes) > 1 else 4):
         return ""
     axes[axes.index(max(axes))] //= 2
-    ones = axes.count(1)  # they stand at the end: 2x2x1
+    ones = axes.count(1)  # at the end, as in 2x2x1
     return "x".join(map(str, [*sorted(axes)[ones:], *[1] * ones]))

@@ -12,12 +12,12 @@ from replicax._keras import _compat
 from replicax._tools.plan._compiled import shapes_of
 from replicax._tools.script import replaced, run_program
 
-# Found first, wins: `fit` makes its batches itself, the others are given one.
+# The first one found wins: `fit` makes its batches itself, the others get one.
 _STEPS = ("fit", "train_on_batch")
 
 
 class _Found(BaseException):
-    """Ends the script where it would train; no `except Exception` of its own may catch it."""
+    """Ends the script where it would train; its own `except Exception` must not catch it."""
 
     def __init__(self, model: Any, batch: Any) -> None:
         super().__init__()
@@ -94,6 +94,6 @@ def _first_batch(given: dict[str, Any], method: str) -> Any:
 
 
 def _without_last_nones(parts: Sequence[Any]) -> tuple[Any, ...]:
-    """What stands at its place means something else than one place before."""
+    """The arguments without trailing Nones; a None before others keeps its place."""
     count = max((i for i, part in enumerate(parts, 1) if part is not None), default=0)
     return tuple(parts[:count])

@@ -37,14 +37,9 @@ NAMES = (*_MAKERS, "model_parallel:2")
 def strategy_for(name: str, target: Target) -> Any:
     """Make the strategy of that name for the devices of a target.
 
-    Args:
-        name: `one_device`, the first of the devices alone; `mirrored`; `zero1`, what the optimizer
-            keeps divided, as by `MirroredStrategy(shard_optimizer=True)`; `zero3`, all variables
-            divided; `model_parallel:M`, large variables divided over M devices each.
-        target: The devices.
-
-    Raises:
-        UsageError: If there is none of that name.
+    `one_device` takes the first alone. `zero1` divides what the optimizer keeps, as by
+    `MirroredStrategy(shard_optimizer=True)`; `zero3` divides all variables. `model_parallel:M`
+    divides large variables over M devices each.
     """
     divided = _MODEL_PARALLEL.fullmatch(name)
     if divided:

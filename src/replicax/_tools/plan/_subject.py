@@ -1,4 +1,4 @@
-"""What can be planned: the training step of a Keras model, or a function for `strategy.run`."""
+"""The subjects of a plan: the training step of a Keras model, or a function for `strategy.run`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Subject(Protocol):
 
     @property
     def batch(self) -> Any:
-        """The shapes of the whole batch that it was given with."""
+        """The shapes of the whole batch."""
         ...
 
     @property
     def parameters(self) -> int:
-        """How many numbers are learnt."""
+        """The number of trained numbers."""
         ...
 
     def lower(self, batch: Any, strategy: Any) -> Lowered:
@@ -76,9 +76,9 @@ class ReplicaStep:
 
     @classmethod
     def of(cls, function: Callable[..., Any], batch: Any) -> ReplicaStep:
-        """The function, traced once: what it makes of variables is made here, in no scope."""
+        """The function, traced once here without a scope, so that it makes its variables."""
         leaves, tree = jax.tree.flatten(batch)
-        install_hooks()  # they tell what an optimizer keeps for which variable
+        install_hooks()  # they tell which variable an optimizer keeps a slot for
         captured = capture(lambda leaves: function(*tree.unflatten(leaves)), leaves)
         learnt = [variable for variable in captured.variables if variable.trainable]
         return cls(function, batch, _numbers_in(learnt))
@@ -96,9 +96,9 @@ def _numbers_in(variables: Iterable[Any]) -> int:
 
 
 def subject(model: Any, batch: Any = None) -> Subject:
-    """Prepare a model, or a function for `strategy.run`, for being planned.
+    """Prepare a model, or a function for `strategy.run`, for a plan.
 
-    The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. Of a
+    The batch is as `fit` takes it; by default one that the model's inputs and loss suggest. For a
     function it is the tuple of its arguments.
     """
     is_model = isinstance(model, _compat.Trainer)

@@ -1,4 +1,4 @@
-"""What a plan is for: slices of TPUs that are only described, or the devices of this machine.
+"""The targets of a plan: described slices of TPUs, or the devices of this machine.
 
 The compiler for TPUs, libtpu, describes and compiles for any slice on a machine without a TPU.
 """
@@ -21,7 +21,7 @@ KNOWN = ", ".join([*(f"{name}:…" for name in TPUS), "cpu:8", "gpu:1"])
 _SPEC = re.compile(r"^([a-z0-9]+):(\d+(?:x\d+)*)$")
 # A host has up to 2 x 2 chips; in a smaller slice it has fewer.
 _HOST = (2, 2, 1)
-# Two cores of a chip as one device: what a TPU v4 is to JAX unless told otherwise.
+# Two cores of a chip as one device, as JAX sees a TPU v4 by default.
 _CHIP_CONFIGS = {"v4": "megacore"}
 
 
@@ -39,10 +39,10 @@ class Target:
 
 
 def target(name: str) -> Target:
-    """Find or describe the devices that a name means.
+    """Find or describe the devices of a name.
 
-    `v5e:4x4`, `v4:2x2x2` and so on are slices of TPUs, in chips; `cpu:8` or `gpu:2` devices of this
-    machine.
+    `v5e:4x4`, `v4:2x2x2` and so on are slices of TPUs, in chips; `cpu:8` or `gpu:2` are devices of
+    this machine.
     """
     found = _SPEC.match(name.strip().lower())
     if found and found[1] in TPUS:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def wire_bytes(collective: Collective) -> int:
-    """How many bytes one device sends each time the operation runs.
+    """The bytes that one device sends each time the operation runs.
 
-    Its `result_bytes` is what one device has after it.
+    Its `result_bytes` are what one device has afterwards.
     """
     n, b = collective.group, collective.result_bytes
     sent = {

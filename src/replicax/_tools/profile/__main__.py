@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _write_to(file: str) -> None:
-    """Let all that this process prints go to a file, also what is not Python's."""
+    """Redirect everything that this process prints to a file, even output of native code."""
     with open(file, "a") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
@@ -47,7 +47,7 @@ def _profile(options: dict[str, Any]) -> int:
         )
         listener.end(f"{1e3 * found.seconds:.3g} ms a step")
     if options["json"]:
-        # Of several workers each has numbers of its own.
+        # Each of several workers has its own numbers.
         worker = f".{jax.process_index()}" if options["of_workers"] else ""
         Path(options["json"] + worker).write_text(_render.to_json(found), encoding="utf-8")
     if options["markdown"]:

@@ -1,4 +1,4 @@
-"""What the compiled program of a step says of itself: its collective operations, its memory."""
+"""What a step's compiled program says of itself: its collective operations, its memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from replicax._tools.plan._hlo import computations
 @final
 @dataclass(frozen=True)
 class Collectives:
-    """The collective operations of one kind in a program.
+    """The collective operations of one kind, such as `all-reduce`, that a program runs.
 
-    Args:
-        kind: Such as `all-reduce`.
-        count: How many the program runs.
-        bytes: How large their results are on one device, all together.
+    `bytes` are those of their results on one device, all together.
     """
 
     kind: str
@@ -30,23 +27,17 @@ class Collectives:
 @final
 @dataclass(frozen=True)
 class ProgramFacts:
-    """What a compiled program says of itself.
+    """What a compiled program says of itself: bytes on one device.
 
-    Args:
-        collectives: Its collective operations.
-        arguments: Bytes of its arguments on one device: variables and a part of the batch.
-        temporaries: Bytes that it needs on its way.
-        results: Bytes of results that take over no argument's memory.
-        communication: The names of its collective operations; JAX calls them as the program does.
-        callbacks: The names of its operations that call Python.
+    `communication` and `callbacks` are names of operations; JAX's profiler calls them the same.
     """
 
     collectives: tuple[Collectives, ...]
-    arguments: int
+    arguments: int  # variables and a part of the batch
     temporaries: int
-    results: int
+    results: int  # that take over no argument's memory
     communication: frozenset[str] = frozenset()
-    callbacks: frozenset[str] = frozenset()
+    callbacks: frozenset[str] = frozenset()  # that call Python
 
 
 def facts(compiled: Any, devices: int) -> ProgramFacts:

@@ -1,6 +1,6 @@
-"""Notes what the engine tells of steps and their parts, and starts and stops JAX's profiler.
+"""Records what the engine tells of steps and their parts, and starts and stops JAX's profiler.
 
-While it measures, each copy and each step is waited for: only so is it known how long it takes.
+While it measures, it waits for each copy and each step, because only then is their time known.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 @final
 @dataclass(frozen=True)
 class Plan:
-    """How many steps are looked at.
+    """How many steps are looked at: the first compile and are not measured.
 
-    Args:
-        warm_up: Those that are not measured: they compile.
-        steps: Those that are measured.
-        traced: Those that JAX's profiler sees, which takes time; so they come behind the others.
+    JAX's profiler takes time, so the traced steps come behind the measured ones.
     """
 
     warm_up: int = 3
@@ -65,16 +62,10 @@ class ProgramUse:
 
 @final
 class Recorder:
-    """Notes spans and steps.
+    """Notes spans and steps; `begun` counts the training steps that have begun.
 
-    Args:
-        plan: How many steps are looked at.
-        folder: Where the trace goes; None for no trace.
-        scale: Each batch gets so many times the rows that it has, on its way to the devices.
-        on_step: Called at the begin of each step, with its number from 0.
-
-    Attributes:
-        begun: How many training steps have begun.
+    Each batch gets `scale` times its rows on its way to the devices. `on_step` is called when a
+    step begins, with its number from 0.
     """
 
     def __init__(
@@ -98,7 +89,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Generator[None, None, None]:
-        """Note what happens in a `with` block."""
+        """Record a `with` block."""
         end = events.listen(self._begin_step)
         jax.monitoring.register_event_duration_secs_listener(self._heard)
         try:
@@ -107,7 +98,7 @@ class Recorder:
         finally:
             end()
             jax.monitoring.unregister_event_duration_listener(self._heard)
-            self._open = None  # where this step ended is not known; all that was planned has
+            self._open = None  # the end of this step is unknown, but all planned steps have ended
             self._finish()
 
     def timed(self, part: str, fn: Callable[..., Any], *args: Any) -> Any:
@@ -184,7 +175,7 @@ class Recorder:
         self.programs[key].calls += 1
 
     def _scaled(self, leaf: Any) -> Any:
-        """The rows of an array over and over again, or the first of them."""
+        """The rows of an array repeated, or its first rows."""
         if np.ndim(leaf) == 0:
             return leaf
         rows = len(leaf)
@@ -192,7 +183,7 @@ class Recorder:
 
 
 def rows_of(batch: Any) -> int | None:
-    """How many rows the batches among a program's arguments have, on all replicas together."""
+    """The rows of the batches among a program's arguments, on all replicas together."""
     for leaf in jax.tree.leaves(batch, is_leaf=is_distributed):
         if isinstance(leaf, PerReplica) and leaf.is_even:
             replicas, *shape = leaf.stacked.shape
@@ -203,7 +194,7 @@ def rows_of(batch: Any) -> int | None:
         firsts = [next(iter(jax.tree.leaves(one)), None) for one in batch]  # of `fit`
         return sum(leaf.shape[0] for leaf in firsts if leaf is not None and leaf.ndim)
     arrays = [leaf for leaf in jax.tree.leaves(batch) if isinstance(leaf, jax.Array) and leaf.ndim]
-    # What a compiled function is given: the pieces of all replicas, one above the other.
+    # A compiled function gets the pieces of all replicas stacked.
     stacked = [leaf for leaf in arrays if leaf.ndim > 1 and _is_split(leaf)]
     if stacked:
         return stacked[0].shape[0] * stacked[0].shape[1]

@@ -1,4 +1,4 @@
-"""A profile: what was measured of the steps of a program. How it looks is in `_render.py`."""
+"""A profile: the measurements of a program's steps; `_render.py` formats it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,10 @@ WAITING = (COLLECTIVES, LAUNCH, WORKERS)
 @final
 @dataclass(frozen=True)
 class DeviceUse:
-    """What one device did in a step.
+    """What one device did in a step, in seconds; `busy` is a part of the step.
 
-    Args:
-        name: Such as `CPU:0`.
-        own: Seconds that it computed.
-        waiting: Seconds that it communicated, or waited for other devices, and computed nothing.
-        busy: Which part of the step it did anything; the rest it had nothing to do.
-        peak_bytes: The most memory it had in use, where it says so.
+    It waits when it communicates, or waits for other devices, and computes nothing. `peak_bytes` is
+    None where the device does not say it.
     """
 
     name: str
@@ -52,17 +48,11 @@ class DeviceUse:
 @final
 @dataclass(frozen=True)
 class Slowest:
-    """The device that the others wait for.
-
-    Args:
-        name: Which.
-        factor: How many times as long it computes as the median of the others.
-        seconds: How much longer than that, in a step.
-    """
+    """The device that the others wait for."""
 
     name: str
-    factor: float
-    seconds: float
+    factor: float  # its time of computing / the median of the others'
+    seconds: float  # beyond that median, in a step
 
 
 @final
@@ -70,53 +60,37 @@ class Slowest:
 class Profile:
     """What the steps of a program took.
 
-    Args:
-        name: The program.
-        kind: What a step is: `train step` for `fit`, `run` for `strategy.run`.
-        replicas: How many devices computed it.
-        rows: The rows of its batch, on all replicas together; None if it cannot be seen.
-        steps: How many steps were measured.
-        seconds: How long one took, on the average.
-        parts: How many seconds of it each of `PARTS` took; together they are `seconds`.
-        is_traced: Whether what the devices did was seen. If not, all that happened between a
-            program's start and its end is `compute`.
-        compiled: How many programs were compiled in the measured steps.
-        compiled_in: In how many of them.
-        warm_up_compiling: Seconds of compiling before the measured steps.
-        devices: What each device did; empty without a trace.
-        program: What the step's program says of itself, if there is one.
-        host_peak_bytes: The most memory that the process had.
-        trace: The folder for `tensorboard --logdir`, or None.
+    Without a trace, `compute` is all that happened between a program's start and its end.
     """
 
     name: str
-    kind: str
+    kind: str  # `train step` for `fit`, `run` for `strategy.run`
     replicas: int
-    rows: int | None
+    rows: int | None  # of the whole batch; None if it cannot be seen
     steps: int
-    seconds: float
-    parts: dict[str, float]
+    seconds: float  # of a step, on the average
+    parts: dict[str, float]  # seconds of each of `PARTS`, `seconds` together
     is_traced: bool
-    compiled: int
-    compiled_in: int
-    warm_up_compiling: float
-    devices: tuple[DeviceUse, ...]
+    compiled: int  # programs in the measured steps
+    compiled_in: int  # in how many of these steps
+    warm_up_compiling: float  # seconds, before the measured steps
+    devices: tuple[DeviceUse, ...]  # empty without a trace
     program: ProgramFacts | None
     host_peak_bytes: int
-    trace: str | None
+    trace: str | None  # the folder for `tensorboard --logdir`
 
     def share(self, part: str) -> float:
-        """Which part of a step one of `PARTS` takes."""
+        """The share of a step that one of `PARTS` takes."""
         return self.parts.get(part, 0.0) / self.seconds if self.seconds else 0.0
 
     @property
     def own(self) -> float:
-        """How long this process takes for its part of a step, without waiting for others."""
+        """The seconds of this process for its part of a step, without waiting for others."""
         return sum(seconds for part, seconds in self.parts.items() if part not in WAITING)
 
     @classmethod
     def of_data(cls, data: dict[str, Any]) -> Profile:
-        """The profile of which these are the numbers, as `_render.as_data` gives them."""
+        """The profile with the numbers of `_render.as_data`."""
         own = {field.name: data[field.name] for field in fields(cls)}
         own["devices"] = tuple(DeviceUse(**one) for one in data["devices"])
         program = data["program"]

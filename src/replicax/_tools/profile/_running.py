@@ -39,20 +39,9 @@ def profile_script(
 ) -> Profile:
     """Run a script until it has made as many steps as are planned, and say what they took.
 
-    Args:
-        path: The script.
-        arguments: Its arguments.
-        plan: How many steps.
-        folder: Where the trace goes; None for none.
-        replicas: On how many devices of this machine it trains, whichever strategy it makes; None
-            for that strategy.
-        of_workers: Whether it trains on the devices of all workers of a cluster, likewise; this is
-            one of them.
-        scale: Each batch gets so many times its rows.
-        on_step: Called at the begin of each training step, with its number from 0.
-
-    Raises:
-        UsageError: If there is no such script, or it makes too few steps.
+    It trains on `replicas` devices of this machine whichever strategy it makes, or `of_workers` on
+    those of all workers of a cluster, of which this is one. Each batch gets `scale` times its rows.
+    `on_step` is called at the begin of each training step, with its number from 0.
     """
     chosen = MultiWorkerMirroredStrategy() if of_workers else _strategy(replicas)
     if of_workers and folder is not None:

@@ -1,4 +1,4 @@
-"""Spans of time → how long each part took: arithmetic only."""
+"""Spans of time → the seconds of each part: arithmetic only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PYTHON, OTHER, CALLBACKS = "python", "other", "callbacks"
 
 
 class Moment(NamedTuple):
-    """A moment of the main thread: the time, and how long it has computed so far, in seconds."""
+    """A moment of the main thread: the time, and its computing time so far, in seconds."""
 
     wall: float
     cpu: float
@@ -32,15 +32,7 @@ class Span:
 @final
 @dataclass(frozen=True)
 class Step:
-    """A step: from where it begins to where the next one does.
-
-    Args:
-        kind: What it is, such as `train step`.
-        begin: Where it begins.
-        end: Where it ends.
-        number: How many training steps there were before.
-        is_traced: Whether JAX's profiler was on.
-    """
+    """A step, from its begin to the next one's; `number` counts training steps before it."""
 
     kind: str
     begin: Moment
@@ -55,11 +47,11 @@ class Step:
 
 
 def split(step: Step, spans: Iterable[Span]) -> dict[str, float]:
-    """How many seconds of a step each part took; together they are the step.
+    """The seconds that each part of a step took; together they are the step.
 
-    A moment that several spans have belongs to the one that began last, which the others contain.
-    What no span has is `PYTHON` as far as the main thread computed, and `OTHER` as far as it did
-    not: there it waited for something that nobody has told of. Spans may reach beyond the step.
+    A moment in several spans belongs to the one that began last, which the others contain. Time
+    outside all spans is `PYTHON` if the main thread computed, and `OTHER` if not: it waited for
+    something unreported. Spans may reach beyond the step.
     """
     inside = sorted(
         (span for span in spans if _overlap(span, step) > 0), key=lambda span: span.begin.wall
@@ -83,7 +75,7 @@ def split(step: Step, spans: Iterable[Span]) -> dict[str, float]:
 
 
 def mean(steps: Sequence[Step], spans: Sequence[Span]) -> dict[str, float]:
-    """How many seconds of a step each part takes on the average."""
+    """The average seconds of each part of a step."""
     total: dict[str, float] = defaultdict(float)
     for step in steps:
         near = [one for one in spans if _overlap(one, step) > 0]
@@ -93,7 +85,7 @@ def mean(steps: Sequence[Step], spans: Sequence[Span]) -> dict[str, float]:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of these intervals was going on.
+    """The time that at least one of these intervals covers.
 
     Example:
         >>> from replicax._tools.profile._split import covered
@@ -104,7 +96,7 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same moments as intervals that do not meet."""
+    """The same moments as disjoint intervals."""
     found: list[tuple[float, float]] = []
     for begin, end in sorted(intervals):
         if found and begin <= found[-1][1]:
@@ -119,7 +111,7 @@ def _overlap(span: Span, step: Step) -> float:
 
 
 def _cpu(span: Span) -> float:
-    # JAX tells of a compilation when it is over: how long its thread computed is not known.
+    # JAX reports a compilation at its end, without its thread's computing time.
     if span.part == COMPILE:
         return max(span.end.cpu - span.begin.cpu, span.end.wall - span.begin.wall)
     return span.end.cpu - span.begin.cpu

@@ -1,4 +1,4 @@
-"""What a recorder has noted and the profiler has seen, put together."""
+"""The recorder's notes and the profiler's observations, combined."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def summarized(recorder: Recorder, name: str) -> Profile:
 
 
 def divided(parts: dict[str, float], times: Sequence[DeviceTimes], seen: float) -> dict[str, float]:
-    """The time between a program's start and its end, divided by what the slowest device did.
+    """The time between a program's start and end, divided by the work of the slowest device.
 
     The others wait for it in their collective operations; it waits least. `parts` has all of that
     time as `compute`; `seen` is how long the program of a traced step took.
@@ -73,10 +73,10 @@ def divided(parts: dict[str, float], times: Sequence[DeviceTimes], seen: float) 
 
 
 def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
-    """The steps of the most frequent kind: what it is, those measured, and those traced.
+    """The steps of the most frequent kind: the kind, those measured, and those traced.
 
-    One that something else comes behind, such as a validation, is left out: it would have its
-    beginning in it.
+    A step followed by something else, such as a validation, is left out, because it would include
+    the start of that.
     """
     steps = [step for step in recorder.steps if step.number >= recorder.plan.warm_up]
     kind = Counter(step.kind for step in steps).most_common(1)[0][0] if steps else ""
@@ -93,7 +93,7 @@ def _steps(recorder: Recorder, name: str) -> tuple[str, list[Step], list[Step]]:
             "strategy owns is Keras' own, and cannot be seen. Train longer, or name `--replicas`."
         )
     traced = [step for step in whole if step.is_traced]
-    # A program that runs for the first time takes longer, and is often another one.
+    # A program's first run takes longer, and is often another program.
     usual = [step for step in traced if not _count_within(step, recorder.compiled)]
     return kind, measured, usual or traced
 
@@ -135,7 +135,7 @@ def _count_within(step: Step, times: Sequence[float]) -> int:
 
 
 def _number(device: Any) -> int:
-    """What a trace calls a device: one of a CPU as all workers do, another as its host does."""
+    """A trace's number of a device: counted over all workers for a CPU, else within its host."""
     return device.id if device.platform == "cpu" else device.local_hardware_id
 
 
@@ -165,6 +165,6 @@ def _compiling_before(first: Step, recorder: Recorder) -> float:
 
 
 def _host_peak() -> int:
-    """The most memory the process had; Linux counts in kilobytes, macOS in bytes."""
+    """The peak memory of the process; Linux counts in kilobytes, macOS in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

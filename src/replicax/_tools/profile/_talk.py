@@ -1,4 +1,4 @@
-"""Callbacks of Keras, and what prints or logs, as a part of a step that can be measured."""
+"""Callbacks of Keras, prints and logs, as a part of a step that can be measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_KERAS = ("on_train_batch_begin", "on_train_batch_end", "on_epoch_begin", "on
 
 @contextlib.contextmanager
 def talk_timed() -> Generator[None, None, None]:
-    """In a `with` block, tell whoever measures of callbacks, prints, logs and summaries."""
+    """Report callbacks, prints, logs and summaries in a `with` block to the recorder."""
     places = [
         (builtins, "print"),
         (logging.Logger, "handle"),
@@ -38,7 +38,7 @@ def talk_timed() -> Generator[None, None, None]:
 
 
 def _where(hook: str) -> type:
-    """The class whose method Keras' loops call: ours where it does more than Keras' own."""
+    """The class whose method Keras' loops call: ours if it does more than Keras' own."""
     return StrategyCallbackList if hook in vars(StrategyCallbackList) else _compat.CallbackList
 
 

@@ -1,7 +1,7 @@
 """The files of JAX's profiler → what each device did, and when.
 
-Of CPUs, the operations of a program are events of the threads that computed them, which name the
-device; of GPUs and TPUs each device has a plane of its own.
+On CPUs, a program's operations are events of the threads that computed them, which name the device;
+on GPUs and TPUs each device has a plane of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replicax._tools.profile._split import covered, union
 if TYPE_CHECKING:
     from pathlib import Path
 
-# What contains other operations, which have events of their own.
+# operations that contain others with events of their own
 _CONTAINERS = ("while", "conditional", "call")
 _OF_DEVICE = re.compile(r"/device:\w+:(\d+)")
 
@@ -39,12 +39,8 @@ class Operation(NamedTuple):
 class DeviceTimes:
     """What one device did in the steps that were traced, in seconds for each step.
 
-    Args:
-        device: Its number.
-        own: How long it computed.
-        collectives: How long it was in a collective operation, and computed nothing beside it: it
-            communicated, or waited for the other devices.
-        callbacks: How long it was in Python that the program calls, and computed nothing beside it.
+    A device in a collective communicates, or waits for others. Collectives and callbacks to Python
+    count while nothing is computed beside them.
     """
 
     device: int
@@ -93,9 +89,9 @@ def device_times(
     communication: Collection[str] = (),
     callbacks: Collection[str] = (),
 ) -> tuple[DeviceTimes, ...]:
-    """What each device did for each of so many steps.
+    """The work of each device in this many steps.
 
-    `communication` has the names of collective operations, beside those that their kind names;
+    `communication` has the names of collective operations, beside those recognized by kind;
     `callbacks` those of operations that call Python.
     """
     return tuple(

@@ -5,7 +5,7 @@ Read `_verifying.py` first. What it puts together:
 `_recorder.py`     watches a program train; `_record.py` is what it keeps
 `_gradients.py`    lets optimizers keep the gradients, so that they are seen as variables are
 `_draws.py`        gives replicas the random numbers that one device would draw
-`_compare.py`      two records → what differs; `_tolerance.py` says how much may
+`_compare.py`      two records → what differs, and how much may
 `_causes.py`       what differs → the likely cause; `_evidence.py` is what the rules are given
 `_result.py`       what was found; `_render.py` makes text of it
 `_strategies.py`   names → strategies

@@ -28,7 +28,7 @@ def _verify(options: dict[str, Any]) -> int:
     def program() -> None:
         try:
             run_program(script, given, forget=True)
-        finally:  # it is ended somewhere: what it measures there would go on
+        finally:  # the script may end anywhere, and its measuring would go on
             with contextlib.suppress(RuntimeError):
                 jax.profiler.stop_trace()
 

@@ -1,6 +1,6 @@
-"""From what differs to the likely cause: small rules, each a pure function of the evidence.
+"""From differences to the likely cause: small rules, each a pure function of the evidence.
 
-Those about data are in `_causes_of_data.py`.
+`_causes_of_data.py` has the rules about data.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _clipped(evidence: Evidence) -> Cause | None:
 
 
 def _size_of(evidence: Evidence, run: int) -> float:
-    """The norm of all gradients that were applied."""
+    """The norm of all applied gradients."""
     steps = evidence.steps
     found = steps[run].of(GRADIENT).values() if steps else ()
     return float(np.sqrt(sum(np.linalg.norm(one.array.astype(np.float64)) ** 2 for one in found)))

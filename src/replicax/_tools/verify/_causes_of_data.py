@@ -1,4 +1,4 @@
-"""Causes that lie before the first computation: initial values and the rows of batches."""
+"""Causes before the first computation: initial values and the rows of batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH_TOO_LARGE = "batch too large"
 
 
 def start(evidence: Evidence) -> Cause | None:
-    """Initial values that are not the same."""
+    """Different initial values."""
     if not evidence.of(START):
         return None
     return Cause(
@@ -72,7 +72,7 @@ def batches(evidence: Evidence) -> Cause | None:
 
 
 def _read_twice(evidence: Evidence) -> int:
-    """How many rows come again in the steps seen, if none does on one device."""
+    """The number of rows that recur in the steps seen, if none does on one device."""
     both = zip(evidence.reference.steps, evidence.other.steps, strict=False)
     ours, theirs = Counter[tuple[bytes, ...]](), Counter[tuple[bytes, ...]]()
     for mine, other in both:

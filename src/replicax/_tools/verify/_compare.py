@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -24,14 +25,15 @@ from replicax._tools.verify._record import (
     Seen,
     Value,
 )
-from replicax._tools.verify._tolerance import epsilon, tolerance
 
-# In the order in which a step makes them: the first that differs is nearest to the cause.
+# In the order of a step: the first difference is nearest to the cause.
 ROWS, START, COPIES, RESULT, STEPS = "rows", "initial value", "copies", "result", "steps"
 ORDER = (START, ROWS, SEED, STATISTIC, GRADIENT, RESULT, WEIGHT, COPIES, SLOT, METRIC, STEPS)
-# What an optimizer makes of gradients, by dividing for example, differs more than they do.
+_EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+_FACTOR, _MOST = 16.0, 0.25
+# An optimizer's results, for example of divisions, differ more than the gradients.
 _OF_UPDATES = 30.0
-# What Adam makes of rounding errors shifts the mean that a normalisation sees from then on.
+# Adam turns rounding errors into steps, which shift the mean that a normalisation sees.
 _AFTER_NOISE = 0.05
 
 
@@ -59,6 +61,20 @@ class Difference:
     rest: float = 0.0
 
 
+def epsilon(types: Iterable[str]) -> float:
+    """The rounding error of the coarsest of some types; that of float32 if none is a float."""
+    return max((_EPSILON[kind] for kind in types if kind in _EPSILON), default=2.0**-24)
+
+
+def tolerance(rounding: float, terms: int, step: int) -> float:
+    """How much a sum over so many rows may differ in a step, from 1, relative to its size.
+
+    Errors of additions add up like a random walk, with the root of their number, and each step
+    starts from the last one's result.
+    """
+    return min(_FACTOR * rounding * math.sqrt(max(terms, 1)) * step, _MOST)
+
+
 def differences(reference: Run, other: Run, rounding: float) -> list[Difference]:
     """The differences of the first step that has any, nearest to the cause first."""
     found = list(_at_start(reference, other))
@@ -75,7 +91,7 @@ def differences(reference: Run, other: Run, rounding: float) -> list[Difference]
 
 
 def rounding_of(run: Run) -> float:
-    """The rounding error of the coarsest numbers that a program may compute with."""
+    """The rounding error of the coarsest type that a program may compute with."""
     values = [value for step in run.steps[:1] for value in step.values.values()]
     return epsilon(run.types | {value.array.dtype.name for value in values})
 
@@ -124,9 +140,9 @@ def _of_step(
 
 
 def _without_signal(step: Seen, noise: float) -> set[Key]:
-    """The weights, and what is kept for them, whose gradients are nothing but rounding errors.
+    """The weights, with their slots, whose gradients are nothing but rounding errors.
 
-    A bias before a normalisation has such ones. Adam makes full steps of them.
+    A bias before a normalisation has such gradients, and Adam makes full steps of them.
     """
     quiet = [value.path for value in step.of(GRADIENT).values() if _norm(value.array) <= noise]
     flat = [f"{path.replace('/', '_')}_" for path in quiet]
@@ -162,9 +178,9 @@ def _of_variable(
         return _compared(number, kind, name, mine.array, theirs.array, allowed)
     change = _wide(mine.array) - _wide(start.array)
     others = _wide(theirs.array) - _wide(other.array)
-    # The rounding of a number is a part of its small change.
+    # A number's rounding is part of its small change.
     floor = _norm(mine.array) * rounding * 4 / allowed
-    if kind == STATISTIC:  # of numbers around 0 the mean is a rounding error
+    if kind == STATISTIC:  # the mean of numbers around 0 is a rounding error
         floor += 1e-4 * change.size**0.5
     return _compared(number, kind, name, change, others, of_updates, floor=floor)
 
@@ -204,7 +220,7 @@ def _of_results(number: int, ours: Seen, theirs: Seen, allowed: float) -> Iterat
 
 
 def _forms(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What values of the replicas may mean: their sum, their mean, or one after the other."""
+    """The possible meanings of the replicas' values: sum, mean, or concatenation."""
     if len(parts) == 1:
         return [parts[0]]
     wide = [_wide(part) for part in parts]
@@ -220,7 +236,7 @@ Pieces = list[list[tuple[bytes, ...]]]
 
 
 def rows(ours: Seen, theirs: Seen) -> tuple[Pieces, Pieces]:
-    """The rows of a step of two runs, by replica: of those arrays that the second run divided."""
+    """The rows of a step of two runs, by replica, of the arrays that the second run divided."""
     divided = [i for i, one in enumerate(theirs.given) if one.is_divided]
     if len(ours.given) != len(theirs.given):
         return [], []

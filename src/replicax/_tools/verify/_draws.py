@@ -1,8 +1,8 @@
-"""Random numbers of replicas as rows of those that one device would draw.
+"""Random numbers of replicas as rows of one device's draw.
 
-In `run` each replica draws from a stream of its own, so no program with dropout gives one device's
-numbers. While it is verified, a draw with as many rows as the replica's share of the batch gives
-that share of one device's draw. A seed that is written in the program is left as it is: every
+In `run` each replica draws from its own stream, so a program with dropout does not give one
+device's numbers. During a verification, a draw with as many rows as the replica's share of the
+batch gives that share of one device's draw. A seed written in the program is left alone: every
 replica draws the same from it, which is a fault to be found.
 """
 
@@ -34,7 +34,7 @@ _OF_SHAPE = ("normal", "uniform", "truncated_normal", "randint")
 
 @final
 class Draws:
-    """Aligns what replicas draw, and notes in a record what cannot be aligned."""
+    """Aligns the replicas' draws, and records those that cannot be aligned."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -72,10 +72,10 @@ class Draws:
             if replica is None or share is None or not _is_plain(given.arguments):
                 return original(*args, **kwargs)
             if not isinstance(seed, _compat.SeedGenerator):
-                if not isinstance(seed, Tracer):  # one that is computed may differ per replica
+                if not isinstance(seed, Tracer):  # a computed one may differ between replicas
                     self._run.shared_draws.add(name)
                 return original(*args, **kwargs)
-            with entered(None):  # the key that one device draws
+            with entered(None):  # the key of one device's draw
                 given.arguments["seed"] = seed.next()
             return draw(original, given.arguments, share, replica.replica_id_in_sync_group)
 
@@ -83,7 +83,7 @@ class Draws:
 
 
 def _with_rows(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Engine.run`, during which it is known how many rows each replica has."""
+    """`Engine.run`, during which the rows of each replica are known."""
 
     def run(self: Any, strategy: Any, fn: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_distributed)
@@ -113,7 +113,7 @@ def _replica() -> Any:
 
 
 def _is_plain(arguments: dict[str, Any]) -> bool:
-    """Whether a draw is of one distribution for all rows, and draws at all."""
+    """Whether a draw has one distribution for all rows, and draws at all."""
     limits = [value for name, value in arguments.items() if name not in ("inputs", "seed")]
     return not any(getattr(limit, "ndim", 0) for limit in limits) and (
         0 < arguments.get("rate", 0.5) < 1
@@ -121,7 +121,7 @@ def _is_plain(arguments: dict[str, Any]) -> bool:
 
 
 def _shape(arguments: dict[str, Any]) -> tuple[int, ...]:
-    """The shape of what is drawn, without the axes over which a mask is the same."""
+    """The shape of a draw, without the axes along which a mask is constant."""
     if "inputs" not in arguments:
         return tuple(arguments["shape"])
     inputs = arguments["inputs"].shape
@@ -130,9 +130,9 @@ def _shape(arguments: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _share(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
-    """How many rows one device draws, and which is the first of each replica.
+    """The rows of one device's draw, and the first row of each replica.
 
-    Each row of the batch may be several rows of what is drawn.
+    A row of the batch may be several rows of the draw.
     """
     fitting = [s for s in sorted(set(sizes), reverse=True) if s and shape[0] % s == 0]
     if not fitting or not shape[0]:

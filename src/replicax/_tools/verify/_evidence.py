@@ -1,4 +1,4 @@
-"""What is known of a run that differs, and what a cause is; the rules are in `_causes.py`."""
+"""The evidence of a run that differs, and its cause; the rules are in `_causes.py`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NEAR = 1e-2
 @final
 @dataclass(frozen=True)
 class Cause:
-    """Why a run differs from one device's, as far as can be told.
+    """The likely cause of a run's difference from one device's.
 
-    In a few words, as in docs/verify.md, and in a sentence, with the numbers that speak for it.
+    In a few words, as in docs/verify.md, and in a sentence with the numbers that support it.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Cause:
 @final
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a run that differs from one device's: the first step's differences."""
+    """The evidence of a run that differs from one device's: the first differing step."""
 
     reference: Run
     other: Run
@@ -48,7 +48,7 @@ class Evidence:
 
     @cached_property
     def steps(self) -> tuple[Seen, Seen] | None:
-        """The step that differs, of both runs."""
+        """The differing step of both runs."""
         number = self.found[0].step if self.found else 0
         both = self.reference.steps, self.other.steps
         if not 0 < number <= min(map(len, both)):
@@ -67,19 +67,19 @@ class Evidence:
 
     @cached_property
     def updates(self) -> list[Difference]:
-        """The gradients that differ, or if none was seen, the changes of weights."""
+        """The gradients that differ; if none was seen, the changes of weights."""
         seen = self.steps is not None and bool(self.steps[1].of(GRADIENT))
         return self.of(GRADIENT if seen else WEIGHT)
 
     @cached_property
     def norms(self) -> np.ndarray:
-        """How large the gradients of each replica are, for each variable; empty if not seen."""
+        """The norms of each replica's gradients, by variable; empty if not seen."""
         found = list(self.steps[1].of(NORMS).values()) if self.steps else []
         fitting = [one.array for one in found if one.array.shape[:1] == (self.replicas,)]
         return np.concatenate(fitting, axis=1) if fitting else np.zeros((0, 0))
 
     def factor(self, differences: Sequence[Difference]) -> float | None:
-        """The number by which all of one device's values are multiplied, if there is one."""
+        """The one factor by which all values differ from one device's, if there is one."""
         ratios = [one.ratio for one in differences]
         one_number = ratios and max(ratios) - min(ratios) <= NEAR * max(map(abs, ratios))
         pure = all(one.rest <= max(NEAR, one.allowed) for one in differences)

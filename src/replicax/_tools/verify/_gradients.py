@@ -1,7 +1,7 @@
-"""Gradients as variables: an optimizer keeps those that it was given last, beside its momentum.
+"""Gradients as variables: an optimizer keeps its last gradients, beside its momentum.
 
-So they are seen wherever an optimizer is applied, in compiled code and in loops of compiled code,
-as every other variable is.
+So they are visible wherever an optimizer is applied, in compiled code and in compiled loops, like
+every other variable.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from replicax._tools.verify._record import GRADIENT, NORMS
 
 @final
 class Gradients:
-    """Sees the gradients of all optimizers that are built while it looks."""
+    """Sees the gradients of all optimizers that are built while it watches."""
 
     def __init__(self) -> None:
         self.kinds: dict[int, str] = {}
-        self.paths: dict[int, str] = {}  # of the variables that gradients are for
-        # By optimizer: that itself, by variable what is kept for it, and the norms.
+        self.paths: dict[int, str] = {}  # attributes of the variables that gradients belong to
+        # By optimizer: itself, the kept gradients by variable, and the norms.
         self._kept: dict[int, tuple[Any, dict[int, Any], Any]] = {}
 
     @contextlib.contextmanager
     def seen(self) -> Generator[None, None, None]:
-        """Look at gradients in a `with` block."""
+        """Watch gradients in a `with` block."""
         with (
             replaced(_compat.BaseOptimizer, "build", self._built),
             replaced(_compat.BaseOptimizer, "apply", self._given),
@@ -43,7 +43,7 @@ class Gradients:
         def build(optimizer: Any, variables: Sequence[Any]) -> None:
             original(optimizer, variables)
             if isinstance(optimizer, _compat.LossScaleOptimizer) or not variables:
-                return  # the optimizer in it is built, too
+                return  # its inner optimizer is built, too
             frame = current_frame()
             replicas = frame.strategy.num_replicas_in_sync if frame else 1
             kept = {
@@ -58,7 +58,7 @@ class Gradients:
         return build
 
     def _given(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Notes how large the gradients of each replica are, before they are summed."""
+        """Records the norms of each replica's gradients before they are summed."""
 
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             grads = list(grads)
@@ -79,7 +79,7 @@ class Gradients:
         frame = current_frame()
         if frame is not None and frame.replica is not None:
             row = frame.replica.all_gather(row, 0)
-        if row.shape == tuple(norms.shape):  # there is one row for a batch that is not divided
+        if row.shape == tuple(norms.shape):  # an undivided batch has one row
             norms.assign(row)
 
     def _applied(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Computes a step of a running `fit` once more, on one device, and compares."""
+"""Computes a step of a running `fit` again on one device, and compares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GROUPS = (WEIGHT, STATISTIC, SLOT, METRIC)
 
 @final
 class OnOneDevice:
-    """Compares steps of a model with what one device makes of the same state and batch."""
+    """Compares steps of a model with one device's results from the same state and batch."""
 
     def __init__(self, model: Any, strategy: Any) -> None:
         self._model, self._strategy = model, strategy
@@ -49,11 +49,11 @@ class OnOneDevice:
         self._state: Any = None
 
     def before(self, step: Step) -> None:
-        """Note the state that a step starts from; the step reuses its memory."""
+        """Record the state at the start of a step, because the step reuses its memory."""
         self._state = jax.tree.map(np.array, self._grouped(step.state))
 
     def after(self, step: Step, number: int) -> Comparison:
-        """Compute the step that was noted, of this number from 1, and compare."""
+        """Compute the recorded step, of this number from 1, and compare."""
         one, start = self._device.replicated, self._state
         state, batches = jax.device_put((start, jax.tree.map(np.array, step.given)), one)
         logs = gradients = None
@@ -74,12 +74,12 @@ class OnOneDevice:
         return Comparison(strategy, replicas, number, len(ours.before), tuple(found), cause)
 
     def _step(self, state: Any, batch: Any) -> tuple[Any, Any, Any]:
-        """A step, and the gradients that the optimizer is given in it."""
+        """A step, and the gradients that its optimizer is given."""
         given: list[Any] = []
 
         def noting(original: Callable[..., Any]) -> Callable[..., Any]:
             def stateless_apply(optimizer: Any, state: Any, grads: Any, values: Any) -> Any:
-                given[:] = given or grads  # the outermost optimizer's: of the whole trace
+                given[:] = given or grads  # the outermost optimizer's, of the whole trace
                 return original(optimizer, state, grads, values)
 
             return stateless_apply
@@ -89,10 +89,10 @@ class OnOneDevice:
         return logs, new, given
 
     def _gradients(self, given: Any) -> dict[Key, Value]:
-        """Only one device's: they tell which weights get nothing but rounding errors."""
+        """One device's gradients only, which tell the weights that get only rounding errors."""
         variables = self._model.trainable_variables
         if len(given) != len(variables):
-            return {}  # a train step of the user's, which gives the optimizer none, or some
+            return {}  # the user's train step may give the optimizer no or only some gradients
         return {
             (f"gradient of {variable.path}", i): on_host(variable, variable.path, GRADIENT, value)
             for i, (variable, value) in enumerate(zip(variables, given, strict=True))

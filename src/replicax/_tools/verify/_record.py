@@ -1,4 +1,4 @@
-"""What was seen of a program's training under one strategy: plain data on the host."""
+"""The record of a program's training under one strategy: plain data on the host."""
 
 from __future__ import annotations
 
@@ -18,47 +18,30 @@ SLOT, METRIC, SEED = "optimizer", "metric", "random state"
 @final
 @dataclass(frozen=True)
 class Value:
-    """A variable after a step.
-
-    Args:
-        path: Its path; a gradient's is that of the weight.
-        kind: What it is for, one of the words above.
-        array: Its value; of copies, the first.
-        spread: How much the copies on several devices differ, relative to the first.
-        aggregation: What becomes of different values that replicas write.
-    """
+    """A variable after a step, or a gradient, whose path is that of its weight."""
 
     path: str
     kind: str
-    array: np.ndarray
-    spread: float = 0.0
-    aggregation: str = "none"
+    array: np.ndarray  # the first of its copies
+    spread: float = 0.0  # difference of copies on several devices, relative to the first
+    aggregation: str = "none"  # of different values that replicas write
 
 
 @final
 @dataclass(frozen=True)
 class Given:
-    """An array that a step was computed from, as a digest of each row.
+    """An array that a step was computed from, as a digest of each row."""
 
-    Args:
-        pieces: The rows of each replica, or all rows of a batch that was given whole.
-        is_divided: Whether it is a value with a component for each replica.
-    """
-
-    pieces: tuple[tuple[bytes, ...], ...]
-    is_divided: bool
+    pieces: tuple[tuple[bytes, ...], ...]  # a replica's rows each, or all rows of a whole batch
+    is_divided: bool  # a value with a component for each replica
 
 
 @final
 @dataclass(frozen=True)
 class Seen:
-    """A step after it was computed.
+    """A step after it was computed: a `train step`, `run`, or `call of train_step`.
 
-    Args:
-        doing: What it was: `train step`, `run`, `call of train_step`.
-        given: The arrays that it was computed from.
-        results: What it said: a number or array by name; if it is of each replica, all of them.
-        values: Every variable that there was.
+    A result of each replica has all of their arrays.
     """
 
     doing: str
@@ -74,24 +57,13 @@ class Seen:
 @final
 @dataclass
 class Run:
-    """A program's training under one strategy.
-
-    Args:
-        strategy: The strategy's name.
-        replicas: How many replicas it has.
-        before: The variables before the first step.
-        steps: The steps.
-        types: The types that its layers compute with.
-        shared_draws: Random operations that drew the same numbers on every replica.
-        own_draws: Whether replicas drew numbers that one device would not have drawn.
-        error: What ended it, if something did.
-    """
+    """A program's training under one strategy."""
 
     strategy: str
     replicas: int
     before: dict[Key, Value] = field(default_factory=dict)
     steps: list[Seen] = field(default_factory=list)
-    types: set[str] = field(default_factory=set)
-    shared_draws: set[str] = field(default_factory=set)
-    own_draws: bool = False
+    types: set[str] = field(default_factory=set)  # that its layers compute with
+    shared_draws: set[str] = field(default_factory=set)  # random operations alike on every replica
+    own_draws: bool = False  # that one device would not have drawn
     error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Watches a program train, and keeps what it sees as plain data."""
+"""Watches a program train, and records what it sees as plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from replicax._tools.verify._record import (
     Value,
 )
 
-# Keras counts the layers of a process; an optimizer's variables have such a name within theirs.
+# Keras numbers the layers of a process; names of optimizer variables contain such names.
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
 
@@ -131,12 +131,12 @@ def _kind(variable: Any) -> str:
 
 def on_host(variable: Any, path: str, kind: str, value: Any) -> Value:
     """A variable's value as data."""
-    array = np.array(value)  # a copy: a later step reuses the memory
+    array = np.array(value)  # a copy, because a later step reuses the memory
     return Value(path, kind, array, _spread(value), variable.aggregation)
 
 
 def _spread(value: Any) -> float:
-    """How much the copies of an array differ, relative to its largest number."""
+    """The largest difference of an array's copies, relative to its largest number."""
     if not isinstance(value, jax.Array) or not value.is_fully_replicated:
         return 0.0
     first, *others = [np.array(shard.data) for shard in value.addressable_shards]
@@ -150,7 +150,7 @@ def _spread(value: Any) -> float:
 
 
 def named(result: Any, name: str) -> dict[str, tuple[np.ndarray, ...]]:
-    """The numbers that a step said, by name; of values of each replica, all.
+    """The numbers that a step returned, by name; all of those of each replica.
 
     `name` is for a result that is just one number.
     """

@@ -1,4 +1,4 @@
-"""What a verification has found, as data. Text and JSON are made in `_render.py`."""
+"""The result of a verification, as data; `_render.py` makes text and JSON."""
 
 from __future__ import annotations
 

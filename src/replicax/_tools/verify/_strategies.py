@@ -1,4 +1,4 @@
-"""The strategies of one process by name, for so many devices."""
+"""The strategies of one process by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT = NAMES[:2]
 
 
 def one_device(devices: Sequence[Any]) -> Any:
-    """What the others are compared with."""
+    """The strategy that the others are compared with."""
     return OneDeviceStrategy(devices[0])
 
 

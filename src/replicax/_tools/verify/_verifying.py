@@ -90,7 +90,7 @@ def verify(
 
 
 def _batches(batch: Any, steps: int) -> list[tuple[Any, ...]]:
-    """One for each step; the last without its last row, so that it is uneven."""
+    """One batch for each step; the last lacks its last row, so that it is uneven."""
     if not isinstance(batch, tuple | list):
         raise UsageError(
             "A batch to verify with is a tuple, (x, y) or (x, y, sample_weight). Received: a "
@@ -112,7 +112,7 @@ def verify_program(
     repeat: bool,
     listener: Listener | None = None,
 ) -> Verification:
-    """The same for a program, which trains whenever it is called; `listener` hears of it."""
+    """Verify a program that trains whenever it is called; `listener` hears of the progress."""
     if steps < 1:
         raise UsageError(
             "A verification compares at least one training step. "
@@ -162,7 +162,7 @@ def _check_trains(run: Run, name: str) -> None:
 def _larger(row: Comparison, again: Comparison) -> Comparison:
     """The comparison with one device that is told of as many replicas, if that helps.
 
-    Many programs have so many rows for each replica: `64 * strategy.num_replicas_in_sync`.
+    Many programs have a number of rows for each replica: `64 * strategy.num_replicas_in_sync`.
     """
     helps = again.cause is None or again.cause.name != BATCH_TOO_LARGE
     return replace(again, told=again.replicas) if helps else row
@@ -189,7 +189,7 @@ def _run(
 
 @contextlib.contextmanager
 def _same_start(seed: int) -> Generator[None, None, None]:
-    """Begin with the same random numbers, and undo what a program sets for all of Keras."""
+    """Reset random numbers, and undo what a program sets for all of Keras."""
     policy, floats = keras.config.dtype_policy(), keras.config.floatx()
     keras.utils.set_random_seed(seed)
     try:
@@ -200,7 +200,7 @@ def _same_start(seed: int) -> Generator[None, None, None]:
 
 
 def _compared(reference: Run, other: Run, chance: Cause | None = None) -> Comparison:
-    """Compare a run with that on one device; `chance` is why that is not always the same."""
+    """Compare a run with one device's; `chance` is why that one is not deterministic."""
     found = differences(reference, other, rounding_of(reference))
     cause = None
     if found or other.error is not None:

@@ -1,4 +1,4 @@
-"""CSV files: one tuple of numbers and texts per row. Guessing types and names is in the readers."""
+"""CSV files: one tuple of numbers and texts per row. The readers guess types and names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS_TOGETHER = 256  # rows whose columns are converted at once
 
 
 class Column(NamedTuple):
-    """The type of a column and what stands for a missing value; None: none may be missing."""
+    """The type of a column and its value where one is missing; None if none may be missing."""
 
     dtype: str  # "int32", "int64", "float32", "float64" or "str"
     default: Any
@@ -29,21 +29,11 @@ class Column(NamedTuple):
 class CsvFormat:
     """Rows as tuples with a NumPy scalar or a `str` for each column; a row may span lines.
 
+    A record default is the type of a column whose every row has a value, or the value of rows
+    without one. Selected columns are numbers, increasing.
+
     **Differs from TF:** texts are `str`, and must be UTF-8. A quotation mark within a field
     without quotation marks is part of it. Lines end with a line feed.
-
-    Args:
-        record_defaults: For each column its type, if every row must have a value, or the value
-            of rows that do not: int32, int64, float32, float64 or text.
-        header: Whether to pass over the first row.
-        field_delim: The character between two fields.
-        use_quote_delim: Whether fields in quotation marks may hold delimiters and line ends.
-        na_value: A text that means, like an empty field, that there is no value.
-        select_cols: The numbers of the columns to take, increasing; None for all.
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If an argument is none of these.
     """
 
     record_defaults: Sequence[Any]
@@ -70,12 +60,7 @@ class CsvFormat:
     def records(
         self, path: str, start: LinePosition | None
     ) -> Generator[tuple[tuple[Any, ...], LinePosition], None, None]:
-        """Yield (row, position after it), from position `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened.
-            CorruptRecord: If a row is not what the columns say, or no CSV.
-        """
+        """Yield (row, position after it), from position `start`."""
         with contextlib.closing(self.rows(path, start)) as rows:
             if self.header and start is None and next(rows, None) is None:
                 raise CorruptRecord(
@@ -109,7 +94,7 @@ class CsvFormat:
                 for line, position in found:  # noqa: B007 - it is the place that `rows` yields
                     yield line
 
-        # The reader takes the lines of one row and none ahead, so the position is the row's end.
+        # The reader takes no line beyond the row, so the position is the row's end.
         quoting = csv.QUOTE_MINIMAL if self.use_quote_delim else csv.QUOTE_NONE
         with contextlib.closing(lines()) as text:
             reader = csv.reader(text, delimiter=self.field_delim, quoting=quoting, strict=True)
@@ -130,24 +115,20 @@ class CsvFormat:
     def _elements(
         self, block: list[tuple[list[str], int, LinePosition]], path: str
     ) -> Iterable[tuple[Any, ...]]:
-        """The values of rows: whole columns at once, if all of them are as they should be."""
+        """The values of rows: whole columns at once if all their fields are valid."""
         try:
             fields = list(zip(*[row for row, *_ in block], strict=True))
             if self.select_cols is not None:
                 fields = [fields[at] for at in self.select_cols]
             described = zip(fields, self.record_defaults, strict=True)
             columns = [self._column(texts, *column) for texts, column in described]
-        except (ValueError, OverflowError, IndexError):  # row by row, it is found which one it is
+        except (ValueError, OverflowError, IndexError):  # row by row, to find the invalid one
             return (self._values(row, path, line) for row, line, _ in block)
         return zip(*columns, strict=True) if columns else ((),) * len(block)
 
     @np.errstate(over="ignore")
     def _column(self, texts: Sequence[str], dtype: str, default: Any) -> Any:
-        """The values of a column.
-
-        Raises:
-            ValueError: If one is missing, or is not of this type; or an `OverflowError`.
-        """
+        """The values of a column; a missing or invalid one raises ValueError or OverflowError."""
         missing = {"", self.na_value}
         lacks = any(text in texts for text in missing)
         if (lacks and default is None) or (dtype != "str" and "_" in "".join(texts)):
@@ -190,7 +171,7 @@ class CsvFormat:
         return tuple(values)
 
     def _columns_of(self, row: list[str], path: str, line: int) -> Sequence[int]:
-        """The numbers of the columns to take, all of which the row has."""
+        """The numbers of the columns to take; the row has all of them."""
         if self.select_cols is None:
             columns = range(len(self.record_defaults))
             complete = len(row) == len(columns)
@@ -208,7 +189,7 @@ class CsvFormat:
 
 
 def _plain(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A number as TensorFlow reads it: Python's, without its underscores."""
+    """A number as TensorFlow reads it: like Python's, but without underscores."""
 
     def parse(field: str) -> Any:
         if "_" in field:
@@ -227,11 +208,11 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-DTYPES = tuple(_PARSERS)  # from the narrowest on
+DTYPES = tuple(_PARSERS)  # narrowest first
 
 
 def can_be(field: str, dtype: str) -> bool:
-    """Whether a field is a value of this type, and not too large for it."""
+    """Whether a field is a value of this type and in its range."""
     try:
         with np.errstate(over="ignore"):
             value = _PARSERS[dtype](field)
@@ -242,7 +223,7 @@ def can_be(field: str, dtype: str) -> bool:
 
 @np.errstate(over="ignore")
 def _column(default: Any, at: int) -> Column:
-    """What an entry of `record_defaults` says: a type, a value, or a list of no or one value."""
+    """The column for an entry of `record_defaults`: a type, a value, or a list of at most one."""
     if isinstance(default, Column):
         return default
     if isinstance(default, type | np.dtype):
@@ -250,7 +231,7 @@ def _column(default: Any, at: int) -> Column:
         values, dtype = np.empty(0), "str" if narrow is str else np.dtype(narrow).name
     else:
         values = np.asarray(default)
-        if type(default) in (int, float, list, tuple):  # Python's own, as in tf.data
+        if type(default) in (int, float, list, tuple):  # Python types, as in tf.data
             narrow = {"int64": "int32", "float64": "float32"}.get(values.dtype.name)
             fits = narrow != "int32" or np.all(values == values.astype(narrow))
             values = values.astype(narrow) if narrow and fits else values

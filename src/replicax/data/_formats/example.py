@@ -164,12 +164,7 @@ def parse_example(serialized: Sequence[bytes], features: Mapping[str, Feature]) 
 
 
 def columns_of(serialized: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
-    """Features of a batch; one of fixed length is in all of its examples, or has its default.
-
-    Raises:
-        UsageError: If an example does not have what the features say.
-        CorruptRecord: If the bytes of one are no example.
-    """
+    """Features of a batch; one of fixed length is in all of its examples, or has its default."""
     found = by_kernel(serialized, {name: one.dtype for name, one in features.items()})
     if found is not None:
         whole = {name: _with_default(found[name], one) for name, one in features.items()}
@@ -183,14 +178,14 @@ def columns_of(serialized: Sequence[bytes], features: Mapping[str, Feature]) -> 
 
 
 def joined(rows: Sequence[np.ndarray], feature: Any) -> Column:
-    """The values of each record as a column."""
+    """The values of all records as one column."""
     counts = np.array([len(row) for row in rows], np.int64)
     values = np.concatenate([array_of((), feature.dtype), *rows])
     return Column(values, counts, np.ones(len(rows), bool))
 
 
 def _with_default(column: Column, feature: Feature) -> Column | None:
-    """The column with defaults for what is missing; None if it is not what the feature says."""
+    """The column with defaults for missing values; None if it does not fit the feature."""
     values, counts, present = column
     if isinstance(feature, VarLenFeature):
         return column
@@ -226,7 +221,7 @@ def make_example(values: Mapping[str, Any]) -> bytes:
     for name, value in values.items():
         feature = message.features.feature[name]
         kind, flat = _encoded(name, value)
-        if kind is not None:  # nothing is known of an empty list: no value of any type
+        if kind is not None:  # an empty list has no type: it is stored as no value
             field = getattr(feature, kind)
             field.SetInParent()
             field.value.extend(flat)
@@ -260,12 +255,7 @@ def features_of(serialized: Any, index: int) -> Any:
 
 
 def message_of(kind: str, serialized: Any, index: int) -> Any:
-    """A record as a message, an "Example" or "SequenceExample".
-
-    Raises:
-        CorruptRecord: If it is none.
-        UsageError: If it is no bytes.
-    """
+    """A record as a message, an "Example" or "SequenceExample"."""
     try:
         return message_class(kind).FromString(serialized)
     except messages()[1] as error:
@@ -303,7 +293,7 @@ def values_of(found: Any, name: str, feature: Feature, index: int) -> np.ndarray
             f"{name!r} of example {index} is a {field}, asked for as {feature.dtype}. Values are "
             "not converted. Ask for the type it has."
         )
-    values = array_of(getattr(entry, field).value[:], feature.dtype)  # sliced: a list is quicker
+    values = array_of(getattr(entry, field).value[:], feature.dtype)  # slices of a list are quicker
     if fixed and len(values) != math.prod(feature.shape):
         raise UsageError(
             "A feature has as many values as its shape says. Received: "
@@ -315,7 +305,7 @@ def values_of(found: Any, name: str, feature: Feature, index: int) -> np.ndarray
 
 
 def filled_up(values: np.ndarray, counts: np.ndarray, fill: Any) -> np.ndarray:
-    """Rows of so many values each, all as long as the longest."""
+    """Rows of as many values as said, all padded to the longest."""
     longest = int(counts.max(initial=0))
     batch = np.full((len(counts), longest, *values.shape[1:]), fill, values.dtype)
     batch[np.arange(longest) < counts[:, None]] = values
@@ -329,7 +319,7 @@ def _encoded(name: str, value: Any) -> tuple[str | None, list[Any]]:
     except ValueError:  # lists of different lengths
         array = np.zeros(1, "V1")
     if array.dtype.kind in "SUO":
-        flat = np.asarray(value, object).reshape(-1).tolist()  # not cut off at zero bytes
+        flat = np.asarray(value, object).reshape(-1).tolist()  # so that zero bytes at the end stay
         if all(isinstance(part, str | bytes) for part in flat):
             return "bytes_list", [p.encode() if isinstance(p, str) else p for p in flat]
     elif not array.size and isinstance(value, list | tuple):

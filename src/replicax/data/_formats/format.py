@@ -1,7 +1,7 @@
-"""What a file format is, and how its bytes are opened: plain or compressed. The formats are beside.
+"""What a file format is, and opening its bytes: plain or compressed.
 
-A position is plain data. It counts the bytes of the uncompressed contents, so that it means the
-same for every compression; in a compressed file, going there costs reading up to it.
+A position is plain data. It counts uncompressed bytes, so that it means the same for every
+compression; going there in a compressed file costs reading up to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replicax._core.errors import CorruptRecord, UsageError, needs
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-# What zlib calls each container. None: the bytes as they are.
+# zlib's `wbits` for each container; None for uncompressed bytes
 WINDOW_BITS = {None: None, "": None, "GZIP": 31, "ZLIB": 15}
 
 _BUFFER = 256 * 1024  # tf.data's default
@@ -28,22 +28,15 @@ class FileFormat(Protocol):
     def records(self, path: str, start: Any) -> Generator[tuple[Any, Any], None, None]:
         """Yield (element, position after it), from position `start` (None: the beginning).
 
-        The file is open from the first element on, until the iterator is closed or ends.
+        The file is open from the first element until the iterator is closed or ends.
         """
         ...
 
 
 def open_bytes(path: str, compression: str | None = None, start: int = 0) -> BinaryIO:
-    """Open a file for reading its uncompressed bytes.
+    """Open a file for reading its uncompressed bytes from number `start` on.
 
-    Args:
-        path: The file.
-        compression: None or `""` for none, `"GZIP"` or `"ZLIB"`.
-        start: How many uncompressed bytes to pass over.
-
-    Raises:
-        UsageError: If the file cannot be opened, or there is no such compression.
-        CorruptRecord: From a read, if the compressed bytes are damaged or cut off.
+    A read of damaged or truncated compressed bytes raises CorruptRecord.
     """
     window_bits = window_bits_of(compression)
     try:
@@ -66,11 +59,7 @@ def open_bytes(path: str, compression: str | None = None, start: int = 0) -> Bin
 
 
 def window_bits_of(compression: str | None) -> int | None:
-    """What zlib calls this compression; None for none.
-
-    Raises:
-        UsageError: If there is no such compression.
-    """
+    """zlib's `wbits` for this compression; None without compression."""
     if compression not in WINDOW_BITS:
         raise UsageError(
             "A compression is None, 'GZIP' or 'ZLIB'. Received: compression="
@@ -81,7 +70,7 @@ def window_bits_of(compression: str | None) -> int | None:
 
 
 def needs_package(package: str, *, extra: str) -> AbstractContextManager[None]:
-    """Say which extra to install if the imports of this block fail, of what reads the format."""
+    """Say which extra to install if the imports in this block fail."""
     return needs(f"This file format is read and written by the package {package}", extra=extra)
 
 

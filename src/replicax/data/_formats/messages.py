@@ -1,6 +1,6 @@
-"""The messages of `tf.train.Example` and `SequenceExample`: only TensorFlow's package has them.
+"""The messages of `tf.train.Example` and `SequenceExample`, which only TensorFlow's package has.
 
-They are those of tensorflow/core/example/{example,feature}.proto, field by field.
+They follow tensorflow/core/example/{example,feature}.proto, field by field.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from replicax.data._formats.format import needs_package
 
 @functools.cache
 def messages() -> tuple[Any, Any]:
-    """The class of an example's messages, and the error of bytes that are none."""
+    """The class of an example's messages, and the error for bytes that are no message."""
     with needs_package("protobuf", extra="data"):
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
         from google.protobuf.message import DecodeError
@@ -35,7 +35,7 @@ def messages() -> tuple[Any, Any]:
     sequence = file.message_type.add(name="SequenceExample")
     _add_field(sequence, "context", 1, "Features")
     _add_field(sequence, "feature_lists", 2, "FeatureLists")
-    pool = descriptor_pool.DescriptorPool()  # of its own: TensorFlow's has these names too
+    pool = descriptor_pool.DescriptorPool()  # not the default: TensorFlow has these names
     pool.Add(file)
     example = pool.FindMessageTypeByName("tensorflow.Example")
     return message_factory.GetMessageClass(example), DecodeError
@@ -65,7 +65,7 @@ def _add_field(
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """The class of one of the messages that an example is made of, such as "Int64List"."""
+    """The class of a message within an example, such as "Int64List"."""
     file = messages()[0].DESCRIPTOR.file
     from google.protobuf import message_factory
 

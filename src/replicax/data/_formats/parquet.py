@@ -12,10 +12,10 @@ import numpy as np
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._formats.format import needs_package, open_bytes
 
-# Row groups before this place, and rows of the next one.
+# row groups before this position, and rows of the next one
 RowPosition = tuple[int, int]
 
-# A row group may be as large as the file. So much of it is decoded at a time.
+# Bytes decoded at a time, because a row group may be as large as the file.
 _BLOCK_BYTES = 8 * 1024 * 1024
 _BLOCK_ROWS = 16384
 _PAGE_BYTES = 1024 * 1024
@@ -25,13 +25,8 @@ _PAGE_BYTES = 1024 * 1024
 class ParquetFormat:
     """The rows of a Parquet file as dicts: NumPy scalars, `str`, `bytes`, arrays for lists.
 
-    A missing number is NaN, a missing time NaT, where the type of the column has them.
-
-    Args:
-        columns: The names of the columns to read, which saves reading the others; None for all.
-
-    Raises:
-        UsageError: If no column is left.
+    A missing number is NaN, a missing time NaT, where the type of the column has them. Columns
+    that are not named are not read.
     """
 
     columns: Sequence[str] | None = None
@@ -49,13 +44,7 @@ class ParquetFormat:
     def records(
         self, path: str, start: RowPosition | None
     ) -> Generator[tuple[dict[str, Any], RowPosition], None, None]:
-        """Yield (row, position after it), from position `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened, a column is missing or of a type without a
-                NumPy counterpart, or pyarrow is missing.
-            CorruptRecord: If the file is no whole Parquet file, or a value is missing.
-        """
+        """Yield (row, position after it), from position `start`."""
         with contextlib.closing(self._blocks(path, start or (0, 0))) as blocks:
             for group, row, block in blocks:
                 names = block.schema.names
@@ -71,9 +60,9 @@ class ParquetFormat:
         with needs_package("pyarrow", extra="parquet"):
             import pyarrow
             import pyarrow.parquet
-        open_bytes(path).close()  # for its message
+        open_bytes(path).close()  # imported for its error message
         first, passed = start
-        # Without pre-buffering: it would hold a whole row group.
+        # Without pre-buffering, which would hold a whole row group.
         options = {"pre_buffer": False, "buffer_size": _PAGE_BYTES}
         try:
             with pyarrow.parquet.ParquetFile(path, **options) as file:
@@ -104,13 +93,13 @@ class ParquetFormat:
 
 
 def _rows_per_block(group: Any) -> int:
-    """How many rows to decode at once; a row may be a number or an image."""
+    """The number of rows to decode at once; a row may be a number or an image."""
     row_bytes = group.total_byte_size // max(group.num_rows, 1) + 1
     return max(1, min(_BLOCK_BYTES // row_bytes, _BLOCK_ROWS))
 
 
 def _values(array: Any, place: str) -> Any:
-    """The values of an Arrow array, one after the other: a NumPy array or a list."""
+    """The values of an Arrow array in a row: a NumPy array or a list."""
     from pyarrow import types
 
     if types.is_dictionary(array.type):
@@ -159,7 +148,7 @@ def _cut(values: Any, bounds: np.ndarray, place: str) -> list[np.ndarray]:
     edges = bounds.tolist()
     pairs = zip(edges[:-1], edges[1:], strict=True)
     if isinstance(values, np.ndarray):
-        # Copies, because a view would keep the block alive as long as one of its rows.
+        # Copies: a view would keep the whole block alive with one of its rows.
         return [values[start:stop].copy() for start, stop in pairs]
     if values and isinstance(values[0], str | bytes):
         return [np.array(values[start:stop], object) for start, stop in pairs]

@@ -1,4 +1,4 @@
-"""Text files: one element per line. Lines that are rows of a table are in csv.py."""
+"""Text files: one element per line. csv.py reads lines that are rows of a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from replicax._core.errors import CorruptRecord
 from replicax.data._formats.format import open_bytes, window_bits_of
 
-# Uncompressed bytes and lines before this place.
+# uncompressed bytes and lines before this position
 LinePosition = tuple[int, int]
 
 
@@ -18,12 +18,6 @@ class TextFormat:
 
     **Differs from TF:** a `\r` inside of a line stays, and a byte order mark at the beginning of
     the file is left out.
-
-    Args:
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If there is no such compression.
     """
 
     compression: str | None = None
@@ -42,12 +36,7 @@ class TextFormat:
 def lines_of(
     path: str, compression: str | None, start: LinePosition | None
 ) -> Generator[tuple[str, LinePosition], None, None]:
-    """Yield (line with its end, position after it), from position `start`.
-
-    Raises:
-        UsageError: If the file cannot be opened.
-        CorruptRecord: If a line is not UTF-8.
-    """
+    """Yield (line with its end, position after it), from position `start`."""
     offset, number = start or (0, 0)
     with open_bytes(path, compression, offset) as file:
         for raw in file:

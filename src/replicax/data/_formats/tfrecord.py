@@ -1,7 +1,7 @@
-"""TFRecord files: records of bytes between checksums. What is in the bytes is in example.py.
+"""TFRecord files: records of bytes between checksums. example.py reads the bytes.
 
-A record is: its length (8 bytes, little-endian), the checksum of these 8 bytes, the contents,
-the checksum of the contents. A checksum is a masked CRC-32C, 4 bytes, little-endian.
+A record is: its length (8 bytes, little-endian), the checksum of these 8 bytes, the contents, the
+checksum of the contents. A checksum is a masked CRC-32C, 4 bytes, little-endian.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 
-# A damaged length may claim any size: so much is asked for at a time, and then only if it is there.
+# Bytes read at a time, because a damaged length may claim any size.
 _PIECE = 16 * 1024 * 1024
 
-# Of the writer: with Python's own of 8 KB, every third small image would be a system call.
+# The writer's buffer: with Python's 8 KB every third small image would be a system call.
 _BUFFER = 256 * 1024
 
 
@@ -34,12 +34,6 @@ class TFRecordFormat:
 
     **Differs from TF:** a file that ends within the length of a record, or a GZIP file that ends
     within its own checksum, is an error too.
-
-    Args:
-        compression: None, `"GZIP"` or `"ZLIB"`.
-
-    Raises:
-        UsageError: If there is no such compression.
     """
 
     compression: str | None = None
@@ -48,19 +42,14 @@ class TFRecordFormat:
         window_bits_of(self.compression)
 
     def records(self, path: str, start: int | None) -> Generator[tuple[bytes, int], None, None]:
-        """Yield (record, offset behind it), from offset `start`.
-
-        Raises:
-            UsageError: If the file cannot be opened, or google-crc32c is missing.
-            CorruptRecord: If a checksum is wrong or the file is cut off.
-        """
+        """Yield (record, offset behind it), from offset `start`."""
         crc32c, offset, checked = crc32c_function(), start or 0, b""
         with open_bytes(path, self.compression, offset) as file:
             while header := file.read(_HEADER.size):
                 if len(header) < _HEADER.size:
                     raise _cut_off(path, offset)
                 length, checksum = _HEADER.unpack(header)
-                # Twelve bytes that were right before, as in a file of equal records, are again.
+                # Records of one length share these 12 bytes, which need no second check.
                 if header != checked and masked(crc32c(header[: _LENGTH.size])) != checksum:
                     raise _corrupt(path, offset, "length")
                 checked, end = header, length + _CHECKSUM.size

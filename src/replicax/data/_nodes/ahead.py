@@ -12,25 +12,25 @@ from queue import SimpleQueue
 from typing import Any, final
 
 from replicax.data._node import Cursor, Feed, Handles, Node, Path, open_elements
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._spec import num_rows, own_copy
 
-_EXIT_PATIENCE = 2.0  # seconds that the end of the program waits for a read in progress
+_EXIT_PATIENCE = 2.0  # seconds that the program's end waits for a read in progress
 
 
 @dataclass(eq=False)
 class _Shelf:
-    """What the thread and the reader share. The thread never holds the reader itself, so that
-    one that is dropped ends the thread.
+    """The state that the thread and the reader share.
 
-    These queues hand over in a fifth of the time that a condition takes.
+    The thread never refers to the reader, so that dropping the reader ends the thread. These queues
+    hand over in a fifth of the time that a condition takes.
     """
 
     size: int
     portion: int
     items: SimpleQueue[tuple[str, Any, Any]] = field(default_factory=SimpleQueue)
-    taken: SimpleQueue[None] = field(default_factory=SimpleQueue)  # one for each portion that was
-    counted: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # what was taken
+    taken: SimpleQueue[None] = field(default_factory=SimpleQueue)  # an entry for each portion taken
+    counted: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # values taken
     stopped: bool = False
 
     def fill(self, make: Callable[[], tuple[str, Any, Any]]) -> None:
@@ -44,7 +44,7 @@ class _Shelf:
             item = make()
             is_last = item[0] != "value"
             self.items.put(item)
-            del item  # an error knows this frame: they would keep each other
+            del item  # an error refers to this frame: they would keep each other alive
             if is_last:
                 return
             waiting += 1
@@ -57,7 +57,7 @@ class _Shelf:
             if next(self.counted) % self.portion == 0:
                 self.taken.put(None)
         else:
-            self.stop()  # for whoever else waits
+            self.stop()  # for other waiting readers
         return item
 
     def stop(self) -> None:
@@ -68,14 +68,11 @@ class _Shelf:
 
 @final
 class Ahead:
-    """Values that a thread makes before they are asked for.
+    """At most `size` values that a thread makes before they are asked for.
 
-    Args:
-        produce: Makes the next value; raises StopIteration at the end.
-        snapshot: The position after the value made last.
-        size: How many values wait at most; at least one.
-        portion: The thread makes so many one after the other, then it sleeps until as many were
-            taken. What takes little time costs less so: the processor's caches know the way.
+    `produce` raises StopIteration at the end; `snapshot` is the position after its last value. The
+    thread makes a `portion` at a stretch and sleeps until as many were taken, which makes cheap
+    values cheaper, because the processor's caches stay warm.
     """
 
     def __init__(
@@ -109,11 +106,11 @@ class Ahead:
         raise StopIteration
 
     def close(self) -> None:
-        """End the thread; what waits is dropped."""
+        """End the thread; waiting values are dropped."""
         self._shelf.stop()
 
     def begin(self) -> None:
-        """Start the thread, at the first use: a position may still be set on what is read."""
+        """Start the thread, at the first use: until then a position may be set on the source."""
         if self._thread is not None:
             return
         run = contextvars.copy_context().run
@@ -144,23 +141,15 @@ def _end(shelf: _Shelf, thread: threading.Thread) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Prefetch(Selection, Node):
+class Prefetch(SelectionOfElements, Node):
     """The elements, read ahead by a thread: up to `size` portions of `portion` elements.
 
-    A hand-over between threads takes some 50 µs: for small elements, share it among many.
+    A hand-over between threads takes some 50 µs; portions share it among small elements.
     """
 
     input: Node
     size: int
     portion: int = 1
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def table(self) -> None:
-        return None
 
     @property
     def sample(self) -> Node:
@@ -176,7 +165,7 @@ class PrefetchCursor(Cursor):
 
     def __init__(self, node: Prefetch, path: Path) -> None:
         self._source = open_elements(node.input, path)
-        self._before = self._source.get_state()  # the place before the present portion
+        self._before = self._source.get_state()  # the position before the present portion
         self._after = self._before
         self._portion: list[Any] = []
         self._taken = 0  # of the present portion
@@ -213,7 +202,7 @@ class PrefetchCursor(Cursor):
 
 
 def portions_of(source: Cursor, count: int) -> Callable[[], list[Any]]:
-    """A function that reads the next elements, for a thread that must not hold more."""
+    """A function that reads the next elements, for a thread that must not refer to more."""
 
     def produce() -> list[Any]:
         elements = list(source.read(count))
@@ -237,7 +226,7 @@ def batches_of(feed: Feed) -> Callable[[], Any]:
 
 
 def read_ahead(produce: Callable[[], Any], size: int) -> Iterator[Any]:
-    """What `produce` makes until its StopIteration, by a thread that ends with the iterator."""
+    """The values of `produce` up to StopIteration, from a thread that ends with the iterator."""
     ahead = Ahead(produce, lambda: None, size)
     try:
         while True:

@@ -72,7 +72,7 @@ class Batch(Node):
 
 @final
 class PaddedBatchCursor(OneByOne, Cursor):
-    """Groups of elements, filled up to one shape."""
+    """Groups of elements, padded to one shape."""
 
     def __init__(self, node: PaddedBatch, path: Path) -> None:
         self._node = node
@@ -97,10 +97,10 @@ class PaddedBatchCursor(OneByOne, Cursor):
 
 
 def _per_leaf(given: Any, tree: Any) -> list[Any]:
-    """One entry for each leaf of `tree`, of a nest of entries or of one for all."""
+    """One entry for each leaf of `tree`, from a nest of entries or from one for all."""
     try:
         return tree.flatten_up_to(given)
-    except ValueError:  # no such nest
+    except ValueError:  # not such a nest
         return [given] * tree.num_leaves
 
 
@@ -120,7 +120,7 @@ def _padded(leaves: Sequence[Any], shape: Any, value: Any) -> np.ndarray:
 
 
 def _target(arrays: Sequence[np.ndarray], wanted: Any) -> tuple[int, ...]:
-    """The shape that all arrays are filled up to."""
+    """The shape to which all arrays are padded."""
     ranks = {array.ndim for array in arrays}
     shape = [None] * max(ranks) if wanted is None else wanted
     if not _is_shape(shape) or ranks != {len(shape)}:
@@ -147,14 +147,14 @@ def _is_shape(value: Any) -> bool:
 
 
 def _filling(arrays: Sequence[np.ndarray], dtype: np.dtype) -> Any:
-    """Zero, or an empty text."""
+    """The padding: zero, or an empty text."""
     texts = (text for array in arrays for text in array.flat) if dtype.hasobject else ()
     return next((type(text)() for text in texts), np.zeros((), dtype)[()])
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Node):
-    """`size` elements at a time, filled up to `shapes`, or to the longest of the batch."""
+    """`size` elements at a time, padded to `shapes` or to the longest of the batch."""
 
     input: Node
     size: int
@@ -198,7 +198,7 @@ class UnbatchCursor(Cursor):
     def __init__(self, node: Unbatch, path: Path) -> None:
         self._feed = Feed(node.input, path)
         self._left: deque[Any] = deque()
-        self._is_noted = False  # whether rows that wait are in a position, which stays as it is
+        self._is_noted = False  # whether a position holds waiting rows, which must not change
 
     def read(self, count: int) -> Handles:
         while len(self._left) < count:

@@ -15,9 +15,9 @@ _FIRST: Path = (0,)
 
 @dataclass(eq=False)
 class Memory:
-    """The elements of a complete pass, or None before there was one.
+    """The elements of a complete pass, or None before one.
 
-    The cache of a part of the data, one worker's share, is a part of the memory of its own.
+    The share of a worker has a memory of its own among the parts.
     """
 
     elements: list[Any] | None = None
@@ -32,17 +32,14 @@ class Cache(Selection, Node):
     memory: Memory = field(default_factory=Memory)
 
     @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
     def table(self) -> Table | None:
-        # Rows in memory are there already.
+        # Rows in memory need no cache.
         table = self.input.table
         return table if table is not None and table.row_bytes is not None else None
 
     def open(self, path: Path) -> Cursor:
-        # Every pass is the first one: one that goes on from a position fills in what that kept.
+        # Every pass has the path of the first: a pass resumed at a position goes on filling the
+        # cache.
         if self.table is not None:
             return self.input.open(_FIRST)
         if self.memory.elements is not None:
@@ -58,7 +55,7 @@ class FillingCursor(Cursor):
         self._node = node
         self._source = open_elements(node.input, _FIRST)
         self._kept: list[Any] = []
-        self._sound = True  # no error has come in between
+        self._sound = True  # no error has occurred
 
     def read(self, count: int) -> Handles:
         sound, self._sound = self._sound, False

@@ -62,7 +62,7 @@ class FileRecords(Node):
 
 @final
 class FileRecordsCursor(Cursor):
-    """A place in a file, and the number of the file."""
+    """The number of a file and a position in it."""
 
     def __init__(self, node: FileRecords) -> None:
         self._node = node

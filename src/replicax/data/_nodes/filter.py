@@ -13,12 +13,13 @@ from replicax.data import _cardinality
 from replicax.data._element import as_element, as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.map import call
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._nodes.sources import first_spec
 from replicax.data._spec import own_copy
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(SelectionOfElements, Node):
     """The elements for which `predicate` is true; with `ends`, until it is false."""
 
     input: Node
@@ -29,21 +30,13 @@ class Filter(Node):
     def cardinality(self) -> int:
         return _cardinality.filtered(self.input.cardinality)
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    @property
-    def batch_size(self) -> int | None:
-        return self.input.batch_size
-
     def open(self, path: Path) -> Cursor:
         return FilterCursor(self, path)
 
 
 @final
 class FilterCursor(Cursor):
-    """Elements, each asked for."""
+    """Elements that the predicate is asked about."""
 
     def __init__(self, node: Filter, path: Path) -> None:
         self._node = node
@@ -54,7 +47,7 @@ class FilterCursor(Cursor):
     def read(self, count: int) -> Handles:
         out: list[Any] = []
         while len(out) < count and not self._over:
-            # One at a time for `take_while`: what follows its end may be endless, or costly.
+            # One at a time for `take_while`: behind its end the input may be endless or costly.
             elements = self._feed.elements(1 if self._node.ends else count - len(out))
             self._over = not elements
             for element in elements:
@@ -85,7 +78,7 @@ class FilterCursor(Cursor):
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """What `fn(state, element)` puts out, with a state that it hands on."""
+    """The outputs of `fn(state, element)`, which also returns the next state."""
 
     input: Node
     initial: Any
@@ -105,7 +98,7 @@ class Scan(Node):
 
 @final
 class ScanCursor(OneByOne, Cursor):
-    """A fold that shows its steps."""
+    """A fold that yields each step."""
 
     def __init__(self, node: Scan, path: Path) -> None:
         self._fn = node.fn
@@ -117,7 +110,7 @@ class ScanCursor(OneByOne, Cursor):
         elements = self._feed.elements(1)
         if not elements:
             raise StopIteration
-        # A copy: the state is in positions and begins each pass, and may be added to in place.
+        # A copy: positions and later passes use the state, and `fn` may change it in place.
         result = call(self._fn, (own_copy(self._carry), elements[0]), self._number)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise UsageError(

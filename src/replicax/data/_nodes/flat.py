@@ -24,8 +24,9 @@ _PORTION = 32
 class Interleave(Node):
     """`block` elements in turn from each of `cycle` data sets that `fn` makes of the elements.
 
-    With a cycle of one it is `flat_map`. `ahead` data sets are read by threads. From `seed` follow
-    those that nobody gave in `fn`: they would be others on each worker, and after a position.
+    With a cycle of one it is `flat_map`. `ahead` data sets are read by threads. Random
+    transformations in `fn` without a seed get theirs from `seed`: drawn ones would differ between
+    workers, and after a position.
     """
 
     seeded: ClassVar[bool] = False
@@ -67,7 +68,7 @@ class Interleave(Node):
 
 @final
 class InterleaveCursor(Cursor):
-    """Some open data sets in a ring; an ended one gives its place to the next."""
+    """A ring of open data sets; an ended one gives its place to the next."""
 
     def __init__(self, node: Interleave, path: Path) -> None:
         self._node = node
@@ -91,7 +92,7 @@ class InterleaveCursor(Cursor):
         return out
 
     def _turn(self, count: int) -> list[Any]:
-        """What the data set in its turn gives of `count` elements."""
+        """Up to `count` elements of the data set whose turn it is."""
         opened = self._places[self._place]
         assert opened is not None
         if self._node.cycle > 1:
@@ -99,7 +100,7 @@ class InterleaveCursor(Cursor):
         elements = opened[2].elements(count)
         self._given += len(elements)
         if len(elements) < count:
-            # tf.data fills a place when its turn comes again; alone, that is now.
+            # tf.data refills a place at its next turn; in a cycle of one, that is now.
             self._places[self._place] = None
             self._advance()
         elif self._given == self._node.block:
@@ -116,7 +117,7 @@ class InterleaveCursor(Cursor):
             self._ended = True
             return False
         node = self._node.inner(elements[0], self._number)
-        # The turn of the element is part of the path: equal data sets shuffle differently.
+        # The number is part of the path, so that equal data sets shuffle differently.
         feed = Feed(node, (*self._path, self._number))
         self._places[self._place] = (self._number, elements[0], feed)
         self._number += 1

@@ -26,21 +26,17 @@ from replicax.data._nodes.sources import first_spec
 from replicax.data._options import AUTOTUNE
 from replicax.data._spec import ArraySpec, own_copy
 
-# Handing a call to a thread costs about 30 µs: below this median, AUTOTUNE calls inline.
+# Seconds: a thread costs about 30 µs a call, so AUTOTUNE calls inline below this median.
 _WORTH_A_THREAD = 2e-4
 _TRIAL_CALLS = 8
-# Threads that wait for Python's lock may take longer than one: results that AUTOTUNE times, too.
+# Threads that wait for Python's lock may be slower than one, so AUTOTUNE times results, too.
 _TRIAL_RESULTS, _OF_A_GROUP = 32, 8
 _THREAD_NAME = "replicax-map"
-_EXIT_PATIENCE = 2.0  # seconds that are waited for calls whose results nobody takes
+_EXIT_PATIENCE = 2.0  # seconds to wait for calls whose results nobody takes
 
 
 def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
-    """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data.
-
-    Raises:
-        MapFailed: If the function raises.
-    """
+    """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data."""
     token = inside.set(True)
     try:
         # As in tf.data, a named tuple stays one argument.
@@ -111,7 +107,7 @@ class Map(Node):
 
 
 def _with_free_rows(spec: Any) -> Any:
-    """A spec probed on one batch, whose number of rows says nothing of the next."""
+    """A spec taken from one batch, whose number of rows does not bind the next."""
     return jax.tree.map(
         lambda leaf: ArraySpec((None, *leaf.shape[1:]), leaf.dtype) if leaf.shape else leaf, spec
     )
@@ -119,13 +115,13 @@ def _with_free_rows(spec: Any) -> Any:
 
 @final
 class MapCursor(Cursor):
-    """Calls in order, by the thread that reads."""
+    """Calls in order, in the thread that reads."""
 
     def __init__(self, node: Map, path: Path) -> None:
         self._fn = node.fn
         self._feed = Feed(node.input, path)
         self._number = 0
-        self._again: deque[tuple[int, Any]] = deque()  # what ran in threads, in a position
+        self._again: deque[tuple[int, Any]] = deque()  # calls that ran in threads at a position
 
     def read(self, count: int) -> Handles:
         out: list[Any] = []
@@ -154,17 +150,17 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._node = node
         self._feed = Feed(node.input, path)
         self._number = 0
-        # Whether calls are made here, without threads; None while AUTOTUNE tries both.
+        # Whether this thread makes the calls; None while AUTOTUNE tries both.
         self._here = None if node.calls == AUTOTUNE else False
-        self._calls: list[float] = []  # what the first calls take, which AUTOTUNE makes here
-        self._waits_here: list[float] = []  # and they with the reading of their elements
-        self._waits: list[float] = []  # then, for results of threads
+        self._calls: list[float] = []  # seconds of the first calls, made here by AUTOTUNE
+        self._waits_here: list[float] = []  # the same with the reading of their elements
+        self._waits: list[float] = []  # seconds of waiting for results of threads
         asked = os.cpu_count() or 1 if node.calls in (AUTOTUNE, None) else node.calls
         self._width = max(1, asked)
         self._pool: ThreadPoolExecutor | None = None
         self._end: Callable[[], Any] | None = None
         self._running: deque[tuple[int, Any, Future[Any]]] = deque()
-        self._failure: Exception | None = None  # of the input; comes after the results before it
+        self._failure: Exception | None = None  # of the input, raised after the results before it
 
     def make(self) -> Any:
         here = self._is_here()
@@ -184,7 +180,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
             try:
                 raise failure
             finally:
-                del failure  # which knows this frame: they would keep each other, and the threads
+                del failure  # it and this frame would keep each other and the threads alive
         self._end_threads()
         raise StopIteration
 
@@ -194,12 +190,12 @@ class ThreadedMapCursor(OneByOne, Cursor):
         self._end = self._pool = None
 
     def _is_here(self) -> bool:
-        """Whether calls are made here: the first ones, to see, and then if that pays."""
+        """Whether this thread calls: at first as a trial, later if that is quicker."""
         if self._here is not None:
             return self._here
         if len(self._calls) < _TRIAL_CALLS:
             return True
-        waits = self._waits[2 * self._width :]  # those before were begun all at once
+        waits = self._waits[2 * self._width :]  # the earlier ones were started together
         if _median(self._calls) < _WORTH_A_THREAD:
             self._here = True
         elif len(waits) >= _TRIAL_RESULTS:
@@ -222,7 +218,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
         return result
 
     def _fill(self) -> None:
-        """Read until as many calls run or wait as may."""
+        """Read until the largest number of calls run or wait."""
         while len(self._running) < 2 * self._width and self._failure is None:
             try:
                 elements = self._feed.elements(1)
@@ -239,7 +235,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
             self._pool = ThreadPoolExecutor(self._width, thread_name_prefix=_THREAD_NAME)
             self._end = weakref.finalize(self, _end, self._pool, self._running)
         run = contextvars.copy_context().run
-        # A copy: the element is in positions, and the function may change what it is given.
+        # A copy: positions hold the element, and the function may change it in place.
         future = self._pool.submit(run, _result, self._node.fn, own_copy(element), number)
         self._running.append((number, element, future))
 
@@ -256,7 +252,7 @@ class ThreadedMapCursor(OneByOne, Cursor):
             del future  # as above, if it failed
 
     def get_state(self) -> Any:
-        # What runs is run again: quicker than to wait for it each time a position is noted.
+        # Running calls are repeated later: quicker than waiting for them at each position.
         again = [(number, element) for number, element, _ in self._running]
         return {"number": self._number, "again": again, "input": self._feed.get_state()}
 
@@ -273,8 +269,8 @@ def _median(times: list[float]) -> float:
 
 
 def _end(pool: ThreadPoolExecutor, running: deque[tuple[int, Any, Future[Any]]]) -> None:
-    """End the threads; with those of slow calls, some time later."""
+    """End the threads, those of slow calls a little later."""
     pool.shutdown(wait=False, cancel_futures=True)
-    if not threading.current_thread().name.startswith(_THREAD_NAME):  # none can wait for itself
+    if not threading.current_thread().name.startswith(_THREAD_NAME):  # not for itself
         begun = [future for *_, future in running if not future.cancelled()]
         pool.shutdown(wait=not wait(begun, _EXIT_PATIENCE).not_done)

@@ -1,4 +1,4 @@
-"""Several data sets as one: side by side (zip), or mixed by chance or by choice."""
+"""Several data sets as one: side by side (zip), one after the other, or mixed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,38 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.data import _cardinality
 from replicax.data._cardinality import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path, Table, open_elements
+from replicax.data._node import (
+    Cursor,
+    Feed,
+    Handles,
+    Node,
+    OneByOne,
+    Path,
+    Table,
+    joined_handles,
+    open_elements,
+)
 from replicax.data._nodes.sources import spec_of_all
-from replicax.data._nodes.tables import ZipTable, beside
+from replicax.data._nodes.tables import UnionTable, ZipTable, beside, tagged
+
+
+class Several:
+    """A node over several nodes, whose elements are like theirs unless it says otherwise."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def spec(self) -> Any:
+        return spec_of_all(self.nodes)
+
+    @property
+    def batch_size(self) -> int | None:
+        sizes = {node.batch_size for node in self.nodes}
+        return sizes.pop() if len(sizes) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
-class Zip(Node):
+class Zip(Several, Node):
     """Elements of several nodes side by side, in a nest; ends with the shortest."""
 
     nodes: tuple[Node, ...]
@@ -36,11 +61,6 @@ class Zip(Node):
         parts: list[Table] = [node.table for node in self.nodes if node.table is not None]
         return ZipTable(tuple(parts), self.tree) if len(parts) == len(self.nodes) else None
 
-    @property
-    def batch_size(self) -> int | None:
-        sizes = {node.batch_size for node in self.nodes}
-        return sizes.pop() if len(sizes) == 1 else None
-
     def open(self, path: Path) -> Cursor:
         return ZipCursor(self, path)
 
@@ -52,7 +72,7 @@ class ZipCursor(Cursor):
     def __init__(self, node: Zip, path: Path) -> None:
         self._tree = node.tree
         self._in_memory = node.table is not None
-        # The same path for all: data sets shuffled with one seed stay in step.
+        # The same path for all, so that data sets shuffled with one seed stay in step.
         self._sources = [
             n.open(path) if self._in_memory else open_elements(n, path) for n in node.nodes
         ]
@@ -75,23 +95,64 @@ class ZipCursor(Cursor):
             source.set_state(inner)
 
 
-class Mixture:
-    """What the two ways of mixing have in common."""
+@final
+class ConcatenateCursor(Cursor):
+    """Several nodes, one after the other."""
+
+    def __init__(self, node: Concatenate, path: Path) -> None:
+        self._node = node
+        self._path = path
+        self._table = node.table
+        self._start(0)
+
+    def _start(self, number: int) -> None:
+        node = self._node.nodes[number]
+        self._number = number
+        self._source = open_elements(node, self._path) if not self._table else node.open(self._path)
+
+    def read(self, count: int) -> Handles:
+        parts: list[Handles] = []
+        missing = count
+        while True:
+            part = self._source.read(missing)
+            if self._table is not None:
+                part = tagged(self._number, np.asarray(part), self._table)
+            parts.append(part)
+            missing -= len(part)
+            if not missing or self._number == len(self._node.nodes) - 1:
+                return joined_handles(self._node, parts)
+            self._start(self._number + 1)
+
+    def get_state(self) -> Any:
+        return {"number": self._number, "input": self._source.get_state()}
+
+    def set_state(self, state: Any) -> None:
+        self._start(state["number"])
+        self._source.set_state(state["input"])
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Several, Node):
+    """The elements of several nodes, one node after the other."""
 
     nodes: tuple[Node, ...]
 
     @property
-    def spec(self) -> Any:
-        return spec_of_all(self.nodes)
+    def cardinality(self) -> int:
+        return _cardinality.added(node.cardinality for node in self.nodes)
 
     @property
-    def batch_size(self) -> int | None:
-        sizes = {node.batch_size for node in self.nodes}
-        return sizes.pop() if len(sizes) == 1 else None
+    def table(self) -> UnionTable | None:
+        tables = [node.table for node in self.nodes]
+        parts = tuple(table for table in tables if table is not None)
+        return UnionTable(parts) if len(parts) == len(tables) else None
+
+    def open(self, path: Path) -> Cursor:
+        return ConcatenateCursor(self, path)
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled(Mixture, Node):
+class Sampled(Several, Node):
     """Each element from a node drawn by its weight."""
 
     nodes: tuple[Node, ...]
@@ -151,7 +212,7 @@ class SampledCursor(OneByOne, Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen(Mixture, Node):
+class Chosen(Several, Node):
     """Each element from the node whose number `choices` says."""
 
     nodes: tuple[Node, ...]

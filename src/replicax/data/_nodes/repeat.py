@@ -1,22 +1,18 @@
-"""One pass after another: repeat a data set, or concatenate several."""
+"""One pass after another: repeat a data set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
-
 from replicax.data import _cardinality
-from replicax.data._node import Cursor, Handles, Node, Path, joined_handles, like, open_elements
+from replicax.data._node import Cursor, Handles, Node, Path, joined_handles, like
 from replicax.data._nodes.select import Selection
-from replicax.data._nodes.sources import spec_of_all
-from replicax.data._nodes.tables import UnionTable, tagged
 
 
 @final
 class RepeatCursor(Cursor):
-    """Passes over a node, one after the other; each is told its number."""
+    """Passes over a node, one after the other; each has its number in the path."""
 
     def __init__(self, node: Repeat, path: Path) -> None:
         self._node = node
@@ -40,7 +36,7 @@ class RepeatCursor(Cursor):
             if missing and self._given:
                 self._start(self._turn + 1)
             elif missing:
-                self._source = None  # a turn without elements would be followed by more of them
+                self._source = None  # an empty turn would be followed by more empty ones
         return joined_handles(self._node, parts) if parts else like(self._node, [])
 
     def skip(self, count: int) -> None:
@@ -78,68 +74,3 @@ class Repeat(Selection, Node):
 
     def open(self, path: Path) -> Cursor:
         return RepeatCursor(self, path)
-
-
-@final
-class ConcatenateCursor(Cursor):
-    """Several nodes, one after the other."""
-
-    def __init__(self, node: Concatenate, path: Path) -> None:
-        self._node = node
-        self._path = path
-        self._table = node.table
-        self._start(0)
-
-    def _start(self, number: int) -> None:
-        node = self._node.nodes[number]
-        self._number = number
-        self._source = open_elements(node, self._path) if not self._table else node.open(self._path)
-
-    def read(self, count: int) -> Handles:
-        parts: list[Handles] = []
-        missing = count
-        while True:
-            part = self._source.read(missing)
-            if self._table is not None:
-                part = tagged(self._number, np.asarray(part), self._table)
-            parts.append(part)
-            missing -= len(part)
-            if not missing or self._number == len(self._node.nodes) - 1:
-                return joined_handles(self._node, parts)
-            self._start(self._number + 1)
-
-    def get_state(self) -> Any:
-        return {"number": self._number, "input": self._source.get_state()}
-
-    def set_state(self, state: Any) -> None:
-        self._start(state["number"])
-        self._source.set_state(state["input"])
-
-
-@dataclass(frozen=True, eq=False)
-class Concatenate(Node):
-    """The elements of several nodes, one node after the other."""
-
-    nodes: tuple[Node, ...]
-
-    @property
-    def cardinality(self) -> int:
-        return _cardinality.added(node.cardinality for node in self.nodes)
-
-    @property
-    def spec(self) -> Any:
-        return spec_of_all(self.nodes)
-
-    @property
-    def table(self) -> UnionTable | None:
-        tables = [node.table for node in self.nodes]
-        parts = tuple(table for table in tables if table is not None)
-        return UnionTable(parts) if len(parts) == len(tables) else None
-
-    @property
-    def batch_size(self) -> int | None:
-        sizes = {node.batch_size for node in self.nodes}
-        return sizes.pop() if len(sizes) == 1 else None
-
-    def open(self, path: Path) -> Cursor:
-        return ConcatenateCursor(self, path)

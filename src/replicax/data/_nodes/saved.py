@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax.data._node import Cursor, Handles, Node, Path, open_elements
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 from replicax.data._nodes.sources import NumbersCursor, first_spec
 from replicax.data._saved.manifest import is_saved
 from replicax.data._saved.reading import Contents
@@ -76,10 +76,11 @@ class SavedCursor(Cursor):
 
 
 @dataclass(frozen=True, eq=False)
-class FileCache(Selection, Node):
+class FileCache(SelectionOfElements, Node):
     """The elements of the first complete pass, kept in a folder; later passes read them.
 
-    `part` tells which part of the data it is the cache of: each has a folder of its own.
+    `part` names the part of the data that the folder belongs to. Handles are the same in all
+    passes, so that a position of one pass is valid in another.
     """
 
     input: Node
@@ -93,7 +94,7 @@ class FileCache(Selection, Node):
 
     @property
     def kept(self) -> Saved | None:
-        """What a complete pass has written."""
+        """The data set that a complete pass has written, if any."""
         return Saved(Contents(self.folder)) if is_saved(self.folder) else None
 
     @property
@@ -105,29 +106,25 @@ class FileCache(Selection, Node):
         return (self.kept or self.input).spec
 
     @property
-    def table(self) -> None:
-        # In all passes the same, so that a position in one means something in another.
-        return None
-
-    @property
     def sample(self) -> Node:
         return self.kept or self.input.sample
 
     def open(self, path: Path) -> Cursor:
         kept = self.kept
-        # Every pass is the first one: one that goes on from a position fills in what that kept.
+        # Every pass has the path of the first: a pass resumed at a position goes on filling the
+        # cache.
         return FillingCursor(self, (0,) * len(path)) if kept is None else SavedCursor(kept.contents)
 
 
 @final
 class FillingCursor(Cursor):
-    """Reads the input and writes what it gives; at its end, it becomes the cache."""
+    """Reads the input and writes its elements; complete, they become the cache."""
 
     def __init__(self, node: FileCache, path: Path) -> None:
         self._folder = node.folder
         self._source = open_elements(node.input, path)
         self._writer: Writer | None = None
-        self._sound = True  # no error has come in between
+        self._sound = True  # no error has occurred
         self._taken = 0
 
     def read(self, count: int) -> Handles:

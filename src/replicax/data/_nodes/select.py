@@ -10,9 +10,13 @@ from replicax.data._node import Cursor, Handles, Node, Path, Table, joined_handl
 
 
 class Selection:
-    """A node that hands on elements of its one input as they are."""
+    """A node that hands on elements of its one input as they are: all, unless it says otherwise."""
 
     input: Node
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
 
     @property
     def spec(self) -> Any:
@@ -25,6 +29,14 @@ class Selection:
     @property
     def batch_size(self) -> int | None:
         return self.input.batch_size
+
+
+class SelectionOfElements(Selection):
+    """A selection whose handles are the elements, also where those of its input are row numbers."""
+
+    @property
+    def table(self) -> None:
+        return None
 
 
 @final
@@ -117,7 +129,7 @@ class ShardCursor(Cursor):
         self._node = node
         self._source = node.input.open(path)
         self._num, self._index, self._block = node.num, node.index, node.block
-        self._within = 0  # how much of the present block was read
+        self._within = 0  # handles read of the present block
         self._begun = False
 
     def read(self, count: int) -> Handles:
@@ -178,10 +190,6 @@ class ShardHint(Selection, Node):
     """The place where a strategy may put a shard; until then, all elements."""
 
     input: Node
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
 
     def open(self, path: Path) -> Cursor:
         return self.input.open(path)

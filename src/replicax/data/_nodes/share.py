@@ -1,4 +1,4 @@
-"""The share of a worker: which elements it makes, without making those of the others."""
+"""The share of a worker: the elements that it makes, without making those of others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBERS = Range(0, 1, None, np.dtype(np.int64))
 
 @dataclass(frozen=True)
 class Share:
-    """Behind the first `offset` elements, of every `num` blocks of `block` the one at `index`."""
+    """After the first `offset` elements, the block at `index` of every `num` blocks."""
 
     offset: int
     num: int
@@ -34,12 +34,12 @@ class Share:
     block: int = 1
 
     def of(self, node: Node) -> Node:
-        """This share of the elements of `node`; all of them are made."""
+        """This share of the elements of `node`, all of which are made."""
         behind = Skip(node, self.offset) if self.offset else node
         return Shard(behind, self.num, self.index, self.block) if self.num > 1 else behind
 
     def of_groups(self, size: int) -> Share:
-        """The share of elements that this share of groups of `size` of them is made of."""
+        """The share of elements that make up this share of groups of `size`."""
         return Share(self.offset * size, self.num, self.index, self.block * size)
 
     def count(self, total: int) -> int:
@@ -48,11 +48,11 @@ class Share:
 
 
 def shared(node: Node, share: Share) -> Node:
-    """A share of the elements of `node`, in which only the functions for these are called.
+    """A share of the elements of `node`, for which alone functions are called.
 
-    What makes one element of one, or of a group, is done for the share alone. What is not known
-    without the other elements (`filter`, `flat_map`, a shuffle buffer, the reading of a file) is
-    done for all of them.
+    A step that makes one element of one, or of a group, runs for the share alone. A step that needs
+    the other elements (`filter`, `flat_map`, a shuffle buffer, the reading of a file) runs for all
+    of them.
     """
     if share == Share(0, 1, 0):
         return node
@@ -77,15 +77,9 @@ def shared(node: Node, share: Share) -> Node:
 
 
 def run_of(node: Node, start: int, stop: int | None) -> Node | None:
-    """The elements of `node` from number `start` to the one before `stop`, and no others made.
+    """Elements `start` to `stop` - 1 of a node without worker processes, or to its end.
 
-    Args:
-        node: Without worker processes.
-        start: The first element.
-        stop: The one behind the last; None for all that follow.
-
-    Returns:
-        None if the elements before `start` would have to be made to get there.
+    None if the elements before `start` would have to be made to get there.
     """
     changes: dict[str, Any] = {}
     match node:
@@ -116,7 +110,7 @@ def run_of(node: Node, start: int, stop: int | None) -> Node | None:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A function of a `Map`, called with the number that its element has in the whole."""
+    """A function of a `Map`, called with its element's number in the whole data set."""
 
     fn: Callable[..., Any]
 

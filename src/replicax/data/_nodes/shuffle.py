@@ -14,9 +14,9 @@ from replicax.data._spec import own_copy
 
 @final
 class ShuffleCursor(Cursor):
-    """Handles out of a buffer, each chosen at random and replaced by the next that comes in.
+    """Handles out of a buffer, each drawn at random and replaced by the next one in.
 
-    When the input has ended, the rest of the buffer follows in random order; so a buffer that
+    After the end of the input, the rest of the buffer follows in random order, so a buffer that
     holds the whole input gives every order with the same probability.
     """
 
@@ -26,13 +26,13 @@ class ShuffleCursor(Cursor):
         turn = path if node.reshuffle_each_iteration else ()
         self._random = np.random.default_rng(np.random.SeedSequence(node.seed, spawn_key=turn))
         self._buffer: Handles | None = None
-        self._rest: Handles | None = None  # once the input has ended: what is left, in order
+        self._rest: Handles | None = None  # after the end of the input: the handles left, in order
         self._given = 0  # of the rest
-        self._is_noted = False  # whether elements that wait are in a position, too
+        self._is_noted = False  # whether a position holds waiting elements
 
     def read(self, count: int) -> Handles:
         handles = self._read(count)
-        # A copy: a function may change in place what it is given, and a position stays as it is.
+        # A copy: a function may change its argument in place, and a position must not change.
         return own_copy(handles) if self._is_noted else handles
 
     def _read(self, count: int) -> Handles:
@@ -96,17 +96,13 @@ def _listed(handles: Handles) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(Selection, Node):
-    """The elements in an order that follows from the seed and, if reshuffled, the pass."""
+    """The elements in an order given by the seed and, if reshuffled, the pass."""
 
     input: Node
     buffer_size: int
     seed: int
-    seeded: bool  # by the user; another seed may be given to one that is not
+    seeded: bool  # by the user; otherwise the seed may be replaced
     reshuffle_each_iteration: bool = True
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
 
     @property
     def sample(self) -> Node:

@@ -140,7 +140,7 @@ class Fetched(Node):
 
 @final
 class IteratorCursor(OneByOne, Cursor):
-    """The elements of an iterator; its position is a count, found again by reading."""
+    """The elements of an iterator; a position is a count, reached again by reading."""
 
     def __init__(self, restart: Callable[[], Iterator[Any]]) -> None:
         self._restart = restart
@@ -163,7 +163,7 @@ class IteratorCursor(OneByOne, Cursor):
 
 @dataclass(frozen=True, eq=False)
 class Generated(Node):
-    """What a function that returns an iterator yields, called again for each pass."""
+    """The elements of an iterator that a function returns, called again for each pass."""
 
     restart: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -194,7 +194,7 @@ class Generated(Node):
                 "the start of each epoch. Write a generator function, with `yield`."
             )
         for element in elements:
-            # A copy: the generator may fill the same array again for the next element.
+            # A copy: the generator may reuse the array for the next element.
             yield self._checked(own_copy(as_element(element)))
 
     def _checked(self, element: Any) -> Any:
@@ -226,7 +226,7 @@ _reads: ContextVar[bool] = ContextVar("replicax_reads_for_a_spec", default=True)
 
 @contextlib.contextmanager
 def known_before() -> Generator[None]:
-    """Within this a spec is an error if an element had to be read for it."""
+    """A context in which a spec that would need an element to be read is an error."""
     token = _reads.set(False)
     try:
         yield
@@ -235,11 +235,7 @@ def known_before() -> Generator[None]:
 
 
 def first_spec(node: Node) -> Any:
-    """The spec of the first element of a node, read for this.
-
-    Raises:
-        UsageError: If there is none, or if nothing may be read.
-    """
+    """The spec of a node's first element, which is read for this."""
     if not _reads.get():
         raise UsageError(
             "What a batch looks like is known before it is there if the data set says it. "
@@ -257,11 +253,7 @@ def first_spec(node: Node) -> Any:
 
 
 def spec_of_all(nodes: Sequence[Node]) -> Any:
-    """The spec of elements of any of these nodes, as far as they have some.
-
-    Raises:
-        UsageError: If none has, or if they differ in structure.
-    """
+    """The spec of elements of any of these nodes; nodes without elements do not count."""
     known: list[Any] = []
     unknown: list[UsageError] = []
     for node in nodes:

@@ -28,12 +28,12 @@ class ArrayTable:
         return sum(a.nbytes // max(len(a), 1) for a in jax.tree.leaves(self.arrays))
 
     def rows(self, handles: np.ndarray) -> Any:
-        # A copy: a batch that shares memory with the data set would change with it.
+        # A copy: a batch that shared memory with the data set would change with it.
         numbers = _in_a_row(handles)
         return own_copy(self.lent(numbers)) if isinstance(numbers, range) else self.lent(numbers)
 
     def lent(self, numbers: np.ndarray | range) -> Any:
-        """The same; of a range, in the memory of the data set."""
+        """These rows; for a range, in the memory of the data set."""
         if isinstance(numbers, range):
             return rows_of(self.arrays, numbers.start, numbers.stop)
         return jax.tree.map(lambda array: _gathered(array, numbers), self.arrays)
@@ -43,12 +43,12 @@ class ArrayTable:
 
 
 def numbers_of(table: Table, handles: np.ndarray) -> np.ndarray | range:
-    """The numbers of rows; a range, if they are in the memory of arrays one after the other."""
+    """Row numbers, as a range if they are consecutive rows of arrays in memory."""
     return _in_a_row(handles) if isinstance(table, ArrayTable) else handles
 
 
 def lent(table: Table, numbers: Any) -> Any:
-    """The batch of rows of these numbers, for who copies it: it may lie in the arrays' memory."""
+    """The batch of these rows, for a caller that copies it: it may share the arrays' memory."""
     return table.lent(numbers) if isinstance(table, ArrayTable) else table.rows(numbers)
 
 
@@ -60,7 +60,7 @@ def _in_a_row(handles: np.ndarray) -> np.ndarray | range:
 
 
 def _gathered(array: np.ndarray, handles: np.ndarray) -> np.ndarray:
-    # `take` is quicker, but copies all of an array that is not contiguous.
+    # `take` is quicker, but copies the whole of a non-contiguous array.
     return array.take(handles, axis=0) if array.flags.c_contiguous else array[handles]
 
 
@@ -113,7 +113,7 @@ def _all_known(combine: Callable[[list[int]], int], tables: Sequence[Table]) -> 
 
 
 def width(table: Table) -> int:
-    """How many numbers a handle of this table is."""
+    """The number of integers in a handle of this table."""
     if isinstance(table, ZipTable):
         return sum(width(part) for part in table.parts)
     return 1 + max(map(width, table.parts)) if isinstance(table, UnionTable) else 1
@@ -121,7 +121,7 @@ def width(table: Table) -> int:
 
 @dataclass(frozen=True, eq=False)
 class ZipTable:
-    """Rows of several tables side by side; a handle has a number for each."""
+    """Rows of several tables side by side; a handle has a number for each table."""
 
     parts: tuple[Table, ...]
     tree: Any
@@ -153,7 +153,7 @@ class ZipTable:
 
 @dataclass(frozen=True, eq=False)
 class UnionTable:
-    """Rows of several tables mixed; the first number of a handle says of which."""
+    """Rows of several tables mixed; the first number of a handle names the table."""
 
     parts: tuple[Table, ...]
 
@@ -177,7 +177,7 @@ class UnionTable:
         return found
 
     def _by_part(self, handles: np.ndarray) -> list[tuple[Table, np.ndarray, np.ndarray]]:
-        """Of each table that occurs: which of the handles are its, and what it calls them."""
+        """For each table that occurs: the places of its handles, and the handles in it."""
         groups = []
         for number in np.unique(handles[:, 0]).tolist():
             part, places = self.parts[number], np.flatnonzero(handles[:, 0] == number)

@@ -1,4 +1,4 @@
-"""Batches of rows in memory, of which each worker fetches its own part only."""
+"""Batches of rows in memory, of which each worker fetches only its part."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ import numpy as np
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.ahead import Prefetch
 from replicax.data._nodes.batch import Batch
-from replicax.data._nodes.select import Skip, Take
+from replicax.data._nodes.select import SelectionOfElements, Skip, Take
 from replicax.data._nodes.tables import lent, numbers_of
 from replicax.data._spec import rows_of
 
 if TYPE_CHECKING:
     from replicax.data._node import Table
 
-# Of so many batches the numbers of the rows are made at once: who is told of them all with the
-# first is told less often.
+# Batches whose row numbers are made at once: workers that hear of them all with the
+# first hear less often.
 _TOGETHER = 8
 
 
 @final
 class Unfetched:
-    """A batch of rows in memory, to be fetched in parts.
-
-    Args:
-        table: Has the rows.
-        numbers: Theirs, an array or a range.
-    """
+    """A batch of rows in memory, to be fetched in parts; their numbers are an array or a range."""
 
     def __init__(self, table: Table, numbers: Any) -> None:
         self.table, self._numbers = table, numbers
@@ -41,17 +36,17 @@ class Unfetched:
         return len(self._numbers)
 
     def rows(self, start: int, stop: int) -> Any:
-        """Some of the rows, for who copies them: they may lie in the memory of the data set."""
+        """Some rows, for a caller that copies them: they may share the data set's memory."""
         if stop > start:
             return lent(self.table, self._numbers[start:stop])
-        return rows_of(lent(self.table, self._numbers[:1]), 0, 0)  # of the shapes of rows
+        return rows_of(lent(self.table, self._numbers[:1]), 0, 0)  # with the shapes of rows
 
     def with_those_behind(self) -> Sequence[Unfetched]:
-        """It and the batches that are known with it, if it is the first of them; else it alone."""
+        """This batch and the later ones known with it, if it is the first; else it alone."""
         return self._together or (self,)
 
     def known_with(self, others: Sequence[Unfetched]) -> Unfetched:
-        """This batch, with which those behind it are known."""
+        """This batch, which is known together with the later ones."""
         self._together = (self, *others) if others else ()
         return self
 
@@ -62,7 +57,7 @@ class Unfetched:
 
 
 def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
-    """Of each of these batches of one table, the first row and the last one, as a batch."""
+    """For each of these batches of one table, its first and last row as a batch."""
     numbers = np.array([number for batch in batches for number in batch.ends])
     rows = batches[0].table.rows(numbers)
     return [rows_of(rows, place, place + 2) for place in range(0, len(numbers), 2)]
@@ -71,22 +66,19 @@ def ends_of(batches: Sequence[Unfetched]) -> list[Any]:
 def in_parts(node: Node, together: int = _TOGETHER) -> Node:
     """A pipeline whose batches are `Unfetched`, if they are of rows in memory.
 
-    Rows that have to be made may be made of random numbers, of which all workers draw as many.
-
-    Args:
-        node: The pipeline.
-        together: Of how many batches the numbers of the rows are made at once.
+    Row numbers of `together` batches are made at once. Rows that have to be made may be made of
+    random numbers, of which all workers draw as many.
     """
     if isinstance(node, Batch) and _row_bytes(node) is not None:
         return InParts(node, together)
-    if isinstance(node, Take):  # nobody is told of batches that are not taken
+    if isinstance(node, Take):  # so that workers hear of no batch that is not taken
         return node.rebuilt(lambda inner: in_parts(inner, 1))
     through = isinstance(node, Skip | Prefetch)
     return node.rebuilt(lambda inner: in_parts(inner, together)) if through else node
 
 
 def bytes_in_memory(node: Node) -> int | None:
-    """The size of a batch, if the batches of a pipeline are of rows in memory."""
+    """The bytes of a batch, if a pipeline makes batches of rows in memory."""
     if isinstance(node, Take | Skip | Prefetch):
         return bytes_in_memory(node.input)
     if not isinstance(node, Batch):
@@ -96,29 +88,17 @@ def bytes_in_memory(node: Node) -> int | None:
 
 
 def _row_bytes(node: Batch) -> int | None:
-    """The size of a row, if the rows of the batches are in memory."""
+    """The bytes of a row, if the batches are of rows in memory."""
     table = node.input.table
     return None if table is None else table.row_bytes
 
 
 @dataclass(frozen=True, eq=False)
-class InParts(Node):
-    """The batches of rows in memory, of which who takes a part fetches no more."""
+class InParts(SelectionOfElements, Node):
+    """The batches of rows in memory, of which a worker fetches only its part."""
 
     input: Batch
     together: int = 1
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
-
-    @property
-    def batch_size(self) -> int:
-        return self.input.size
 
     def open(self, path: Path) -> Cursor:
         return InPartsCursor(self, path)
@@ -134,7 +114,7 @@ class InPartsCursor(OneByOne, Cursor):
         self._table: Any = self._node.input.table
         self._feed = Feed(self._node.input, path)
         self._ready: deque[Unfetched] = deque()
-        self._taken = 0  # rows, of the batches that were given
+        self._taken = 0  # rows of the batches given out
 
     def make(self) -> Any:
         batch = self._ready.popleft() if self._ready else self._begin_next()

@@ -14,7 +14,7 @@ from replicax.data._spec import columns, spec_of
 
 @dataclass(frozen=True, eq=False)
 class Elements(Node):
-    """Elements that are there already."""
+    """A list of elements."""
 
     elements: list[Any]
 
@@ -32,7 +32,7 @@ class Elements(Node):
 
 @final
 class ElementsCursor(Cursor):
-    """A list from a place on."""
+    """The elements of a list from a position on."""
 
     def __init__(self, elements: list[Any]) -> None:
         self._elements = elements

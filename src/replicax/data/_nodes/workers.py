@@ -1,4 +1,4 @@
-"""Worker processes as seen by the reader; `_crew` is what runs them."""
+"""Worker processes as the reader sees them; `_crew` runs them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._core.errors import UsageError, WorkerDied, needs
 from replicax.data._node import Cursor, Node, OneByOne, Path
 from replicax.data._nodes.cache import Cache
-from replicax.data._nodes.select import Selection
+from replicax.data._nodes.select import SelectionOfElements
 
 if TYPE_CHECKING:
     from replicax.data._crew import Crew
 
 
 @dataclass(frozen=True, eq=False)
-class InProcesses(Selection, Node):
+class InProcesses(SelectionOfElements, Node):
     """The elements, made by `num_workers` processes; each keeps `buffer_size` ready."""
 
     input: Node
@@ -33,16 +33,8 @@ class InProcesses(Selection, Node):
             )
 
     @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    @property
-    def table(self) -> None:
-        return None
-
-    @property
     def sample(self) -> Node:
-        return self.input.sample  # for one element, processes are not worth their start
+        return self.input.sample  # one element is not worth starting processes
 
     def open(self, path: Path) -> Cursor:
         return WorkersCursor(self, path)
@@ -54,21 +46,16 @@ def _has_cache(node: Node) -> bool:
 
 
 def in_this_process(node: Node) -> Node:
-    """`node` without worker processes: those of a worker would be one too many."""
+    """`node` without worker processes, for a worker, which must not start others."""
     inner = node.rebuilt(in_this_process)
     return inner.input if isinstance(inner, InProcesses) else inner
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the workers of a pass do.
+    """What the workers of a pass run: the elements after `offset`, of which `taken` were read.
 
-    Args:
-        node: What they run.
-        path: Which pass.
-        offset: How many elements are passed over.
-        taken: How many behind these were read.
-        notes: For each worker, the last position that is known and how many it gave since.
+    A note is a worker's last known position and the number of elements it gave since.
     """
 
     node: Node
@@ -80,7 +67,7 @@ class Job:
 
 @final
 class WorkersCursor(OneByOne, Cursor):
-    """Elements of the workers in turn, so that they come in the order of the pipeline."""
+    """Elements from the workers in turn, which gives the order of the pipeline."""
 
     def __init__(self, node: InProcesses, path: Path) -> None:
         self._node = node
@@ -117,7 +104,7 @@ class WorkersCursor(OneByOne, Cursor):
             self._crew = self._started()
         try:
             return self._crew.receive()
-        except Exception as error:  # errors of the pipeline are packets: this one is Grain's
+        except Exception as error:  # the pipeline's own errors are packets, so this one is Grain's
             return self._close(("death", f"{type(error).__name__}: {error}", None))
 
     def _started(self) -> Crew:
@@ -143,5 +130,5 @@ class WorkersCursor(OneByOne, Cursor):
         if len(state["notes"]) == len(self._notes):
             self._offset, self._taken = state["offset"], state["taken"]
             self._notes = [(position, since) for position, since in state["notes"]]
-        else:  # the shares of another number of workers: only the sum of them means something
+        else:  # with another number of workers only the sum of the notes is valid
             self._offset = state["offset"] + state["taken"]

@@ -24,19 +24,14 @@ _TEXT = {"str": str, "bytes": bytes}
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of the elements.
-
-    Args:
-        dtype: What NumPy calls its type, or `str` or `bytes`.
-        shape: Its axes; None for one that varies.
-    """
+    """One array of the elements; an axis whose size varies is None."""
 
     dtype: str
     shape: tuple[int | None, ...]
 
     @property
     def spec(self) -> ArraySpec:
-        """What an element has there."""
+        """The spec of this array in an element."""
         return ArraySpec(self.shape, _TEXT.get(self.dtype) or np.dtype(self.dtype))
 
     @property
@@ -51,7 +46,7 @@ class Leaf:
 
     @property
     def files(self) -> dict[str, tuple[Any, tuple[int | None, ...]]]:
-        """What is in each of its files: a type, and the shape of what is numbered there."""
+        """The type and the item shape of each of its files."""
         flat = self.is_text or self.varies
         dtype = np.uint8 if self.is_text else self.dtype
         files: dict[str, Any] = {"values": (np.dtype(dtype), () if flat else self.shape)}
@@ -65,14 +60,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a saved data set is.
+    """What a saved data set is; files have their sizes in bytes.
 
-    Args:
-        rows: How many elements there are.
-        compression: None or `GZIP`.
-        structure: The nest of an element, with the number of a leaf in each place.
-        leaves: The arrays of an element.
-        files: The size of each file.
+    The structure is the nest of an element, with the number of a leaf in each place.
     """
 
     rows: int
@@ -95,12 +85,7 @@ def is_saved(folder: str) -> bool:
 
 
 def read_manifest(folder: str) -> Manifest:
-    """The description of the data set that is saved there, whose files have been checked.
-
-    Raises:
-        UsageError: If there is none, or one of another version.
-        CorruptRecord: If a part of it is missing or cut off.
-    """
+    """The description of the data set that is saved there, whose files have been checked."""
     if not is_saved(folder):
         raise UsageError(
             f"`load` reads a folder that `save` wrote. Received: {folder!r}, without {NAME}. "
@@ -142,7 +127,7 @@ def _check_files(folder: str, files: Mapping[str, int]) -> None:
 
 
 def _as_json(nest: Any) -> Any:
-    """A nest of numbers in JSON, where tuples are not lists and keys not only text."""
+    """A nest of numbers in JSON, which tells tuples from lists and keys that are not text."""
     if isinstance(nest, int):
         return nest
     if nest is None:
@@ -180,7 +165,7 @@ def _from_json(nest: Any) -> Any:
 
 
 def _named_tuple(module: str, name: str, fields: list[str]) -> Any:
-    """The class of this name if the program has it, and one like it otherwise."""
+    """The program's class of this name, or else a similar one."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -18,13 +18,13 @@ from replicax.data._saved.manifest import Leaf, read_manifest
 from replicax.data._saved.stream import HEADER, stored
 from replicax.data._spec import stack
 
-# What was touched of a memory map counts as memory of the process, so it is for small files.
+# Touched pages of a memory map count as the process's memory, so maps are for small files.
 _MAPPED = 128 * 2**20  # bytes
 
 
 @final
 class Mapped:
-    """A small file as an array that the system reads where it is touched."""
+    """A small file as an array whose pages the system reads on access."""
 
     def __init__(self, path: str, dtype: np.dtype) -> None:
         try:
@@ -47,7 +47,7 @@ class Mapped:
 
 @final
 class Sought:
-    """A large file, read at the places that are asked for."""
+    """A large file, read only at the requested places."""
 
     def __init__(self, path: str, dtype: np.dtype, shape: Any) -> None:
         self._path, self._dtype, self._shape = path, dtype, shape
@@ -67,7 +67,7 @@ class Sought:
         if (np.diff(numbers) == 1).all():
             return self.read(first, first + count)
         data = np.empty((count, self._size), np.uint8)
-        row: Any  # which NumPy's types do not call a buffer
+        row: Any  # NumPy's types do not declare it a buffer
         for row, number in zip(data, numbers.tolist(), strict=True):
             if os.preadv(self._descriptor, (row,), HEADER + number * self._size) != self._size:
                 self._fill(row, number)
@@ -88,7 +88,7 @@ class Sought:
 
 @final
 class Inflated:
-    """A compressed file, which is read forward."""
+    """A compressed file, which can only be read forward."""
 
     def __init__(self, path: str, dtype: np.dtype, shape: Any) -> None:
         self._path, self._dtype, self._shape = path, dtype, shape
@@ -99,7 +99,7 @@ class Inflated:
         weakref.finalize(self, _close, self._streams)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Neighbouring values; the last of those that were read may be the first of the next."""
+        """Neighbouring values; the last value of one read may be the first of the next."""
         if start == stop:
             return np.empty((0, *self._shape), self._dtype)
         kept = self._last if start == self._next - 1 and start < stop else b""
@@ -136,12 +136,10 @@ def _close(streams: list[BinaryIO]) -> None:
 
 @final
 class Column:
-    """One array of the elements: the counterpart of what writes it.
+    """One array of the elements: the reading side of the writer's column.
 
-    Args:
-        leaf: What it holds.
-        files: Its values; for text where each begins (`offsets`); for rows of different shapes
-            these (`shapes`), and where the rows begin among the values (`starts`).
+    Text has a file of where each text begins (`offsets`). Rows of different shapes have files of
+    the shapes (`shapes`) and of where the rows begin among the values (`starts`).
     """
 
     def __init__(self, leaf: Leaf, files: Mapping[str, Any]) -> None:
@@ -151,7 +149,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int | None:
-        """The size of a row that lies in a file as it is."""
+        """The bytes of a row that is stored as it is."""
         if not self._is_plain:
             return None
         return _size_of(np.dtype(self._leaf.dtype), self._leaf.shape)
@@ -201,7 +199,7 @@ def _shaped(items: np.ndarray, shape: Any) -> Any:
 
 @final
 class SavedTable:
-    """The rows of a saved data set, by number."""
+    """The rows of a saved data set by number."""
 
     def __init__(self, columns: Sequence[Column], tree: Any) -> None:
         self._columns = columns
@@ -222,15 +220,7 @@ class SavedTable:
 
 @final
 class Contents:
-    """A saved data set. Its files are open as long as this is there, unless they are compressed.
-
-    Args:
-        folder: Where it is.
-
-    Raises:
-        UsageError: If none is there, or of another version.
-        CorruptRecord: If it is not whole.
-    """
+    """A saved data set; its files are open as long as this object lives, unless compressed."""
 
     def __init__(self, folder: str) -> None:
         self._folder = os.path.abspath(folder)
@@ -244,12 +234,12 @@ class Contents:
 
     @property
     def table(self) -> SavedTable | None:
-        """What fetches rows by number, if that is quick."""
+        """The table for reading rows by number, if that is quick."""
         mapped = self._columns
         return SavedTable(mapped, self.tree) if mapped else None
 
     def columns(self) -> Sequence[Column]:
-        """The arrays of the elements, for a reader of its own."""
+        """The arrays of the elements, for one reader."""
         return self._opened() if self._columns is None else self._columns
 
     def _opened(self) -> list[Column]:

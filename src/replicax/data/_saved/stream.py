@@ -1,4 +1,4 @@
-"""A NumPy file that is written without knowing how long it will be."""
+"""A NumPy file that is written before its length is known."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import BinaryIO, final
 
 import numpy as np
 
-HEADER = 4096  # bytes of each file before its values: a page, so that they are aligned
+HEADER = 4096  # bytes before the values of a file: a page, for alignment
 
 _BUFFER = 2**20
 
 
 def stored(dtype: np.dtype) -> np.dtype:
-    """The type by which values of this one are in a file: every NumPy knows it."""
+    """The type that stores values of this type in a file and that every NumPy knows."""
     return np.dtype(f"<u{dtype.itemsize}") if dtype.kind == "V" else dtype
 
 

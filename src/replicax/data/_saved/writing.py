@@ -1,4 +1,4 @@
-"""Elements to files. What was broken off leaves nothing that could be taken for a data set."""
+"""Elements to files; an interrupted write leaves nothing that looks like a data set."""
 
 from __future__ import annotations
 
@@ -18,19 +18,12 @@ from replicax.data._saved.manifest import NAME, Leaf, Manifest
 from replicax.data._saved.stream import NumpyStream, stored
 from replicax.data._spec import spec_of
 
-_BLOCK = 2**16  # rows that are noted at a time when the first of another shape comes
+_BLOCK = 2**16  # rows noted at a time when the first of another shape arrives
 
 
 @final
 class Writer:
-    """Writes elements to a folder beside `path`, which takes its place when all are there.
-
-    Args:
-        path: The folder of the data set.
-
-    Raises:
-        UsageError: If something else is there.
-    """
+    """Writes elements to a folder beside `path`, which takes its place when all are there."""
 
     def __init__(self, path: str) -> None:
         self._new = NewFolder(path, {NAME})
@@ -42,11 +35,7 @@ class Writer:
         self.discard = weakref.finalize(self, _discard, self._streams, self._new)
 
     def append(self, element: Any) -> None:
-        """Write an element.
-
-        Raises:
-            UsageError: If it is not like those before it, or not of arrays.
-        """
+        """Write an element, which is of arrays and like those before it."""
         leaves, tree = jax.tree.flatten(element)
         if self._tree is None:
             self._tree = tree
@@ -59,12 +48,7 @@ class Writer:
         self._rows += 1
 
     def finish(self, compression: str | None = None, *, replace: bool = True) -> None:
-        """Put the folder into its place, all at once.
-
-        Args:
-            compression: None or `GZIP`.
-            replace: Whether it takes the place of a data set that is there.
-        """
+        """Put the folder into its place at once; without `replace`, discard it if one is there."""
         leaves = tuple(column.finish() for column in self._columns)
         if compression == "GZIP":
             for stream in self._streams:
@@ -94,8 +78,8 @@ class Column:
         self._dtype = ""
         self._shape: tuple[int | None, ...] = ()
         self._values: Any = None
-        self._offsets: Any = None  # of text: where each begins in the values
-        self._starts: Any = None  # of rows that differ: where each begins among the items
+        self._offsets: Any = None  # where each text begins in the values
+        self._starts: Any = None  # where each of the differing rows begins among the items
         self._shapes: Any = None
 
     def append(self, leaf: Any) -> None:
@@ -105,7 +89,7 @@ class Column:
         if not self._rows:
             self._begin(dtype, array)
         if self._offsets is not None and array.dtype == object:
-            # Of an array without texts nobody knows whether they are `str` or `bytes`.
+            # An array without texts does not tell whether they are `str` or `bytes`.
             dtype = dtype or self._dtype
             self._dtype = self._dtype if self._items else dtype
         if (dtype, array.ndim) != (self._dtype, len(self._shape)):
@@ -139,7 +123,7 @@ class Column:
         self._bytes = int(ends[-1]) if texts else self._bytes
 
     def _vary(self, shape: tuple[int, ...]) -> None:
-        """Note that not all rows have one shape; those before had."""
+        """Note that rows differ in shape from now on; the earlier rows had one."""
         if self._starts is None:
             self._starts = self._open("starts", np.int64)
             self._shapes = self._open("shapes", np.int64)
@@ -182,7 +166,7 @@ def _text_in(array: np.ndarray) -> str:
 
 
 def _name_of(dtype: np.dtype) -> str:
-    # Types that are not NumPy's own, such as bfloat16, are known by name only.
+    # Types that NumPy does not have, such as bfloat16, are stored by name.
     name = dtype.name if dtype.kind == "V" else dtype.str
     if dtype.names or (dtype.kind == "V" and dtype.itemsize not in (1, 2, 4, 8)):
         raise _unlike(f"an array of type {dtype}")
@@ -196,6 +180,6 @@ def _opened(streams: list[NumpyStream], folder: str, name: str, dtype: np.dtype)
 
 def _discard(streams: Sequence[NumpyStream], folder: NewFolder) -> None:
     for stream in streams:
-        with contextlib.suppress(OSError):  # a full disk: what is in the buffer goes nowhere
+        with contextlib.suppress(OSError):  # the disk is full: the rest of the buffer is lost
             stream.close()
     folder.discard()

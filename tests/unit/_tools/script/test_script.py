@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._tools.script import _program, ended_after, run_program, under
+from replicax._tools.script import _beside, ended_after, run_program, under
 
 X = np.ones((8, 2), "float32")
 
@@ -49,7 +49,7 @@ def test_neither_python_nor_replicax_is_forgotten_below_the_folder_of_a_script(t
     run_program(script)
     root = Path(json.__file__).anchor
     names = {"json", "json.decoder", "replicax", "replicax._tools.script", "beside_all"}
-    assert _program._beside(Path(root), names) == ["beside_all"]
+    assert _beside(Path(root), names) == ["beside_all"]
     del sys.modules["beside_all"]
 
 

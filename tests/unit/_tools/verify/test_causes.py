@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from replicax._tools.verify._causes import cause_of
-from replicax._tools.verify._compare import differences
+from replicax._tools.verify._compare import differences, epsilon, tolerance
 from replicax._tools.verify._evidence import Evidence
 from replicax._tools.verify._record import (
     GRADIENT,
@@ -18,7 +18,6 @@ from replicax._tools.verify._record import (
     Seen,
     Value,
 )
-from replicax._tools.verify._tolerance import epsilon, tolerance
 
 KEYS = {WEIGHT: ("weight kernel", 0), GRADIENT: ("gradient kernel", 0)}
 

@@ -1,0 +1,160 @@
+"""A user's unmodified script, run inside another: `plan`, `verify`, `profile`, `doctor`, `migrate`.
+
+It runs as if it had been started by itself; under a strategy that it did not choose; for so many
+training steps; or with a function of Keras replaced, to see how it is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import runpy
+import sys
+import sysconfig
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from replicax import testing
+from replicax._core import events, startup
+from replicax._core.errors import UsageError
+from replicax.strategies._standing_in import standing_in
+
+if TYPE_CHECKING:
+    from replicax.strategies import Strategy
+
+NO_TRAINING = ("test step", "predict step")
+
+
+def run_program(path: str, arguments: Sequence[str] = (), *, forget: bool = False) -> None:
+    """Run a script to its end.
+
+    If it is to `forget`, the modules beside the script, which it has imported, are imported anew
+    when it runs again.
+    """
+    if not Path(path).is_file():
+        raise UsageError(
+            "A script to run is a Python file. "
+            f"Received: {path!r}, which is not there. Nothing can be seen of its training. "
+            "Check the path."
+        )
+    _check_depth(path)
+    try:
+        with _as_program(path, arguments, forget=forget):
+            runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def _check_depth(path: str) -> None:
+    with contextlib.suppress(SyntaxError):  # `runpy` will name the line
+        try:
+            compile(Path(path).read_bytes(), path, "exec")
+        except (RecursionError, MemoryError) as error:
+            raise UsageError(
+                "A script is nested as deeply as Python's parser allows. Received: "
+                f"{path!r}: {type(error).__name__}. Python cannot run it. Write its longest "
+                "expression in several statements, or put its data into a file of its own."
+            ) from error
+
+
+@contextlib.contextmanager
+def _as_program(
+    path: str, arguments: Sequence[str], *, forget: bool
+) -> Generator[None, None, None]:
+    """Set `sys.argv` and the first entry of `sys.path` as for the script."""
+    argv, paths, modules = sys.argv, list(sys.path), set(sys.modules)
+    folder = Path(path).resolve().parent
+    sys.argv = [path, *arguments]
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, paths
+        for name in _beside(folder, set(sys.modules) - modules) if forget else ():
+            del sys.modules[name]
+
+
+def _beside(folder: Path, names: set[str]) -> list[str]:
+    """The modules whose files are in a folder, but not installed in it.
+
+    A Python, or this library, may be below the folder.
+    """
+    library = Path(sysconfig.get_path("stdlib")).resolve()
+
+    def lies_there(name: str) -> bool:
+        file = getattr(sys.modules[name], "__file__", None)
+        if not file or name.split(".")[0] == "replicax" or "site-packages" in Path(file).parts:
+            return False
+        place = Path(file).resolve()
+        return place.is_relative_to(folder) and not place.is_relative_to(library)
+
+    return [name for name in names if lies_there(name)]
+
+
+class Ended(BaseException):
+    """Ends a program where it is; its own `except Exception` must not catch it."""
+
+
+@contextlib.contextmanager
+def ended_after(steps: int) -> Generator[None, None, None]:
+    """End the program in the block when it begins a step after so many.
+
+    Steps are those of `fit` and `train_on_batch`, and the calls of `strategy.run` and of compiled
+    functions; those of `evaluate` and `predict` do not count.
+    """
+    count = 0
+
+    def begin(doing: str) -> None:
+        nonlocal count
+        count += doing not in NO_TRAINING
+        if count > steps:
+            raise Ended
+
+    end = events.listen(begin)
+    try:
+        with contextlib.suppress(Ended):
+            yield
+    finally:
+        end()
+
+
+@contextlib.contextmanager
+def under(strategy: Strategy, *, told: int | None = None) -> Generator[None, None, None]:
+    """Run the block under a strategy, whichever it makes for itself.
+
+    Strategies that it makes have the devices, variables and reductions of this one. Before it makes
+    one, or without any, it runs in the scope of this one. The devices are fixed: a request for
+    virtual ones has no effect. Outside `run`, where it makes batches, it is `told` of so many
+    replicas; by default of as many as there are.
+    """
+    with (
+        replaced(testing, "virtual_devices", lambda _: _devices),
+        replaced(startup, "set_cpu_devices", lambda _: lambda _count: None),
+        standing_in(strategy, told),
+    ):
+        yield
+
+
+def _devices(_count: int) -> list[Any]:
+    return jax.local_devices(backend="cpu")
+
+
+@contextlib.contextmanager
+def replaced(
+    owner: Any, name: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Generator[None, None, None]:
+    """Let `owner.name` be `wrapper(owner.name)` in a `with` block."""
+    original, is_own = getattr(owner, name), name in vars(owner)
+    # Keeps the marks of the engine's seams, which would otherwise be installed again.
+    setattr(owner, name, functools.update_wrapper(wrapper(original), original))
+    try:
+        yield
+    finally:
+        if is_own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
