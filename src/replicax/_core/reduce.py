@@ -220,7 +220,7 @@ def reduce_value(op: ReduceOp, value: Any, axis: int | Sequence[int] | None, rep
         UnevenBatch: If components of different shapes are combined element by element.
     """
     if isinstance(value, PerReplica) and value.is_even and axis is None:
-        total = jnp.sum(value.stacked, axis=0)
+        total = jnp.sum(value.stacked, axis=0) if value.total is None else value.total
         return total / replicas if op is ReduceOp.MEAN else total
     if axis is None:
         return _reduce_elements(op, value, replicas)

@@ -157,12 +157,16 @@ class Topology:
         return NamedSharding(self.mesh, PartitionSpec(AXIS))
 
     @property
+    def pays_per_array(self) -> bool:
+        """Whether each array of an all-reduce is an operation of the network, merged or not."""
+        return self.platform == "cpu" and self.num_processes > 1
+
+    @property
     def packs_up_to(self) -> int | None:
         """The largest array, in bytes, that is added up in a buffer with others; 0 for any.
 
-        None for no buffers. On CPUs each array of an all-reduce is an operation of the network,
-        merged or not. Devices of one process meet for each, for 50 to 100 µs: longer than it takes
-        to copy a small one.
+        None for no buffers. Devices of CPUs in one process meet for each array of an all-reduce,
+        merged or not, for 50 to 100 µs: longer than it takes to copy a small one.
         """
         if self.platform != "cpu":
             return None

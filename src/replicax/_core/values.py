@@ -52,6 +52,8 @@ class PerReplica(DistributedValues):
 
     stacked: Any = None
     parts: tuple[Any, ...] | None = field(default=None, kw_only=True)
+    #: The sum over the replicas, if it is known; of this very value, not of what is made of it.
+    total: Any = field(default=None, init=False)
 
     @property
     def is_even(self) -> bool:

@@ -117,7 +117,7 @@ def together(
     """A step of a compiled program, whose sums over rows travel as it pays."""
     replicas, packs = topology.num_replicas, topology.packs_up_to
     alone = topology.model_parallel == 1 < replicas
-    if packs is not None and (alone or topology.num_processes > 1):
+    if topology.pays_per_array or (alone and packs is not None):
         group = SyncGroup(replicas, combine, packs_up_to=packs)
         add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
         step = with_sums_together(step, topology.mesh, add_up)

@@ -130,10 +130,10 @@ class Engine:
         def make() -> ReplicaProgram:
             options = None if traced else compiler_options
             on_devices = self.store.is_resident or self.store.home is not None
-            donate = on_devices and not traced
+            donate, sums = on_devices and not traced, traced and self.topology.pays_per_array
+            parts = signature.without_arrays()
             with strategy.scope():
-                parts = signature.without_arrays()
-                return self._build(strategy, fn, parts, arrays(), options, donate=donate)
+                return self._build(strategy, fn, parts, arrays(), options, donate=donate, sums=sums)
 
         # A program made inside another trace may hold that trace's values: it is not kept.
         if traced:
@@ -166,6 +166,8 @@ class Engine:
                 if not isinstance(values[i], PerReplica):
                     value = values[i]
                     values[i] = PerReplica(value) if varies else Mirrored(value, replicas)
+            for place, total in zip(made.sums, values[len(made.varies) :], strict=True):
+                values[place].total = total
         rest, captured = iter(values), made.captured
         leaves = [next(rest) if out is None else out.value for out in captured.outputs]
         return captured.tree.unflatten(leaves)
@@ -179,6 +181,7 @@ class Engine:
         compiler_options: dict[str, Any] | None,
         *,
         donate: bool,
+        sums: bool,
     ) -> ReplicaProgram:
         def replica_fn(group: SyncGroup, leaves: Sequence[Any]) -> Any:
             args, kwargs = signature.rebuild(leaves)
@@ -196,11 +199,12 @@ class Engine:
             arrays,
             self.topology,
             self.reducer.combine,
-            donate=donate,
             adopt=functools.partial(adopt, self.store),
             compiler_options=compiler_options,
             agree=agree if self.topology.num_processes > 1 else None,
             watch=self._watch,
+            donate=donate,
+            sums=sums,
         )
 
     def reduce(self, op: ReduceOp, value: Any, axis: int | Sequence[int] | None) -> Any:

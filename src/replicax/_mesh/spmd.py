@@ -17,6 +17,7 @@ from replicax._keras import _compat
 from replicax._keras.capture import Captured, capture
 from replicax._keras.feeding import Refusal
 from replicax._keras.program import Program, ProgramState
+from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
 from replicax._mesh.writes import analyse, settled
 
@@ -34,11 +35,13 @@ class ReplicaProgram:
     Args:
         captured: The function's state and output structure.
         varies: For each output array, whether it differs per replica.
+        sums: Of which output arrays the sums over replicas come behind them.
         program: What computes it, of arrays, with even values of replicas as stacks.
     """
 
     captured: Captured
     varies: tuple[bool, ...]
+    sums: tuple[int, ...]
     program: Program
 
 
@@ -52,6 +55,7 @@ def build(
     adopt: Callable[[Sequence[Any]], None],
     layout: Callable[[Any], Any] = _compat.layout,
     compiler_options: dict[str, Any] | None = None,
+    sums: bool = False,
     agree: Callable[[Captured], int] | None = None,
     watch: StateWatch | None = None,
 ) -> ReplicaProgram:
@@ -64,8 +68,11 @@ def build(
         VariableNotReduced: If replicas write different values to an unaggregated variable.
     """
     even = all(array.is_even for array in arrays if isinstance(array, PerReplica))
-    make = _build_spmd if even else build_uneven
-    captured, varies, body = make(fn, arrays, topology, combine)
+    along: tuple[int, ...] = ()
+    if even:
+        captured, varies, body, along = _build_spmd(fn, arrays, topology, combine, sums=sums)
+    else:
+        captured, varies, body = build_uneven(fn, arrays, topology, combine)
     adopt(captured.variables)
     state = ProgramState.of(captured, donates=donate)
     layouts = _layouts([layout(variable) for variable in captured.variables], captured, topology)
@@ -73,7 +80,7 @@ def build(
     def step(news: Sequence[Any], others: Sequence[Any], arrays: Sequence[Any]) -> Any:
         outputs, news, *token = body(state.in_order(news, others), arrays)
         if layouts is not None:
-            pairs = zip(outputs, varies, strict=True)
+            pairs = zip(outputs, [*varies, *[False] * len(along)], strict=True)
             outputs = [_for_replicas(out, v, topology) for out, v in pairs]
         return outputs, news, *(token or [jnp.int32(0)])
 
@@ -89,7 +96,7 @@ def build(
     program = Program(
         state, made, topology.devices, is_common=bool(agree), identity=identity, watch=watch
     )
-    return ReplicaProgram(captured, varies, program)
+    return ReplicaProgram(captured, varies, along, program)
 
 
 def stack_of(array: Any) -> Any:
@@ -106,8 +113,8 @@ def _layouts(layouts: Sequence[Any], captured: Captured, topology: Topology) -> 
 
 
 def _build_spmd(
-    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine
-) -> tuple[Captured, tuple[bool, ...], Any]:
+    fn: ReplicaFn, arrays: Sequence[Any], topology: Topology, combine: Combine, *, sums: bool
+) -> tuple[Captured, tuple[bool, ...], Any, tuple[int, ...]]:
     replicas, several = topology.num_replicas, topology.model_parallel > 1
     mesh = topology.mesh if several else None
     group = SyncGroup(replicas, combine, mesh=mesh, packs_up_to=topology.packs_up_to)
@@ -125,24 +132,26 @@ def _build_spmd(
     rows = [_compat.has_rows_of_replicas(variable) for variable in captured.variables]
     written = [rows[position] for position in captured.written]
     varies, how = analyse(captured, shares)
+    summed, along = with_sums_along(captured, varies, replicas) if sums else (captured, ())
+    is_split = [*varies, *[False] * len(along)]
 
     def replica(state: Sequence[Any], leaves: Sequence[Any]) -> tuple[list[Any], list[Any], Any]:
         leaves = [leaf[0] if split else leaf for leaf, split in zip(leaves, shares, strict=True)]
         state = [value[0] if own else value for value, own in zip(state, rows, strict=True)]
         alike = 1 if several else replicas
         outputs, news = settled(
-            captured, how, group, state, leaves, platform=topology.platform, replicas=alike
+            summed, how, group, state, leaves, platform=topology.platform, replicas=alike
         )
         news = [
             new[None] if rows[i] else new for new, i in zip(news, captured.written, strict=True)
         ]
-        stacked = [out[None] if v else out for out, v in zip(outputs, varies, strict=True)]
+        stacked = [out[None] if v else out for out, v in zip(outputs, is_split, strict=True)]
         # The map has an output in any case: of one without, XLA runs one device's part alone, and
         # the others would print nothing.
         return (stacked if replicas > 1 else outputs), news, jnp.int32(0)
 
     if replicas == 1:
-        return captured, varies, replica
+        return captured, varies, replica, along
     split, whole = PartitionSpec(AXIS), PartitionSpec()
 
     def specs(own: Sequence[bool]) -> list[PartitionSpec]:
@@ -154,10 +163,10 @@ def _build_spmd(
         mesh=topology.mesh,
         axis_names={AXIS},
         in_specs=(specs(rows), specs(shares)),
-        out_specs=(specs(varies), specs(written), whole),
+        out_specs=(specs(is_split), specs(written), whole),
         check_vma=False,
     )
-    return captured, varies, mapped
+    return captured, varies, mapped, along
 
 
 def _local_aval(array: Any) -> Any:
