@@ -306,13 +306,12 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def standing_in(self, name: str) -> Any:
         """What stands for names of TensorFlow's own that many cases use."""
         tf = self.tf
-        if name == "values.PerReplica":
+        if name in ("values.PerReplica", "values.DistributedValues"):
             return per_replica_class(tf)
         if name == "distribute_utils.select_replica":
             results = lambda one: tf.distribute.get_strategy().experimental_local_results(one)  # noqa: E731
             return lambda at, nest: tf.nest.map_structure(lambda one: results(one)[at], nest)
         return {
-            "values.DistributedValues": tf.distribute.DistributedValues,
             "values.DistributedVariable": tf.Variable,
             "values.MirroredVariable": tf.Variable,
             "variables.global_variables_initializer": lambda: None,

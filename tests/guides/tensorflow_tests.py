@@ -59,6 +59,7 @@ NOT_PUBLIC = (
     *("Internal:", "has no attribute '_", "has no object '_", "tf.Graph", ".unwrap"),
     *("make_input_fn_iterator", "make_dataset_iterator", "experimental_run.", "read_var"),
     *("batch_reduce_to.", "call_for_each_replica.", "experimental_run_steps_on_iterator"),
+    "Strategy._should_use_with_coordinator",
     *("attribute 'distribute_strategy'", "attribute 'values'", "StrategyExtended.__init__"),
 )
 
