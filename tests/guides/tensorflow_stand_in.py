@@ -316,6 +316,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             "values.MirroredVariable": tf.Variable,
             "variables.global_variables_initializer": lambda: None,
             "v2_compat.enable_v2_behavior": lambda: None,
+            "backend.is_tpu_strategy": lambda strategy: False,
             "mirrored_strategy.MirroredStrategyV1": Never,
             "tpu_strategy.TPUExtended": Never,
             "tpu_strategy.TPUStrategyV1": Never,
@@ -355,12 +356,12 @@ class StandIn(types.ModuleType):
         whole, of = f"{self.__name__}.{name}", self.of
         if whole in of.names or whole in of.modules:
             return importlib.import_module(whole)
+        if (found := of.standing_in(".".join(whole.split(".")[-2:]))) is not None:
+            return found
         if self.__name__.startswith("tf_keras"):
             own = self.__name__.removeprefix("tf_keras").removeprefix(".")
             places = [f"keras.{place}" for place in ([f"{own}."] if own else []) + [*KERAS_PLACES]]
             return next(filter(None.__ne__, (of.find(p + name) for p in places)), Absent(whole))
-        if (found := of.standing_in(".".join(whole.split(".")[-2:]))) is not None:
-            return found
         exported = of.names.get(self.__name__, {}).get(name, "")
         # An old name, or one of an operation, is looked up by its last word.
         is_plain = not exported and self.__name__.startswith("tensorflow.python.ops")

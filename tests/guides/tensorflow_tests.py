@@ -32,7 +32,7 @@ from typing import Any
 
 CPUS = 4
 SECONDS = 60  # limit of a case
-FILE_SECONDS = 900
+FILE_SECONDS = 600
 FOLDERS = ("tensorflow/python/distribute", "tf_keras/distribute")
 FILES = {
     FOLDERS[0]: (

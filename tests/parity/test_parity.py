@@ -303,7 +303,13 @@ def written(strategy, case):
 @recorded("returned")
 def test_what_assigning_gives_is_agreed_on(strategy, cases):
     for case in cases:
-        check(case, lambda c=case: given_back(strategy, c))
+        # What TensorFlow computes of these is refused: a sum of changes loses digits.
+        refused = case["aggregation"] == "sum" and case["method"] in ("scatter_mul", "scatter_div")
+        if refused and strategy.num_replicas_in_sync > 1:
+            with pytest.raises(rx.errors.VariableNotReduced):
+                given_back(strategy, case)
+        else:
+            check(case, lambda c=case: given_back(strategy, c))
 
 
 def given_back(strategy, case):

@@ -46,7 +46,7 @@ class MixedStrategies(UsageError, RuntimeError):
 
 
 class VariableNotReduced(UsageError, NotImplementedError):
-    """Raised when replicas write different values to a variable that must stay equal."""
+    """Raised when replicas write what cannot become the one value of a variable."""
 
 
 class PerReplicaMisuse(UsageError, TypeError):

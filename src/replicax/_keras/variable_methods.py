@@ -243,28 +243,26 @@ def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any
     """Multiply or divide rows; in `run` by the factors of all replicas, one after the other."""
     value, rows = variable.read_value(), jnp.asarray(sparse_delta.indices)
     factors, group = jnp.asarray(sparse_delta.values, value.dtype), _group()
-    if group is not None and _is_local(variable):
-        raise _not_combined(variable, "scale")
-    if group is None or variable.aggregation not in _BLENDING:
+    if group is None or not (_is_local(variable) or variable.aggregation in _BLENDING):
         return assign_parts(variable, scale(value, rows, factors))
-    if not _is_agreed(variable):
-        raise _not_combined(variable, "scale, in a branch or a loop,")
-    if variable.aggregation == "mean":
-        factors = factors * group.share if group.share else jnp.ones_like(factors)
-    rows, factors = group.all_gather([rows, factors], 0)
-    scaled = scale(value, rows, factors)
-    if variable.aggregation == "mean":
-        return variable.assign(scaled)  # equal on all replicas, and so is its mean
-    added = change(scaled, value)
-    return variable.assign_add(jnp.where(group.replica_id() == 0, added, jnp.zeros_like(added)))
+    if variable.aggregation == "sum" or not _is_agreed(variable):
+        raise _not_combined(
+            variable, "scale"
+        )  # a sum of changes would lose digits of small results
+    factors = jnp.broadcast_to(factors, rows.shape + value.shape[1:])
+    factors = factors * group.share if group.share else jnp.ones_like(factors)
+    rows, factors = group.all_gather(
+        [rows.reshape(-1), factors.reshape(-1, *value.shape[1:])], axis=0
+    )
+    return variable.assign(scale(value, rows, factors))  # equal on all replicas, as is its mean
 
 
 def _not_combined(variable: Any, what: str) -> VariableNotReduced:
     return VariableNotReduced(
         f"Replicas cannot {what} parts of variable '{variable.path}' together. Received: "
         f"aggregation='{variable.aggregation}', synchronization='{variable.synchronization}', "
-        "which would mix the new parts of one replica with the old ones of the others. Gather the "
-        "updates first, `ctx.all_gather(updates, axis=0)`, and create the variable without both."
+        "which would mix the new parts of one replica with the old ones of the others. Make the "
+        "variable without both, and combine what is written: see docs/custom_loops.md#variables."
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import jax
-import jax.extend
 import jax.numpy as jnp
 
 from replicax._core.tracing import is_traced

@@ -86,7 +86,6 @@ ABSENT = {
     "tf.TypeSpec": "Use `tf.TensorSpec`.",
     "tf.Variable.count_up_to": "Use `assign_add`, or `tf.data.Dataset.range`.",
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
-    "tf.Variable.initializer": "Variables have their values from the start; leave it out.",
     "tf.Variable.load": "Use `assign`.",
     "tf.app": "Use argparse and Python's own `if __name__ == '__main__'`.",
     "tf.audio": "Read WAV files with Python's `wave` or soundfile in `Dataset.map`.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import unittest
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,9 +33,9 @@ class TestCase(absltest.TestCase):
         return folder.name
 
     @contextlib.contextmanager
-    def session(self, *arguments: Any, **named: Any) -> Iterator[TestCase]:
-        """There are no sessions: `with self.session()` leaves a test as it is."""
-        yield self
+    def session(self, *arguments: Any, **named: Any) -> Iterator[Any]:
+        """There are no sessions: `run` of this one is `evaluate`."""
+        yield types.SimpleNamespace(run=self.evaluate)
 
     cached_session = session
 
@@ -87,25 +87,31 @@ def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     left, right = _array(a), _array(b)
     if left is not None and right is not None:
         yield left, right
-        return
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        a, b = list(a.values()), [b[key] for key in a]
-    if isinstance(a, dict) or isinstance(b, dict) or len(a) != len(b):
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        for one, other in zip(a, b, strict=True):
+            yield from _pairs(one, other)
+    elif isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+        for key in a:
+            yield from _pairs(a[key], b[key])
+    elif jax.tree.structure(a) != jax.tree.structure(b):
         raise AssertionError(f"Nests of different structures: {a} and {b}")
-    for one, other in zip(a, b, strict=True):
-        yield from _pairs(one, other)
+    else:
+        leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+        yield from ((np.asarray(one), np.asarray(other)) for one, other in leaves)
 
 
 def _array(value: Any) -> np.ndarray | None:
     """A number, an array, or a list of them as one array."""
+    kinds = (list, tuple, int, float, complex, np.ndarray, np.generic)
+    is_nest = not (hasattr(value, "__array__") or isinstance(value, kinds))
     try:
-        array = np.asarray(value)
-    except ValueError:  # rows of different lengths
+        array = None if is_nest else np.asarray(value)
+    except (TypeError, ValueError):  # rows of different lengths, or values that are no arrays
         return None
-    return None if array.dtype == object else array
+    return None if array is None or array.dtype == object else array
 
 
-main = unittest.main
+main = absltest.main
 
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:

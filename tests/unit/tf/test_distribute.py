@@ -63,10 +63,10 @@ def test_older_spellings_make_the_same_things(monkeypatch):
     hints = older.CollectiveHints(bytes_per_pack=5, timeout_seconds=2.0)
     assert hints == rx.experimental.CommunicationOptions(5, 2.0)
     assert older.CollectiveCommunication.NCCL is rx.experimental.CommunicationImplementation.NCCL
-    made = []
-    target = "replicax.strategies.MultiWorkerMirroredStrategy"
-    monkeypatch.setattr(target, lambda *arguments: made.append(arguments))
-    older.MultiWorkerMirroredStrategy(communication="RING", cluster_resolver="cluster")
+    made, newer = [], rx.MultiWorkerMirroredStrategy
+    monkeypatch.setattr(newer, "__init__", lambda self, *arguments: made.append(arguments))
+    strategy = older.MultiWorkerMirroredStrategy(communication="RING", cluster_resolver="cluster")
+    assert isinstance(strategy, newer)
     ring = rx.experimental.CommunicationOptions(
         implementation=rx.experimental.CommunicationImplementation.RING
     )

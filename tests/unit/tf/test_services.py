@@ -48,8 +48,11 @@ class Cases(tf.test.TestCase):
         self.assertDTypeEqual(np.ones(1, "int8"), "int8")
         self.assertEmpty([])
         self.assertLen([1], 1)
-        with self.cached_session():
-            self.assertAllEqual(self.evaluate(jnp.ones(1)), [1])
+        with self.cached_session() as session:
+            self.assertAllEqual(session.run(jnp.ones(1)), [1])
+        self.assertAllClose([None, 1.0], [None, 1.0])
+        ragged = tf.ragged.constant([[1.0], [2.0, 3.0]])
+        self.assertAllClose(ragged, ragged)
         assert self.evaluate(jnp.ones(1)).tolist() == [1]
         assert self.get_temp_dir()
 
@@ -61,6 +64,8 @@ class Cases(tf.test.TestCase):
             lambda: self.assertAllClose([1.0], [[1.0]]),
             lambda: self.assertAllClose({"a": 1.0}, {"b": 1.0}),
             lambda: self.assertAllClose({"a": 1.0}, [1.0]),
+            lambda: self.assertAllClose([{"a": 1.0}], 1.0),
+            lambda: self.assertAllClose([None], [1.0]),
             lambda: self.assertAllClose([[1.0], [1.0, 2.0]], [[1.0]]),
             lambda: self.assertAllInRange([3], 1, 2),
             lambda: self.assertAllInSet([4], {1}),
