@@ -336,6 +336,9 @@ def per_replica_class(tf: Any) -> type:
             return isinstance(value, PerReplica)
 
         def __call__(cls, values: Any) -> Any:
+            if isinstance(values[0], tf.IndexedSlices):
+                parts = ([one.values for one in values], [one.indices for one in values])
+                return tf.IndexedSlices(*map(cls, parts), values[0].dense_shape)
             return PerReplica(parts=tuple(map(tf.convert_to_tensor, values)))
 
     return Of("PerReplica", (), {})

@@ -9,7 +9,7 @@ from replicax._core.errors import UsageError
 
 
 class Composite:
-    """A tensor of several arrays, whose rows are not its own.
+    """A tensor of several arrays, which do not have one row for each of its rows.
 
     It is a pytree, so that functions are called with it; data sets take it for a single value.
     """

@@ -56,7 +56,6 @@ def batches_of(
     subset: str | None,
 ) -> Any:
     """Batches of files as `load` reads them; two data sets for both subsets."""
-    _check_split(validation_split, subset, unseeded=shuffle and seed is None)
     found = found if seed is None or not shuffle else found.shuffled(seed)
     made = []
     for number, files in enumerate(found.split(validation_split or 0, subset)):
@@ -77,7 +76,7 @@ def batches_of(
     return tuple(made) if len(made) > 1 else made[0]
 
 
-def _check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -> None:
+def check_split(fraction: float | None, subset: str | None, *, unseeded: bool) -> None:
     """Check that a split has a fraction, a subset, and an order that both calls share."""
     if (fraction is None) != (subset is None) or (fraction is not None and not 0 < fraction < 1):
         raise UsageError(

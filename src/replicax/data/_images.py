@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from replicax._core.errors import CorruptRecord, UsageError
 from replicax.data._codecs import decode
 from replicax.data._formats.format import open_bytes
-from replicax.data._image_files import batches_of, files_below
+from replicax.data._image_files import batches_of, check_split, files_below
 from replicax.data._resize import METHODS, resize
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def image_dataset_from_directory(
         [[[[0.0, 0.0], [0.0, 0.0]]]]
     """
     load = LoadImage(image_size, color_mode, interpolation, crop_to_aspect_ratio)
+    check_split(validation_split, subset, unseeded=shuffle and seed is None)  # before reading
     files = files_below(directory, labels, label_mode, class_names, follow_links)
     return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)
 

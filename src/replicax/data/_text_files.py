@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from replicax.data._image_files import batches_of, files_below
+from replicax.data._image_files import batches_of, check_split, files_below
 
 if TYPE_CHECKING:
     import os
@@ -68,5 +68,6 @@ def text_dataset_from_directory(
         text = Path(path).read_text(encoding="utf-8")[:max_length]
         return (text, *labels) if labels else text
 
+    check_split(validation_split, subset, unseeded=shuffle and seed is None)  # before reading
     files = files_below(directory, labels, label_mode, class_names, follow_links, (".txt",))
     return batches_of(files, load, batch_size, shuffle, seed, validation_split, subset)

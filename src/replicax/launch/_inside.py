@@ -133,7 +133,7 @@ def _call_here(process: int, module: str, function: str) -> None:
     if os.getpid() != process:
         return
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if root not in sys.path:  # Replicax is imported from this file's folders, installed or not
+    if root not in sys.path:  # Replicax is imported from where this file is, installed or not
         sys.path.append(root)
     getattr(importlib.import_module(module), function)()
 

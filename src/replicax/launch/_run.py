@@ -79,7 +79,7 @@ class Here(NamedTuple):
 
 
 def run_command(request: Request, typed: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Do what was asked for and return the exit code; `typed` is told to other machines."""
+    """Do what was asked for and return the exit code; `typed` is for a hint."""
     sys.stdout.flush()
     sink, signals = Terminal(environ), Signals()
     try:

@@ -148,11 +148,12 @@ def seconds(text: str) -> float:
 def strategies(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Read names of strategies separated by commas; M in a known name is a number from 1."""
     names = tuple(name.strip() for name in text.split(","))
-    pattern = "|".join(known).replace("M", "[1-9][0-9]*")
+    listed = ", ".join(known) + (" with a number M" if any(":M" in one for one in known) else "")
+    pattern = "|".join(known).replace(":M", ":[1-9][0-9]*")
     wrong = [name for name in names if not re.fullmatch(pattern, name)]
     if wrong:
         raise argparse.ArgumentTypeError(
             "Must be names of strategies that this command knows, with commas between them. "
-            f"Received: {wrong[0]!r}. Those are {', '.join(known)}. Write one or several of these."
+            f"Received: {wrong[0]!r}. Those are {listed}. Write one or several of these."
         )
     return names

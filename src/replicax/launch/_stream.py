@@ -76,7 +76,7 @@ def prefix_of(name: str, number: int, *, colour: bool) -> bytes:
 
 
 def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether a stream is a terminal and NO_COLOR is not set (see no-color.org)."""
+    """Whether a stream is a terminal, unless NO_COLOR (no-color.org) or TERM=dumb is set."""
     plain = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
     return not plain and stream.isatty()
 

@@ -77,6 +77,10 @@ class TestCase(absltest.TestCase):
         """Two numbers that differ by at most `err`."""
         self.assertLessEqual(abs(float(f1) - float(f2)), err, msg)
 
+    def assertArrayNear(self, farray1: Any, farray2: Any, err: float, msg: Any = None) -> None:
+        """Rows of numbers that differ by at most `err`."""
+        self.assertAllClose(farray1, farray2, rtol=0.0, atol=err, msg=msg)
+
     def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
         """The type of an array."""
         self.assertEqual(np.asarray(target).dtype, np.dtype(expected_dtype))

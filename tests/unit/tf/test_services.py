@@ -45,6 +45,7 @@ class Cases(tf.test.TestCase):
         self.assertAllInRange([1, 2], 1, 2)
         self.assertAllInSet([1, 2], {1, 2, 3})
         self.assertNear(1.0, 1.1, 0.2)
+        self.assertArrayNear([1.0, 2.0], [1.1, 2.0], 0.2)
         self.assertDTypeEqual(np.ones(1, "int8"), "int8")
         self.assertEmpty([])
         self.assertLen([1], 1)
@@ -61,6 +62,7 @@ class Cases(tf.test.TestCase):
             lambda: self.assertAllEqual([1], [2]),
             lambda: self.assertAllEqual([1, 1], [[1, 1]]),
             lambda: self.assertAllClose([1.0], [1.1]),
+            lambda: self.assertArrayNear([1.0, 2.0], [1.3, 2.0], 0.2),
             lambda: self.assertAllClose([1.0], [[1.0]]),
             lambda: self.assertAllClose({"a": 1.0}, {"b": 1.0}),
             lambda: self.assertAllClose({"a": 1.0}, [1.0]),

@@ -209,13 +209,17 @@ class PerWorkerIterator(_ForClosures):
     def get_state(self) -> dict[str, Any]:
         """The rest of an epoch that workers share, for `set_state`, also of another program.
 
-        Closures that have not ended count as not begun: call `join` first.
+        It is made of numbers, lists and dicts, so that it can be saved anywhere. Closures that have
+        not ended count as not begun: call `join` first.
         """
         division, splits = self._shared()
         return {"epoch": self.epoch, **division.described(), **splits.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `get_state` was called; the epochs that follow come after that one."""
+        """Go on where `get_state` was called; the epochs that follow come after that one.
+
+        The state of another data set raises a `UsageError`.
+        """
         division, _ = self._shared()
         self.dataset.divide_like(division.resumed(state))
         self.epoch = self.dataset.begin_epoch(after=state["epoch"])

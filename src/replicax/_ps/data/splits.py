@@ -49,7 +49,7 @@ class _Split:
 @final
 @dataclass
 class _Given:
-    """The places that a closure still running was given, by the numbers of its batches."""
+    """The places given to a closure that has not ended, by the numbers of its batches."""
 
     closure: Closure
     worker: int
@@ -116,7 +116,7 @@ class Splits:
             self._changed.notify_all()
 
     def get_state(self) -> dict[str, Any]:
-        """The rest of the epoch as plain data; closures still running count as not begun."""
+        """The rest of the epoch as plain data; closures that have not ended count as not begun."""
         with self._changed:
             given = [place for given in self._given.values() for place in given.places.values()]
             begun = {id(split): split for split in self._open.values()}.values()

@@ -23,7 +23,7 @@ from replicax.data._seeds import drawn_seeds, with_seeds
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
-_REMEMBERED = 64  # closures still running here that might be run again
+_REMEMBERED = 64  # closures that have not ended and may run here again
 
 
 class NeedsProgram(Exception):

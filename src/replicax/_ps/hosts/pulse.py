@@ -43,7 +43,7 @@ class Pulse:
         self._hearts: dict[tuple[str, int], _Heart] = {}
 
     def start(self) -> None:
-        """Start the threads: one that counts, and one for each member that waits for its answer."""
+        """Start the threads: one that counts, and one that waits for each member's answer."""
         threading.Thread(target=self._run, name="replicax-pulse", daemon=True).start()
 
     def close(self) -> None:

@@ -57,7 +57,10 @@ class ClosureQueue:
         self._line = WaitingLine()
         self._running: dict[int, Closure] = {}
         self._newest = -1
-        self.depths = 0, 0  # closures put, and the sum of those under way at each `put`
+        self.depths = (
+            0,
+            0,
+        )  # closures put, and at each `put` the sum of the others that had not ended
         self._error: BaseException | None = None
         self._why = ""  # why closures are cancelled
         self._deserted: UnavailableError | None = None

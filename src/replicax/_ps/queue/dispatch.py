@@ -102,7 +102,7 @@ class Dispatcher:
         return self._lanes.work.done()
 
     def depths(self) -> tuple[int, int]:
-        """The number of tasks submitted, and the sum of those under way at each submission."""
+        """The number of tasks submitted; at each, those that had not ended, summed."""
         return self._queue.depths
 
     def shared(self, make: Callable[[], Any]) -> Any:

@@ -40,7 +40,8 @@ def plan_index(shape: Sequence[int], offsets: Sequence[int], index: Any) -> Inde
     """Plan the reading of `variable[index]`, so that only the rows that it names are read.
 
     Integers, slices, `...`, `None`, and masks of Booleans for the first axes count as in NumPy. An
-    array or list of integers, or anything else, raises UnsupportedIndex.
+    array or list of integers, or anything else, raises
+    UnsupportedIndex; an index outside raises IndexOutOfBounds.
 
     Example:
         >>> plan = plan_index((8, 2), (0, 3, 6, 8), slice(2, 7, 2))

@@ -250,7 +250,7 @@ class Usage:
         self._last_use[rows] = now
 
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The number of uses of rows, and the last one."""
+        """How often rows were used, and when last."""
         return self._counts[rows], self._last_use[rows]
 
     def write(self, rows: np.ndarray, counts: np.ndarray, last_use: np.ndarray) -> None:

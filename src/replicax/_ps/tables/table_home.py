@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 State = Mapping[str, np.ndarray]
 
-# Entries that an export has once and not for each id; `removed` is a list, too.
+# Entries that an export has once and not for each id. `removed` is a list of ids of its own.
 _ONCE = ("step", "version", "whole", "slot_initials")
 
 

@@ -141,7 +141,7 @@ class Channel:
             hang_up(self._sock)
 
     def close(self) -> None:
-        """Free the socket and shared memory, when no thread waits for it."""
+        """Free the socket and shared memory; call it only when no thread waits for the channel."""
         with self._ending:
             self._sock.close()
             self._shared = None

@@ -52,9 +52,8 @@ def require_own(path: str) -> None:
 
 
 def _prefix() -> str:
-    # With the host's id: only its processes can tell whether anybody listens, and several hosts may
-    # share
-    # one file system.
+    # With the host's id: only its processes can tell whether anybody listens, and several hosts
+    # may share one file system.
     return f"replicax-{host_id()[:8]}-"
 
 

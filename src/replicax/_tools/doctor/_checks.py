@@ -110,7 +110,7 @@ def check_loopback(facts: Facts) -> Check:
 
 
 def check_shared_memory(facts: Facts) -> Check:
-    """Ray keeps objects in it, and parameter servers messages within one machine."""
+    """Ray keeps objects in it; parameter servers keep messages in it within one machine."""
     room = facts.shared_bytes
     if room is None:
         return Check("shared memory", OK, "no /dev/shm on this system")

@@ -60,6 +60,7 @@ def tried(judgement: Judgement, found: Sequence[Findings], root: Path, options: 
     names = {name for one in judgement.files for name in one.uses}
     if any("ParameterServer" in name for name in names):
         return Outcome("not run: parameter servers are processes of their own", None)
+    # As an exit: the child's group is killed and the copy removed where the blocks end.
     with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="replicax-") as folder:
         script = _copied(judgement.entry, found, root, Path(folder))
         return _compared(judgement, _result(script, Path(folder), options), options)

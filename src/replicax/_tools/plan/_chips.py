@@ -18,9 +18,8 @@ class Chip:
     memory_bytes: int
 
 
-# The memory that the compiler lets a program use, as libtpu 0.0.42 says for one too large. If a
-# chip
-# is two devices to JAX (v2 and v3), that of a device: half a chip.
+# The memory that the compiler lets a program use, as libtpu 0.0.42 says for one too large. A chip
+# of v2 and v3 is two devices to JAX: the figure is that of half a chip.
 TPUS = {
     "v2": Chip("TPU v2", round(7.48 * GIB)),
     "v3": Chip("TPU v3", round(15.48 * GIB)),

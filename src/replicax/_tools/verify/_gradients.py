@@ -25,7 +25,7 @@ class Gradients:
 
     def __init__(self) -> None:
         self.kinds: dict[int, str] = {}
-        self.paths: dict[int, str] = {}  # attributes of the variables that gradients belong to
+        self.paths: dict[int, str] = {}  # of the weights, by the id of the kept gradient
         # By optimizer: itself, the kept gradients by variable, and the norms.
         self._kept: dict[int, tuple[Any, dict[int, Any], Any]] = {}
 

@@ -60,7 +60,7 @@ class ParquetFormat:
         with needs_package("pyarrow", extra="parquet"):
             import pyarrow
             import pyarrow.parquet
-        open_bytes(path).close()  # imported for its error message
+        open_bytes(path).close()  # called for its error message
         first, passed = start
         # Without pre-buffering, which would hold a whole row group.
         options = {"pre_buffer": False, "buffer_size": _PAGE_BYTES}

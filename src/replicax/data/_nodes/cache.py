@@ -15,7 +15,7 @@ _FIRST: Path = (0,)
 
 @dataclass(eq=False)
 class Memory:
-    """The elements of a complete pass, or None before one.
+    """The elements of a complete pass; None before there was one.
 
     The share of a worker has a memory of its own among the parts.
     """

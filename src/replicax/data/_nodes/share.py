@@ -48,7 +48,7 @@ class Share:
 
 
 def shared(node: Node, share: Share) -> Node:
-    """A share of the elements of `node`, for which alone functions are called.
+    """A share of the elements of `node`; functions are called for this share only.
 
     A step that makes one element of one, or of a group, runs for the share alone. A step that needs
     the other elements (`filter`, `flat_map`, a shuffle buffer, the reading of a file) runs for all
