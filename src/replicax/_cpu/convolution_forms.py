@@ -43,6 +43,8 @@ class Form(NamedTuple):
     all_groups_last: bool
     #: Whether the operands are to change places, and the result's taps to be reversed.
     exchanged: bool = False
+    #: Whether the kernel's weights are to be rounded to `bfloat16`.
+    rounded: bool = False
 
     def numbers(self) -> list[int]:
         """The form as convolutions.c reads it."""
@@ -55,7 +57,7 @@ class Form(NamedTuple):
         return [
             *(self.kind, self.groups, self.images, *self.size, self.channels),
             *(*self.size_out, self.channels_out, *self.kernel, *self.strides, *self.dilation),
-            *(*self.before, apart_groups, apart_out, apart_in),
+            *(*self.before, apart_groups, apart_out, apart_in, int(self.rounded)),
         ]
 
 

@@ -42,6 +42,7 @@ from replicax._cpu import convolution_forms, lowering
 from replicax._cpu.convolution_forms import Form, Kind, form_of
 from replicax._cpu.kernels import CONVOLUTION, SOURCES, are_there
 from replicax._cpu.lowering import is_on_one_device, own_name
+from replicax._cpu.tuning import is_on
 
 _FEW_CHANNELS, _FEW_PIXELS, _MANY_WEIGHTS = 4, 256, 1 << 18
 _MOST_TAPS = 49  # without the kernel: a program for more of them grows long
@@ -78,6 +79,70 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
     compute = functools.partial(_compute, form, ctx.avals_out[0].shape)
     rule = _lowered(compute)
     return lambda _, *operands, **how: rule(inner, *operands)
+
+
+def rounding_inside(equations: Sequence[Any]) -> list[Any]:
+    """The same equations; the kernel rounds the weights of convolutions in `bfloat16` in passing.
+
+    XLA would write all of them to memory, for each convolution, and read them again.
+    """
+    made_by: dict[int, Any] = {}
+    found = []
+    for equation in equations:
+        if equation.primitive is lax.conv_general_dilated_p and is_on("convolutions"):
+            found.append(_rounding_inside(equation, made_by))
+        else:
+            found.append(equation)
+            made_by.update((id(result), equation) for result in equation.outvars)
+    return found
+
+
+def _rounding_inside(equation: Any, made_by: Mapping[int, Any]) -> Any:
+    images, weights = equation.invars
+    made, turned = made_by.get(id(weights)), ()
+    if made is not None and made.primitive is lax.rev_p:  # of an input gradient
+        made, turned = made_by.get(id(made.invars[0])), made.params["dimensions"]
+    if made is None or made.primitive is not lax.convert_element_type_p:
+        return equation
+    types = [str(atom.aval.dtype) for atom in (*made.invars, *made.outvars)]
+    known = lowering.has_known_sizes(images.aval, weights.aval)
+    form = form_of(images.aval, weights.aval, **equation.params) if known else None
+    goes = form and form.kind is not Kind.WEIGHT_GRADIENT and not _is_as_fast_with_xla(form)
+    if types != ["float32", "bfloat16"] or not goes or not are_there():
+        return equation
+    params = {**equation.params, "turned": turned}
+    return equation.replace(primitive=_ROUNDING, invars=[images, *made.invars], params=params)
+
+
+def _round_first(lhs: Any, rhs: Any, *, turned: Sequence[int], **params: Any) -> Any:
+    weights = lax.rev(rhs.astype(lhs.dtype), turned)
+    return lax.conv_general_dilated_p.bind(lhs, weights, **params)
+
+
+def _type_of_rounding(lhs: Any, rhs: Any, *, turned: Sequence[int], **params: Any) -> Any:
+    del turned
+    narrow = rhs.update(dtype=lhs.dtype)
+    return lax.conv_general_dilated_p.abstract_eval(lhs, narrow, **params)[0]
+
+
+def _choose_rounding(ctx: Any, *, turned: Sequence[int], **params: Any) -> Any:
+    images, weights = ctx.avals_in
+    form = form_of(images, weights.update(dtype=images.dtype), **params)
+    inner = with_devices(ctx)
+    if form is None or inner is None:
+        return None
+
+    def compute(lhs: Any, rhs: Any) -> Any:
+        rounded = form._replace(rounded=True)
+        return _compute(rounded, ctx.avals_out[0].shape, lhs, lax.rev(rhs, turned))
+
+    rule = _lowered(compute)
+    return lambda _, *operands, **how: rule(inner, *operands)
+
+
+_ROUNDING = lowering.operation(
+    "convolution_rounding", _round_first, _type_of_rounding, _choose_rounding, kernels=[CONVOLUTION]
+)
 
 
 def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +291,7 @@ def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
     names: set[str] = set()
     _collect(closed.jaxpr, names)
     state: Any = getattr(jax.config, "_value_holders", {}).get(_SETTING)
-    if _OWN not in names or _OF_OTHERS in names or state is None:
+    if not names & {_OWN, _ROUNDING.name} or _OF_OTHERS in names or state is None:
         return contextlib.nullcontext()
     return state(True)
 

@@ -66,7 +66,8 @@ def _program_ruled(program: Any, known: dict[int, Any]) -> Any:
     if isinstance(program, ClosedJaxpr):
         jaxpr = _ruled(program.jaxpr, known)
         return program if jaxpr is program.jaxpr else program.replace(jaxpr=jaxpr)
-    ruled = [_equation_ruled(equation, known) for equation in program.eqns]
+    narrow = convolutions.rounding_inside(program.eqns)
+    ruled = [_equation_ruled(equation, known) for equation in narrow]
     equations = [one for equation in ruled for one in loops.storing_bits(equation)]
     same = all(map(operator.is_, equations, program.eqns))
     return program if same else program.replace(eqns=equations)

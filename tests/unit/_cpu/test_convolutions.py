@@ -171,6 +171,49 @@ def test_sixteen_bits_are_computed_in_thirty_two(kernel, groups):
         np.testing.assert_allclose(ours.astype(float), expected.astype(float), rtol=0.02, atol=0.1)
 
 
+def with_gradient_of_images(x, w, **how):
+    out, back = jax.vjp(lambda x: convolved(x, w.astype("bfloat16"), **how), x)
+    return out, *back(jnp.cos(out))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("groups", [1, 6])
+def test_the_kernel_rounds_weights_as_xla_does(kernel, groups, strides, devices):
+    draw = np.random.default_rng(0)
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
+    x = jnp.asarray(draw.normal(size=(4, 9, 8, 6)), "bfloat16")
+    x = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    w = draw.normal(size=(3, 3, 6 // groups, 42)).astype("float32")
+    how = {"feature_group_count": groups, "window_strides": strides}
+    run = jax.jit(with_rules(lambda x, w: with_gradient_of_images(x, w, **how)))
+    text = run.lower(x, w).compile().as_text()
+    assert text.count('custom_call_target="rx_convolution"') == 2
+    # JAX puts the weights of groups into another order first, for the gradient: XLA rounds those.
+    assert (f"bf16[3,3,{6 // groups},42]" in text) == (groups > 1)
+    for ours, expected in zip(run(x, w), run(x, w.astype("bfloat16")), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_ties_and_what_is_no_number_are_rounded_as_xla_does(kernel):
+    bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0xBF808000, 0x7F7FFFFF, 0xFF7FFFFF]
+    bits += [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0, 0x80000000]
+    w = np.array(bits, np.uint32).view(np.float32).reshape(1, 1, 1, -1)
+    one = jnp.ones((1, 1, 1, 1), "bfloat16")
+    run = jax.jit(with_rules(lambda w: convolved(one, w.astype("bfloat16"))))
+    assert "xbf16" not in re.findall(r"custom_call @rx_convolution.*", run.lower(w).as_text())[0]
+    found, expected = (x.astype("float32") for x in (run(w), jnp.asarray(w).astype("bfloat16")))
+    np.testing.assert_array_equal(found, expected)
+    assert found[0, 0, 0, :4].tolist() == [1, 1 + 2**-6, 1 + 2**-7, 1 + 2**-7]
+
+
+def test_without_the_kernel_weights_are_rounded_by_xla(monkeypatch):
+    monkeypatch.setattr(convolutions, "are_there", lambda: False)
+    x, w = jnp.ones((1, 4, 4, 2), "bfloat16"), jnp.full((3, 3, 2, 2), 1 + 2**-8)
+    run = jax.jit(with_rules(lambda w: convolved(x, w.astype("bfloat16"))))
+    assert run(w)[0, 1, 1, 0] == 18  # 1 is the even one of the two nearest
+
+
 def cases():
     """Random convolutions that have pixels."""
     for seed in range(60):

@@ -123,6 +123,10 @@ def convolved(images, kernel):
     return keras.ops.conv(images, kernel, 1, "same")
 
 
+def convolved_in_16_bits(images, kernel):
+    return convolved(images.astype("bfloat16"), kernel.astype("float32").astype("bfloat16"))
+
+
 def attended(query, key, value):
     return keras.ops.dot_product_attention(query, key, value)
 
@@ -218,6 +222,11 @@ ROWS = {
     "convolution": Row(
         ("replicax_conv_general_dilated",), convolved, (IMAGES, (3, 3, 16, 16)),
         shows="rx_convolution",
+    ),
+    "convolution of rounded weights": Row(
+        ("replicax_convolution_rounding",), convolved_in_16_bits, (IMAGES, (3, 3, 16, 16)),
+        shows="rx_convolution", kinds=("bfloat16",),
+        is_smooth=False,  # XLA rounds no sum that float32 is made of
     ),
     "attention": Row(
         ("dot_product_attention",), attended, (HEADS,) * 3, kinds=("float32", "bfloat16"),

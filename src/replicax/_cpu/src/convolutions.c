@@ -23,7 +23,7 @@
 /* What describes a convolution, in the order of `Form.numbers` in forms.py: sizes, geometry, and how
    far apart two groups, two output and two input channels of the weights lie. Images are NHWC,
    weights HW and then channels; all float32. */
-enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, WG, WO, WI, FIELDS };
+enum { KIND, GROUPS, N, H, W, C, OH, OW, O, KH, KW, SH, SW, DH, DW, PT, PL, WG, WO, WI, ROUNDED, FIELDS };
 enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
 
 #ifdef __AVX512F__
@@ -153,6 +153,14 @@ static Panel panel_of(const Job *job, int64_t number) {
                  columns > LANES ? WIDE : LANES};
 }
 
+/* To bfloat16: the nearest, of two as near the even one. What is no number stays none. */
+static void round_numbers(float *numbers, int64_t count) {
+  for (Ints *at = (Ints *)numbers; count > 0; count -= LANES, at++) {
+    Ints bits = *at, none = (bits & INT32_MAX) > 0x7f800000;
+    *at = ((bits | (none & 0x400000)) + (~none & (0x7fff + (bits >> 16 & 1)))) & -0x10000;
+  }
+}
+
 /* Weights to their panels, or back the sums of their gradients over all chunks. */
 static void pack_panel(const Job *job, int64_t number, float *packed) {
   const int64_t *f = job->form, size = job->panels * job->depth * WIDE;
@@ -178,6 +186,7 @@ static void pack_panel(const Job *job, int64_t number, float *packed) {
         for (int64_t i = 0; i < panel.columns; i++) weights[at[i]] = sum[i];
       }
   }
+  if (f[ROUNDED]) round_numbers(packed - job->depth * panel.width, job->depth * panel.width);
 }
 static int pack(const Job *job, int64_t number) {
   pack_panel(job, number, job->packed + number * job->depth * WIDE);
