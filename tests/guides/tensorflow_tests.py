@@ -37,7 +37,7 @@ FOLDERS = ("tensorflow/python/distribute", "tf_keras/distribute")
 FILES = {
     FOLDERS[0]: (
         *("checkpointing", "custom_training_loop_gradient", "custom_training_loop_input"),
-        *("distribute_lib", "distribute_utils", "distributed_variable", "input_lib_type_spec"),
+        *("distribute_lib", "distributed_variable", "input_lib_type_spec"),
         *("mirrored_strategy", "mirrored_variable", "moving_averages", "one_device_strategy"),
         *("per_replica", "random_generator", "sharded_variable", "strategy_common"),
         *("strategy_gather", "tf_function", "values", "vars"),
