@@ -158,9 +158,8 @@ def generate(combined: list[dict[str, Any]], test_combinations: Any = ()) -> Any
             seen.append(given)
 
             def case(self: Any, given: dict[str, Any] = given) -> None:
-                is_named = {key: isinstance(value, Named) for key, value in given.items()}
-                made = {k: v.strategy if is_named[k] else v for k, v in given.items()}
-                test(self, **made)
+                made = given.items()
+                test(self, **{k: v.strategy if isinstance(v, Named) else v for k, v in made})
 
             kinds = [value.kind for value in given.values() if isinstance(value, Named)]
             case.__name__ = f"{name}__{'_'.join([*kinds, str(number)])}"

@@ -46,7 +46,10 @@ class MixedStrategies(UsageError, RuntimeError):
 
 
 class VariableNotReduced(UsageError, NotImplementedError):
-    """Raised when replicas write what cannot become the one value of a variable."""
+    """Raised when replicas write what cannot become the one value of a variable.
+
+    TensorFlow raises NotImplementedError, a RuntimeError, where they replace parts of one.
+    """
 
 
 class PerReplicaMisuse(UsageError, TypeError):

@@ -120,7 +120,7 @@ class VariableMethods:
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace rows: those of an object with `indices` and `values`, a `tf.IndexedSlices`."""
-        return _replace_at(self, sparse_delta.indices, "set", sparse_delta.values)
+        return _replace_at(self, jnp.asarray(sparse_delta.indices), "set", sparse_delta.values)
 
     def scatter_add(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -138,13 +138,13 @@ class VariableMethods:
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace elements of rows that are smaller than those of `values`."""
-        return _replace_at(self, sparse_delta.indices, "max", sparse_delta.values)
+        return _replace_at(self, jnp.asarray(sparse_delta.indices), "max", sparse_delta.values)
 
     def scatter_min(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
     ) -> Any:
         """Replace elements of rows that are larger than those of `values`."""
-        return _replace_at(self, sparse_delta.indices, "min", sparse_delta.values)
+        return _replace_at(self, jnp.asarray(sparse_delta.indices), "min", sparse_delta.values)
 
     def scatter_mul(
         self, sparse_delta: Any, use_locking: bool = False, name: str | None = None
@@ -227,7 +227,7 @@ def _replace_at(variable: Any, places: Any, how: str, updates: Any) -> Any:
     if _group() is not None and (_is_local(variable) or variable.aggregation in _BLENDING):
         raise _not_combined(variable, "replace")
     value = variable.read_value()
-    replaced = getattr(value.at[places if isinstance(places, tuple) else jnp.asarray(places)], how)
+    replaced = getattr(value.at[places], how)
     return assign_parts(variable, replaced(jnp.asarray(updates, value.dtype)))
 
 
@@ -245,10 +245,9 @@ def _scale_rows(variable: Any, sparse_delta: Any, scale: Callable[[Any, Any, Any
     factors, group = jnp.asarray(sparse_delta.values, value.dtype), _group()
     if group is None or not (_is_local(variable) or variable.aggregation in _BLENDING):
         return assign_parts(variable, scale(value, rows, factors))
+    # Not with "sum": a sum of changes would lose digits of small results.
     if variable.aggregation == "sum" or not _is_agreed(variable):
-        raise _not_combined(
-            variable, "scale"
-        )  # a sum of changes would lose digits of small results
+        raise _not_combined(variable, "scale")
     factors = jnp.broadcast_to(factors, rows.shape + value.shape[1:])
     factors = factors * group.share if group.share else jnp.ones_like(factors)
     rows, factors = group.all_gather(

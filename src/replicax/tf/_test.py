@@ -107,12 +107,13 @@ def _pairs(a: Any, b: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 def _array(value: Any) -> np.ndarray | None:
     """A number, an array, or a list of them as one array."""
     kinds = (list, tuple, int, float, complex, np.ndarray, np.generic)
-    is_nest = not (hasattr(value, "__array__") or isinstance(value, kinds))
+    if not (hasattr(value, "__array__") or isinstance(value, kinds)):
+        return None
     try:
-        array = None if is_nest else np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError):  # rows of different lengths, or values that are no arrays
         return None
-    return None if array is None or array.dtype == object else array
+    return None if array.dtype == object else array
 
 
 main = absltest.main
