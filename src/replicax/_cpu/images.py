@@ -12,6 +12,7 @@ from replicax._cpu.kernels import function
 
 CONTRAST, SATURATION, HUE = "rx_contrast", "rx_saturation", "rx_hue"
 _MOST_CHANNELS = 16  # of the kernel for contrast
+_BEGIN = ctypes.c_char * 0  # as an argument, the address that it is taken from
 _POINTER, _INT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 
 
@@ -39,8 +40,13 @@ def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
     images = np.ascontiguousarray(images)
     made = np.empty_like(images)
     pixels = height * width
-    kernel(images.ctypes.data, made.ctypes.data, math.prod(many), pixels, channels, number)
+    kernel(_address(images), _address(made), math.prod(many), pixels, channels, number)
     return made
+
+
+def _address(array: np.ndarray) -> Any:
+    """Where an array begins; `array.ctypes.data` takes as long as changing a small image."""
+    return _BEGIN.from_buffer(array) if array.flags.writeable else array.ctypes.data
 
 
 def resized(images: np.ndarray, rows: Any, columns: Any) -> np.ndarray | None:

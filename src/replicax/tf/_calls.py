@@ -173,19 +173,25 @@ def numpy_or_jax(*arguments: Any) -> Any:
     goes to a device. Python's numbers and known integers of compiled code do not count; of them
     alone, NumPy computes in a function of a pipeline, JAX elsewhere.
     """
+    if len(arguments) == 1 and type(arguments[0]) is np.ndarray:
+        return np
     kinds: set[bool] = set()
     _note_kinds(arguments, kinds)
     return np if kinds == {True} or (not kinds and is_inside()) else jnp
 
 
+# Tuples, as `X | Y` is made anew in each call; a pipeline asks for every element.
+_ON_HOST, _NUMBERS, _NESTS = (np.ndarray, np.generic, str, bytes), (int, float, complex), (list, tuple)
+
+
 def _note_kinds(values: Any, kinds: set[bool]) -> None:
     for value in values:
-        if isinstance(value, list | tuple):
-            _note_kinds(value, kinds)
-        elif isinstance(value, np.ndarray | np.generic | str | bytes):
+        if isinstance(value, _ON_HOST):
             if not is_known_integer(value):
                 kinds.add(True)
-        elif value is not None and not isinstance(value, int | float | complex):
+        elif isinstance(value, _NESTS):
+            _note_kinds(value, kinds)
+        elif value is not None and not isinstance(value, _NUMBERS):
             kinds.add(False)
 
 

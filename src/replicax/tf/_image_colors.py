@@ -42,12 +42,17 @@ def convert_image_dtype(
             return hosted((found // ((before + 1) // (after + 1))).astype(new))
         return hosted(found.astype(new) * new.type((after + 1) // (before + 1)))
     if _is_whole(old):
-        return hosted(found.astype(new) * new.type(1 / _largest(old)))
+        return hosted(found.astype(new) * _scale(old, new))
     if not _is_whole(new):
         return hosted(found.astype(new))
     scaled = found * (_largest(new) + 0.5)
     scaled = numpy.clip(scaled, np.iinfo(new).min, _largest(new)) if saturate else scaled
     return hosted(scaled.astype(new))
+
+
+@functools.cache
+def _scale(old: np.dtype[Any], new: np.dtype[Any]) -> Any:
+    return new.type(1 / _largest(old))
 
 
 @functools.cache
@@ -67,15 +72,16 @@ def _in_floats(
     On the host a kernel does the same with this number, if it is known.
     """
     found = array_of(image)
-    kind = np.dtype(found.dtype)
+    kind = found.dtype
     is_whole = _is_whole(kind)
     floats = convert_image_dtype(found, np.float32) if is_whole else found
-    floats = floats.view(np.ndarray) if isinstance(floats, np.ndarray) else floats
-    numpy, changed = numpy_or_jax(floats), None
-    is_number = isinstance(number, int | float) or getattr(number, "shape", None) == ()
-    if kernel and is_number and numpy_or_jax(floats, number) is np:
+    on_host = isinstance(floats, np.ndarray)
+    floats = floats.view(np.ndarray) if on_host else floats
+    changed = None
+    if kernel and on_host and isinstance(number, (int, float, np.generic)):
         changed = kernels.changed(kernel, floats, float(number))
-    changed = change(floats, numpy) if changed is None else changed
+    if changed is None:
+        changed = change(floats, numpy_or_jax(floats))
     return hosted(convert_image_dtype(changed, kind, saturate=True) if is_whole else changed)
 
 
