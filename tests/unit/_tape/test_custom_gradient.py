@@ -114,7 +114,7 @@ def test_what_the_functions_must_return():
         "returns its result and a gradient function": lambda x: x,
         "a gradient for each argument. Received: 2 for 1": lambda x: (x, lambda g: (g, g)),
         "that reads trainable variables takes `variables`": lambda x: (x * w, lambda g: g),
-        "returns one for each variable. Received: 0 for 1": lambda x: (
+        "a gradient for each variable. Received: 0 for 1": lambda x: (
             x * w,
             lambda g, variables: (g, []),
         ),

@@ -328,7 +328,7 @@ def test_jacobians_that_there_are_not():
     assert tape.jacobian(y, x) is None
     assert tape.batch_jacobian(y, x) is None
     assert tape.batch_jacobian(y, x, unconnected_gradients="zero").shape == (2, 4, 3)
-    with pytest.raises(UsageError, match=r"with as many rows. Received: shapes \(2, 4\) and"):
+    with pytest.raises(UsageError, match=r"same number of rows. Received: shapes \(2, 4\) and"):
         tape.batch_jacobian(y, jnp.ones(3))
 
 
