@@ -1,8 +1,8 @@
 """A step of Adam for many arrays as one operation of JAX, which a kernel computes in place.
 
-Where `src/adam.c` does not compute it, it is Keras' formula. It is one for all arrays, since an
-array can be changed in place only when nobody reads it any more: XLA copies what a gradient is
-still to be computed from. Gradients of all of them come later.
+Without the kernel (`src/adam.c`) it is Keras' formula. One operation serves all arrays, because an
+array can be changed in place only after its last reader: XLA copies an array that a gradient is
+still computed from, and this operation comes after all gradients.
 """
 
 from __future__ import annotations
@@ -21,26 +21,19 @@ from replicax._cpu.tuning import computes_with_one_thread
 
 
 class Settings(NamedTuple):
-    """What a step of Adam is, beside the arrays.
-
-    Args:
-        beta_1: How much of a momentum stays.
-        beta_2: How much of a velocity stays.
-        epsilon: Added to what is divided by.
-        replicated: Whether each device of the program has the whole of each array.
-    """
+    """The constants of a step of Adam."""
 
     beta_1: float
     beta_2: float
     epsilon: float
-    replicated: bool = False
+    replicated: bool = False  # whether each device of the program has the whole of each array
 
 
 def adam(held: Sequence[Any], gradients: Sequence[Any], rate: Any, settings: Settings) -> list[Any]:
-    """A step of Adam, as Keras defines it: new values of what is held.
+    """A step of Adam, as Keras defines it: the new values of the `held` arrays.
 
-    That is what is trained, then the momentum of each, then the velocity of each, all of `float32`.
-    The rate is corrected for the number of this step.
+    They are the weights, then the momentum of each, then the velocity of each, all `float32`. The
+    rate is already corrected for the number of this step.
     """
     return _adam.bind(*varying_alike(*held, *gradients, rate), settings=settings)
 
@@ -77,7 +70,7 @@ _by_kernel = mlir.lower_fun(_kernel, multiple_results=True)
 
 
 def _choose(ctx: Any, *, settings: Settings) -> Callable[..., Any] | None:
-    """The kernel, but not where JAX divides."""
+    """The kernel, unless JAX divides arrays over devices."""
     whole = is_on_one_device(ctx.module_context, replicated=settings.replicated)
     return _by_kernel if whole else None
 

@@ -1,15 +1,14 @@
-"""Attention on CPUs: a formula that costs less than JAX's, and a kernel of our own.
+"""Attention on CPUs: a formula that is cheaper than JAX's, and a kernel of our own.
 
-The formula consists of operations of JAX, so that no array of `query × key positions` is
-transposed. JAX divides each weight by the sum of its row. As many weights as there are pairs of
-positions are written once more for it, and again transposed, in the order in which XLA multiplies
-them with the values. Here the rows of the result are divided, which are short. The gradient that
-follows by the rules of calculus is the one that kernels for other devices are written for.
+The formula uses operations of JAX, and transposes no array of `query × key positions`. JAX divides
+each weight by the sum of its row, which writes all weights once more, and a third time transposed
+for XLA's product with the values. The formula divides the rows of the result instead, which are
+short. Its derivative is the gradient that attention kernels for other devices use.
 
-`src/attention.c` computes the same and its gradient. There are three operations, so that all of
-JAX's transformations hold: attention, its tangent, which is linear in the tangents of its inputs,
-and the transpose of that, which is its gradient. The kernel has attention and the gradient. XLA
-would give it whole arrays where a program is divided over devices: there the formula stays.
+`src/attention.c` computes attention and its gradient. Three operations make all transformations of
+JAX work: attention, its tangent, which is linear in the tangents of its inputs, and the transpose
+of the tangent, which is the gradient. The kernel has the first and the last. In a program that is
+divided over devices XLA would give the kernel whole arrays, so the formula is used there.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from replicax._cpu.lowering import (
     varying_alike,
 )
 
-# Part of what a number may be at most, as in JAX: a row of which nothing is seen has equal weights.
+# A fraction of the largest number, as in JAX: a row that is masked completely has equal weights.
 _UNSEEN = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
@@ -53,21 +52,12 @@ def attend(
 ) -> Any:
     """Attention, as `jax.nn.dot_product_attention` defines it.
 
-    Args:
-        query: `rows × positions × heads × features`.
-        key: The same, of what is looked at.
-        value: Of the same shape as `key`.
-        bias: Is added to the products; of a shape that fits `rows × heads × positions × positions`.
-        mask: Which pairs of positions are seen; of such a shape.
-        scale: What the products are multiplied by; by default one over the root of the features.
-        is_causal: Whether no position sees a later one.
-
-    Returns:
-        Means of `value`, in the shape of `query`.
+    Query, key, value and result are `rows × positions × heads × features`; bias and mask broadcast
+    to `rows × heads × query positions × key positions`. The default scale is 1 / √features.
     """
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     by_head = (_by_head(query) * jnp.asarray(scale, query.dtype), _by_head(key), _by_head(value))
-    # XLA would put the transpositions into the products, where they cost more.
+    # Without the barrier XLA moves the transpositions into the products, where they cost more.
     query, key, value = lax.optimization_barrier(by_head)
     logits = query @ jnp.swapaxes(key, 2, 3)
     if bias is not None:
@@ -87,10 +77,10 @@ def _by_head(array: Any) -> Any:
 
 @contextmanager
 def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyCheck]]:
-    """A `with` block for an export: if the program stays on this machine, it may use the kernel.
+    """Export in a `with` block; a program that `stays` on this machine may use the kernel.
 
-    Who loads such a program asks for the kernels before. The value is what the export has to let
-    pass.
+    The process that loads such a program must load the kernels first. Yields the safety checks
+    that the export has to disable.
     """
     names = (ATTENTION, ATTENTION_GRADIENT) if stays else ()
     with exporting(*names):
@@ -98,7 +88,7 @@ def on_this_machine(stays: bool) -> Generator[list[jax.export.DisabledSafetyChec
 
 
 def is_for_kernel(scale: Any) -> bool:
-    """Whether attention is computed by the kernel here: where arrays are those of one device."""
+    """Whether the kernel computes attention here, which needs arrays of a single device."""
     is_number = scale is None or isinstance(scale, int | float)
     return is_number and _is_on_one_device() and kernels.are_there()
 
@@ -118,7 +108,7 @@ def attend_here(
     scale: float | None = None,
     is_causal: bool = False,
 ) -> Any:
-    """Attention, as `attend` defines it, by the kernel; without bias and mask."""
+    """`attend` by the kernel, without bias and mask."""
     how = {"scale": float(query.shape[-1] ** -0.5 if scale is None else scale), "causal": is_causal}
     return _attention.bind(*varying_alike(query, key, value), **how)[0]
 
@@ -128,7 +118,7 @@ def _formula(scale: float, causal: bool) -> Callable[..., Any]:
 
 
 def _plain(query: Any, key: Any, value: Any, *, scale: float, causal: bool) -> Any:
-    """Attention without the kernel; the numbers that the kernel keeps are not needed then."""
+    """Attention without the kernel; zeros in place of the kernel's residuals, which are unused."""
     rows, positions, heads, _ = query.shape
     result = _formula(scale, causal)(query, key, value)
     return [result, jnp.zeros((rows, heads, positions, 2), result.dtype)]
@@ -167,7 +157,7 @@ def _types(query: Any, *_: Any, **__: Any) -> Any:
 
 
 def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how: Any) -> Any:
-    """The rows of all batches, as one batch: each row is computed by itself."""
+    """The `vmap` rule: merge the batches into one, because rows are independent."""
     mapped = [pair for pair in zip(arrays, places, strict=True) if pair[1] is not None]
     size, rows = jnp.moveaxis(*mapped[0], 0).shape[:2]
 
@@ -183,7 +173,7 @@ def _mapped(made: Primitive, arrays: Sequence[Any], places: Sequence[Any], **how
 
 
 def _for_one_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, but not where JAX divides."""
+    """Choose the kernel, unless JAX divides arrays over devices."""
     rule = mlir.lower_fun(kernel, multiple_results=True)
 
     def choose(ctx: Any, **_: Any) -> Callable[..., Any] | None:
@@ -195,7 +185,7 @@ def _for_one_device(kernel: Callable[..., Any]) -> Callable[..., Any]:
 def _operation(
     name: str, formula: Callable[..., Any], types: Any, choose: Any = None, *kernels: str
 ) -> Primitive:
-    """One that is computed at once for several batches if it is mapped."""
+    """An operation that computes several batches at once under `vmap`."""
     made = operation(name, formula, types, choose, kernels=kernels, several=True)
     batching.primitive_batchers[made] = functools.partial(_mapped, made)
     return made
@@ -216,7 +206,7 @@ def _attention_jvp(inputs: Sequence[Any], tangents: Sequence[Any], **how: Any) -
     result, kept = _attention.bind(*inputs, **how)
     whole = map(ad.instantiate_zeros, tangents)
     (tangent,) = _tangent.bind(*inputs, kept, *whole, **how)
-    # What the kernel keeps for the gradient is no result: whatever follows from it is in that.
+    # The kernel's residuals have no tangent: their derivative is part of the gradient.
     return [result, kept], [tangent, ad.Zero(jax.typeof(kept))]
 
 

@@ -1,8 +1,8 @@
-"""Which of the kernel's three operations a convolution of JAX is, and with which sizes.
+"""Mapping of JAX's convolutions to the kernel's three operations and their sizes.
 
-JAX writes the gradients of a convolution as convolutions as well. With respect to the input: the
-output's gradient is dilated by the strides, and the kernel reversed. With respect to the kernel:
-batch and channels change places, strides and dilation too.
+JAX writes the gradients of a convolution as convolutions. The gradient by the input dilates the
+output's gradient by the strides, and reverses the kernel. The gradient by the kernel swaps batch
+and channels, and strides and dilation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TYPES = ({"float32"}, {"bfloat16"})
 
 
 class Kind(enum.IntEnum):
-    """The operations, with the numbers that convolutions.c has for them."""
+    """The kernel's operations, with their numbers in convolutions.c."""
 
     FORWARD = 0
     INPUT_GRADIENT = 1
@@ -23,9 +23,9 @@ class Kind(enum.IntEnum):
 
 
 class Form(NamedTuple):
-    """A convolution as the kernel sees it: from images × height × width × channels to others.
+    """A convolution of `images × height × width × channels`, as the kernel takes it.
 
-    Gradients are described by the convolution that they are gradients of.
+    A gradient has the form of the convolution that it belongs to.
     """
 
     kind: Kind
@@ -39,17 +39,19 @@ class Form(NamedTuple):
     strides: tuple[int, int]
     dilation: tuple[int, int]
     before: tuple[int, int]  # padding above and to the left; negative where images are cropped
-    #: Whether the last dimension of the kernel is the longer one: that for all groups.
+    #: Whether the last dimension of the weights is the one that spans all groups.
     all_groups_last: bool
-    #: Whether the operands are to change places, and the result's taps to be reversed.
+    #: Whether to swap the operands, and reverse the taps of the result.
     exchanged: bool = False
-    #: Whether the kernel's weights are to be rounded to `bfloat16`.
+    #: Whether to round the weights to `bfloat16`.
     rounded: bool = False
 
     def numbers(self) -> list[int]:
         """The form as convolutions.c reads it."""
         inputs, outputs = self.channels // self.groups, self.channels_out // self.groups
-        of_input = self.kind is Kind.INPUT_GRADIENT  # which channels of all groups lie together
+        of_input = (
+            self.kind is Kind.INPUT_GRADIENT
+        )  # then input channels of all groups are adjacent
         shorter, longer = (outputs, self.channels) if of_input else (inputs, self.channels_out)
         across, along = (1, longer) if self.all_groups_last else (shorter, 1)
         apart_in, apart_out = (across, along) if of_input else (along, across)
@@ -62,7 +64,7 @@ class Form(NamedTuple):
 
 
 def form_of(lhs: Any, rhs: Any, **params: Any) -> Form | None:
-    """The form of a convolution of JAX; None for those that stay with XLA."""
+    """The form of a convolution of JAX; None for convolutions that XLA computes."""
     types = {str(lhs.dtype), str(rhs.dtype), str(params["preferred_element_type"] or lhs.dtype)}
     if types not in _TYPES or lhs.ndim not in (3, 4):
         return None
@@ -137,7 +139,7 @@ def _weight_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
 
 
 def _transposed_weight_gradient(lhs: Any, rhs: Any, **params: Any) -> Form | None:
-    """The gradient of a transposed convolution's kernel: its output takes the place of images."""
+    """The gradient by a transposed convolution's weights, with input and output swapped."""
     if params["batch_group_count"] > 1:
         return None
     images, *size_out, channels_out = lhs.shape
@@ -167,7 +169,7 @@ def _checked(
     kind: Kind, groups: int, images: int, size: Any, channels: int, size_out: Any,
     channels_out: int, kernel: Any, strides: Any, dilation: Any, before: Any, last: bool,
 ) -> Form | None:  # fmt: skip
-    """The form, with sequences as images of one row; None if there is nothing to compute."""
+    """The form, with sequences as images of one row; None if a size is zero."""
     if min(images, channels, channels_out, *size, *size_out, *kernel) < 1:
         return None
     rows: tuple[Any, ...] = () if len(size) == _ONE_ROW else (1,)

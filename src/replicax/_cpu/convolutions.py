@@ -1,21 +1,20 @@
 """Convolutions on CPUs by a kernel in C, or by other operations of JAX without it.
 
-A convolution of JAX, and its two gradients, which to JAX are convolutions too, go to the kernel
-(`src/convolutions.c`) if they have its form (convolution_forms.py).
+The kernel (`src/convolutions.c`) computes a convolution of JAX and its two gradients, which are
+convolutions in JAX, if they have one of its forms (convolution_forms.py).
 
-Over several devices each computes its own part, without a gather. XLA's partitioner would give a
-kernel that it does not know whole arrays on every device. Here it learns which dimensions may be
-divided: images, and without groups both kinds of channels. A sum over a divided dimension (of a
-weight gradient: over the images) ends in an all-reduce.
+Over several devices each device computes its own part, without a gather. XLA's partitioner gives an
+unknown kernel whole arrays on every device, so this file tells it which dimensions may be divided:
+images, and without groups both kinds of channels. A sum over a divided dimension (the images, for a
+weight gradient) ends in an all-reduce.
 
-The key of a program on disk whose convolutions JAX divides has an address in memory in it, which
-stands for what is done here with a convolution. Ours say it themselves, by their numbers, so that
-JAX may leave the address out, and another process finds the program. Those of other libraries may
-not: a program with one keeps it, and is compiled at each start.
+JAX's cache key of a program on disk contains a memory address for each partitioned operation, which
+stands for the operation's code. Ours state their code by a number (`_edition`), so JAX may omit the
+address, and another process finds the program. Operations of other libraries need the address: a
+program with one keeps it, and is compiled at each start.
 
-Where there is no kernel, depthwise convolutions are sums of shifted slices; with one tap for each
-channel, a convolution is a matrix product. On MobileNetV2 the two take a step from 1,028 ms to
-about 200.
+Without the kernel, depthwise convolutions become sums of shifted slices, and convolutions with one
+tap become matrix products. On MobileNetV2 these two take a step from 1,028 ms to about 200 ms.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from replicax._cpu.lowering import is_on_one_device, own_name
 from replicax._cpu.tuning import is_on
 
 _FEW_CHANNELS, _FEW_PIXELS, _MANY_WEIGHTS = 4, 256, 1 << 18
-_MOST_TAPS = 49  # without the kernel: a program for more of them grows long
+_MOST_TAPS = 49  # of a convolution as slices, because the program grows with the taps
 _RANK_OF_IMAGES = 4  # images × height × width × channels
 
 _IMAGES, _IN, _OUT = "images", "channels", "channels_out"
@@ -54,23 +53,23 @@ _Shape = tuple[int, ...]
 _CODE = (Path(convolution_forms.__file__), Path(__file__), *SOURCES)
 
 _OWN = own_name(lax.conv_general_dilated_p)
-_OF_OTHERS = "custom_partitioning"  # the operation; ours are made of convolutions, later
+_OF_OTHERS = "custom_partitioning"  # the primitive; ours appear only when a program is lowered
 _SETTING = "jax_remove_custom_partitioning_ptr_from_cache_key"
 
 
 def install() -> None:
-    """Let convolutions of our programs for CPUs go to the kernel."""
+    """Register the kernel as the rule for convolutions of our programs on CPUs."""
     lowering.choose_rule(lax.conv_general_dilated_p, "convolutions", _choose, kernels=[CONVOLUTION])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
-    """The rule for a convolution that the kernel computes, or other operations without one."""
+    """The rule for a convolution: the kernel, or other operations without it; None for XLA's."""
     form = form_of(*ctx.avals_in, **params)
     if form is None:
         return None
     if not are_there():
         own = plain(form, ctx.avals_in[0].ndim)
-        # Where JAX divides images over devices, each round of a loop would end in an all-reduce.
+        # If JAX divides images over devices, each round of the loop would end in an all-reduce.
         divided = form.kind is Kind.WEIGHT_GRADIENT and not is_on_one_device(ctx.module_context)
         return None if own is None or divided else _lowered(own)
     inner = with_devices(ctx)
@@ -82,9 +81,9 @@ def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
 
 
 def rounding_inside(equations: Sequence[Any]) -> list[Any]:
-    """The same equations; the kernel rounds the weights of convolutions in `bfloat16` in passing.
+    """Let the kernel round the weights of `bfloat16` convolutions.
 
-    XLA would write all of them to memory, for each convolution, and read them again.
+    XLA would write the rounded weights to memory for each convolution, and read them again.
     """
     made_by: dict[int, Any] = {}
     found = []
@@ -100,7 +99,7 @@ def rounding_inside(equations: Sequence[Any]) -> list[Any]:
 def _rounding_inside(equation: Any, made_by: Mapping[int, Any]) -> Any:
     images, weights = equation.invars
     made, turned = made_by.get(id(weights)), ()
-    if made is not None and made.primitive is lax.rev_p:  # of an input gradient
+    if made is not None and made.primitive is lax.rev_p:  # in an input gradient
         made, turned = made_by.get(id(made.invars[0])), made.params["dimensions"]
     if made is None or made.primitive is not lax.convert_element_type_p:
         return equation
@@ -150,10 +149,10 @@ def _lowered(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_as_fast_with_xla(form: Form) -> bool:
-    """Whether XLA is faster, as benchmarks/convolutions.py measured.
+    """Whether XLA is at least as fast, as measured by benchmarks/convolutions.py.
 
-    A gradient of images of few channels, with strides, leaves most of each vector empty. A gradient
-    of a 1×1 kernel over few pixels takes longer to write than to compute; XLA writes whole rows.
+    With strides, the gradient by images of few channels leaves most of each vector empty. The
+    gradient of a 1×1 kernel over few pixels is bound by writing; XLA writes whole rows.
     """
     if form.kind is Kind.INPUT_GRADIENT:
         strided = math.prod(form.strides) > 1
@@ -165,24 +164,24 @@ def _is_as_fast_with_xla(form: Form) -> bool:
 
 def _compute(form: Form, shape: tuple[int, ...], lhs: Any, rhs: Any) -> jax.Array:
     if form.kind is Kind.INPUT_GRADIENT:
-        rhs = lax.rev(rhs, range(rhs.ndim - 2))  # as JAX did before: XLA leaves out both
+        rhs = lax.rev(rhs, range(rhs.ndim - 2))  # undoes JAX's reversal; XLA removes both
     if form.exchanged:
         return lax.rev(convolution(form, shape, rhs, lhs), range(rhs.ndim - 2))
     return convolution(form, shape, lhs, rhs)
 
 
 def convolution(form: Form, shape: _Shape, *operands: Any) -> Any:
-    """The result, of that shape, of a convolution of that form; partitioned if it has to be."""
+    """A convolution of this form, with a result of this shape; partitioned over devices."""
     numbers = np.array([*form.numbers(), _edition()], np.int32)
     return _divided(form, shape, *operands, numbers)
 
 
 def with_devices(ctx: Any) -> Any:
-    """JAX's context of an operation, for `convolution`; None where that cannot be used.
+    """JAX's lowering context with devices, for `convolution`; None where it cannot be used.
 
-    JAX tells the devices of a program only to operations that it knows to need them. How many
-    there are is enough: any mesh of so many devices describes how arrays are divided. With axes
-    of a single prime size, it describes each division of a mesh of that many.
+    JAX gives the devices of a program only to its own partitioned operations. Their number is
+    enough here: any mesh of this many devices can describe how arrays are divided. A mesh whose
+    axes all have one prime size describes every division.
     """
     module = ctx.module_context
     context = module.axis_context
@@ -201,21 +200,21 @@ def with_devices(ctx: Any) -> Any:
 
 
 def _here(form: Form, shape: _Shape, *operands: Any) -> Any:
-    # In the key of a program on disk JAX has the address of this call's form, or nothing: see
-    # `found_again`. The numbers, the last operand, tell programs of different forms apart.
+    # JAX's cache key has the address of this call's form, or nothing (`found_again`). The last
+    # operand, the numbers of the form, distinguishes programs of different forms.
     call = jax.ffi.ffi_call(CONVOLUTION, jax.ShapeDtypeStruct(shape, np.float32))
     return call(*operands[:-1], form=np.array(form.numbers(), np.int64))
 
 
 @functools.cache
 def _edition() -> int:
-    """A number for this code, which decides what is in a program that is kept on disk."""
+    """A checksum of this code, which is part of the programs that are cached on disk."""
     code = b"".join(path.read_bytes() for path in _CODE)
     return zlib.crc32(code) & 0x7FFFFFFF
 
 
 def _labels(form: Form, rank: int) -> tuple[list[str], ...]:
-    """What the dimensions of operands and result are. Equal ones are divided alike."""
+    """Names of the dimensions of operands and result. Equal names are divided alike."""
     inside, outside, kernel = ([f"{name}_{i}" for i in range(rank - 2)] for name in "xyk")
     source, target = [_IMAGES, *inside, _IN], [_IMAGES, *outside, _OUT]
     ends = ["some_in", "some_out"] if form.groups > 1 else [_IN, _OUT]
@@ -265,7 +264,10 @@ def _partition(form: Form, shape: _Shape, mesh: Any, operands: Any, result: Any)
 
 
 def _axes(form: Form, mesh: Any, arrays: Any) -> Mapping[str, tuple[str, ...]]:
-    """By which axes of the mesh each dimension is divided: as it is in the first that says so."""
+    """The mesh axes over which each dimension is divided, taken from the first array that has them.
+
+    An axis divides one dimension at most, and only dimensions that it divides evenly.
+    """
     axes: dict[str, tuple[str, ...]] = dict.fromkeys((_IMAGES, _IN, _OUT), ())
     for names, array in arrays:
         spec: Any = getattr(array.sharding, "spec", ())
@@ -283,10 +285,10 @@ _divided.def_partition(_partition, sharding_rule=_rule)
 
 
 def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
-    """Within this, in this thread, a program is compiled under a key without addresses.
+    """Compile a program in a `with` block under a cache key without addresses, in this thread.
 
-    Nothing is done if it has no convolutions, or divided operations that are not ours, or if this
-    JAX has no such setting for a thread.
+    No-op if the program has no convolutions, or has partitioned operations of other libraries, or
+    if this JAX has no such setting per thread.
     """
     names: set[str] = set()
     _collect(closed.jaxpr, names)
@@ -297,7 +299,7 @@ def found_again(closed: Any) -> contextlib.AbstractContextManager[object]:
 
 
 def _collect(jaxpr: Any, names: set[str]) -> None:
-    """The names of all operations of a program, and of those inside it."""
+    """Collect the names of all operations of a program, nested programs included."""
     for equation in jaxpr.eqns:
         names.add(equation.primitive.name)
         for inner in jaxprs_in_params(equation.params):
@@ -305,9 +307,9 @@ def _collect(jaxpr: Any, names: set[str]) -> None:
 
 
 def plain(form: Form, rank: int) -> Callable[..., Any] | None:
-    """What computes a convolution of this form, called as its primitive is; None for XLA.
+    """A function that computes a convolution by other operations, called like its primitive.
 
-    `rank` is how many dimensions its operands have.
+    None for a convolution that stays with XLA. `rank` is the number of dimensions of the operands.
     """
     once = math.prod(form.kernel) == math.prod(form.strides) == 1 and not any(form.before)
     if once and form.groups == 1 and form.size == form.size_out:
@@ -354,7 +356,7 @@ def _kernel_gradient(
     lhs: Any, rhs: Any, *, window_strides: Any, padding: Any, rhs_dilation: Any,
     dimension_numbers: Any, **_: Any,
 ) -> Any:  # fmt: skip
-    """Row by row of all images: a sum over whole slices takes ten times as long."""
+    """Loop over the rows of all images: a sum over whole slices takes ten times as long."""
     padded, (rows, columns) = _padded(lhs, padding, (1, 1)), rhs.shape[1:3]
     (down, right), (gap, gap_right) = window_strides, rhs_dilation
     height, width = (
@@ -387,7 +389,7 @@ def _padded(images: Any, padding: Any, dilation: Sequence[int]) -> Any:
 
 
 def _slice(array: Any, first: Sequence[int], sizes: Sequence[int], strides: Sequence[int]) -> Any:
-    """Elements of the dimensions between the first and the last."""
+    """Slice all dimensions but the first and the last."""
     ends = [
         start + (size - 1) * stride + 1
         for start, size, stride in zip(first, sizes, strides, strict=True)

@@ -13,28 +13,22 @@ from replicax._cpu.kernels import function
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 _KINDS = {"bytes": 1, "float32": 2, "int64": 3}
-_PLACE = 4  # numbers of each list: its kind, where it is, its size, how many values
+_PLACE = 4  # numbers for each list: its kind, position, size in bytes, and number of values
 
 
 class Column(NamedTuple):
-    """The values of a feature, one record after the other.
+    """The values of a feature, one record after the other."""
 
-    Args:
-        values: Of all records.
-        counts: How many values each record has.
-        present: Which records have the feature.
-    """
-
-    values: np.ndarray
-    counts: np.ndarray
-    present: np.ndarray
+    values: np.ndarray  # of all records
+    counts: np.ndarray  # the number of values of each record
+    present: np.ndarray  # whether each record has the feature
 
 
 def columns_of(records: Sequence[bytes], kinds: Mapping[str, str]) -> dict[str, Column] | None:
     """Features of a batch of serialized examples, of the kinds "bytes", "float32" or "int64".
 
-    None if there is no kernel, or if a record is no example, has values of another kind, or is laid
-    out in an unusual way.
+    None if there is no kernel, if a record is not an example, or has values of another kind or an
+    unusual layout: the caller then parses the records in Python.
     """
     find = function("rx_find_features", *[_POINTER] * 2, _INT, *[_POINTER] * 2, _INT, _POINTER)
     if find is None or not all(type(record) is bytes for record in records):
@@ -74,7 +68,7 @@ def columns_of(records: Sequence[bytes], kinds: Mapping[str, str]) -> dict[str, 
 
 
 def _texts(records: Sequence[bytes], spans: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """What lies between two places each, in so many places of each record."""
+    """Cut the byte strings at `spans` (start, end) out of the records; each has `counts` spans."""
     owners = itertools.chain.from_iterable(map(itertools.repeat, records, counts.tolist()))
     texts = np.empty(len(spans), object)
     texts[:] = [owner[a:b] for owner, (a, b) in zip(owners, spans.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Images in memory of the host, changed by the kernels of `src/images.c`, without Python's lock."""
+"""Images in host memory, changed by the kernels of `src/images.c`, which release the GIL."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Axis(ctypes.Structure):
 
 
 def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
-    """Images of other colors; None if there is no kernel for them.
+    """Images with changed colors; None if there is no kernel for them.
 
-    They are floats of the shape (…, height, width, channels). The number is the factor; of `HUE`
-    the turn, in sixths of the circle.
+    Images are float32 of shape (…, height, width, channels). The number is a factor; for `HUE` it
+    is the turn in sixths of the circle.
     """
     *many, height, width, channels = images.shape
     kernel = function(name, _POINTER, _POINTER, _INT, _INT, _INT, _DOUBLE)
@@ -52,11 +52,9 @@ def _address(array: np.ndarray) -> Any:
 def resized(images: np.ndarray, rows: Any, columns: Any) -> np.ndarray | None:
     """Images of another size, as float32; None if there is no kernel.
 
-    Args:
-        images: Bytes or float32, of the shape (…, height, width, channels).
-        rows: Two arrays of shape (number of terms, new height): which rows of the old image are
-            summed up for each new one, and their weights.
-        columns: The same for the columns.
+    Images are bytes or float32 of shape (…, height, width, channels). `rows` are two arrays of
+    shape (number of terms, new height): the old rows that are summed for each new row, and their
+    weights. `columns` are the same for columns.
     """
     kernel = function("rx_resize", _POINTER, _INT, *[_POINTER] * 2, _INT, _INT, *[_POINTER] * 2)
     if kernel is None:

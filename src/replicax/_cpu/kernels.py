@@ -1,7 +1,7 @@
-"""The kernels of this machine: one library, loaded when a program first asks for a kernel.
+"""The library of C kernels, loaded when a program first needs a kernel.
 
-The build makes a library for each level of a CPU's instructions. The best one that this CPU can run
-is loaded, and XLA learns the names of its handlers. Without one, XLA computes all of it.
+The build makes a library for each level of CPU instructions. The best library that this CPU can run
+is loaded, and its handlers are registered with XLA. Without one, XLA computes everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TARGETS = (
     FIRST_ROWS,
 )
 
-# What Linux calls the instructions of a level, best level first. scripts/kernels.py builds them.
+# Linux' names of the instructions of each level, best level first. scripts/kernels.py builds them.
 _V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
 LEVELS = {
     "x86-64-v4": _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]),
@@ -47,12 +47,12 @@ _log = logging.getLogger("replicax")
 
 
 class NoKernelsError(Exception):
-    """There are no kernels here; the text says why, in one line."""
+    """No kernels can be used; the text is the reason, in one line."""
 
 
 @functools.cache
 def are_there() -> bool:
-    """Whether XLA knows the kernels; if not, the first call logs why."""
+    """Whether the kernels are registered with XLA; if not, the first call logs why."""
     try:
         load()
     except NoKernelsError as why:
@@ -62,9 +62,9 @@ def are_there() -> bool:
 
 
 def load(folder: Path = FOLDER) -> str:
-    """Load the best library for this CPU, and tell XLA of its handlers; its level.
+    """Load the best library for this CPU, and register its handlers with XLA; returns its level.
 
-    `NoKernelsError` if there is none that works.
+    Raises `NoKernelsError` if no library works.
     """
     best = _best(folder)
     try:
@@ -82,9 +82,9 @@ def _library(level: str, folder: Path) -> ctypes.CDLL:
 
 @functools.cache
 def function(name: str, *arguments: Any) -> Any:
-    """A function of the library that is no handler of XLA, or None where there is none.
+    """A function of the library that is not an XLA handler; None without the library.
 
-    The types of its arguments are those of `ctypes`.
+    `arguments` are its `ctypes` types.
     """
     try:
         found = _library(_best(FOLDER), FOLDER)[name]
@@ -109,7 +109,7 @@ def _best(folder: Path) -> str:
 
 @functools.cache
 def _instructions() -> frozenset[str]:
-    """What Linux says this CPU can do; of several kinds of cores, what the first can do."""
+    """The instructions of this CPU, from Linux; with several kinds of cores, those of the first."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Loops over `bfloat16` on CPUs: what each round stores is stored as bits.
+"""Loops over `bfloat16` on CPUs: the results of the rounds are stored as 16-bit integers.
 
-XLA:CPU knows `bfloat16` as a type of arrays in memory only. It computes `dynamic_update_slice` in
-32 bits, too: in each round of a `lax.scan`, all that the rounds have stored so far becomes
-`float32` and back. Of whole numbers it writes the slice alone.
+XLA:CPU has `bfloat16` only as a type of arrays in memory. It computes even `dynamic_update_slice`
+in 32 bits: each round of a `lax.scan` converts the results of all rounds to `float32` and back. For
+integers it writes the slice alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _NARROW, _BITS = jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.uint16)
 
 
 def install() -> None:
-    """Let our programs for CPUs write slices of `bfloat16` as bits."""
+    """Register the rule for `dynamic_update_slice` of `bfloat16` in our programs on CPUs."""
     lowering.replace(lax.dynamic_update_slice_p, "loops", _is_narrow, _update_bits)
 
 
 def storing_bits(equation: Any) -> Sequence[Any]:
-    """The operations that do what one does; of a scan that stores `bfloat16`, several."""
+    """Replace a scan that stacks `bfloat16` results by a scan that stacks bits, and casts."""
     if equation.primitive is not lax.scan_p or not is_on("loops"):
         return [equation]
     body, carried = equation.params["jaxpr"], equation.params["num_carry"]

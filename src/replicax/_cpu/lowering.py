@@ -1,8 +1,8 @@
-"""How operations are computed on CPUs in our programs: by a rule of ours, or as JAX does it.
+"""Lowering rules for operations on CPUs, in Replicax' programs only.
 
-programs.py puts operations of ours in the place of JAX's: the same in all, but that on CPUs a rule
-chooses how each is computed. What others compile with JAX is left alone. `operation` makes new
-ones from a formula, which a kernel in C may compute.
+programs.py replaces primitives of JAX by equal primitives of ours, for which a rule chooses the
+lowering on CPUs. Programs that others compile with JAX are unchanged. `operation` makes a new
+primitive from a formula, with an optional kernel in C.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-# For operations of JAX: the part of the tuning that replaces each, and what it is replaced by.
+# For each replaced primitive of JAX: the part of the tuning, and our primitive.
 rules: dict[Primitive, tuple[str, Primitive]] = {}
 _exported: ContextVar[frozenset[str]] = ContextVar("replicax_exported", default=frozenset())
 
 
 def has_known_sizes(*arrays: Any) -> bool:
-    """Whether all lengths are numbers, and none is zero.
+    """Whether all axis sizes are numbers other than zero.
 
-    In a program that is exported for any number of rows, a length may be a name. To compare it
-    with a number is an error.
+    In a program that is exported for any number of rows, a size may be a symbol, and comparing a
+    symbol with a number is an error.
     """
     shapes = (getattr(array, "shape", ()) for array in arrays)
     return all(isinstance(size, int) and size for shape in shapes for size in shape)
 
 
 def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
-    """Whether an operation may be computed by other means than JAX's: asked for each of them.
+    """Whether a rule may replace JAX's lowering of an operation.
 
-    Args:
-        ctx: JAX's context of the operation.
-        kernels: Those that compute it. An exported program is without them, since other processes
-            lack them, except within `exporting`.
+    An exported program may not use `kernels`, which other processes may lack, except within
+    `exporting`.
     """
     exported = ctx.module_context.lowering_parameters.for_export
     stays = not exported or _exported.get().issuperset(kernels)
@@ -48,10 +46,10 @@ def may_replace(ctx: Any, kernels: Collection[str] = ()) -> bool:
 
 
 def is_on_one_device(module: Any, *, replicated: bool = False) -> bool:
-    """Whether JAX divides no array of an operation that it compiles.
+    """Whether each device has the whole arrays of an operation.
 
-    `module` is what JAX knows of the program while it lowers an operation of it. `replicated`: each
-    device has the whole of each array, if JAX divides others.
+    `module` is JAX's lowering context of the program. `replicated` says so for the arrays of this
+    operation in a program whose other arrays JAX may divide.
     """
     context = module.axis_context
     if isinstance(context, mlir.SPMDAxisContext):
@@ -60,14 +58,14 @@ def is_on_one_device(module: Any, *, replicated: bool = False) -> bool:
 
 
 def is_whole(mesh: Any, manual_axes: Any = None) -> bool:
-    """Whether no axis is left over which JAX divides arrays, inside of `shard_map`."""
+    """Whether code is inside a `shard_map` over all axes of the mesh that are larger than one."""
     manual = mesh.manual_axes if manual_axes is None else manual_axes
     left = set(mesh.axis_names) - set(manual)
     return bool(manual) and all(mesh.shape[axis] == 1 for axis in left)
 
 
 def varying_alike(*arrays: Any) -> Sequence[Any]:
-    """The same, known to differ between devices if one of them does: for JAX inside `shard_map`."""
+    """Mark all arrays as varying over the axes over which one of them varies (`shard_map`)."""
     axes = [getattr(jax.typeof(array), "vma", frozenset()) for array in arrays]
     over = frozenset().union(*axes)
     return [
@@ -77,9 +75,9 @@ def varying_alike(*arrays: Any) -> Sequence[Any]:
 
 
 def in_32_bits(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The same computation with operands of `bfloat16` widened, and its result narrowed again.
+    """Convert `bfloat16` operands to `float32`, and the result to the first operand's dtype.
 
-    XLA:CPU computes like this too. The result has the type of the first operand.
+    XLA:CPU does the same.
     """
 
     @functools.wraps(compute)
@@ -96,7 +94,7 @@ def _widened(array: Any) -> Any:
 
 @contextlib.contextmanager
 def exporting(*kernels: str) -> Generator[None]:
-    """A `with` block for exports to processes that have these kernels."""
+    """Export in a `with` block, to processes that have these kernels."""
     token = _exported.set(frozenset(kernels))
     try:
         yield
@@ -113,16 +111,11 @@ def operation(
     kernels: Collection[str] = (),
     several: bool = False,
 ) -> Primitive:
-    """An operation with all transformations of JAX: those of its formula, until it gets its own.
+    """Make a primitive whose transformations are those of its formula, unless it gets others.
 
-    Args:
-        name: What the operation is called in a program.
-        formula: Computes it, of arrays; what it takes by name is part of the program.
-        types: The types of what it gives, of those of its arrays.
-        choose: On CPUs, given JAX's context of it, where `may_replace` holds: the rule by which a
-            kernel computes it, or None.
-        kernels: The names of those that the rule calls.
-        several: Whether it gives a list.
+    `formula` takes arrays, and parameters by name, which are part of the program. `types` is its
+    abstract evaluation. `choose(ctx, **params)` returns a lowering rule for CPUs or None, and is
+    called where `may_replace` holds for `kernels`. `several` means that the result is a list.
     """
     made = Primitive(f"replicax_{name}")
     made.multiple_results = several
@@ -133,7 +126,7 @@ def operation(
         return made.bind(*arrays, **dict(how))
 
     def by_itself(*arrays: Any, **how: Any) -> Any:
-        # Without `jit` a call of `compiled` would come back here.
+        # With `jax_disable_jit`, `compiled` would call this function again.
         if getattr(jax.config, "jax_disable_jit", False):
             return formula(*arrays, **how)
         return compiled(*arrays, how=tuple(how.items()))
@@ -164,14 +157,10 @@ def operation(
 def replace(
     primitive: Any, part: str, covers: Callable[..., bool], compute: Callable[..., Any]
 ) -> None:
-    """Let an operation be computed on CPUs by other operations, while a part of the tuning is on.
+    """Replace a primitive with one result on CPUs by `compute`, while `part` is on.
 
-    Args:
-        primitive: The operation, which has one result.
-        part: The part of the tuning that this belongs to.
-        covers: Called with the operands' shapes and types, and with the operation's parameters
-            by name: whether `compute` is to be used. Else it stays JAX's own.
-        compute: Computes the result from the operands and the parameters, traced by JAX.
+    `covers` is called with the operands' abstract values and the parameters by name. Where it is
+    false, JAX's lowering is used. `compute` takes the operands and parameters, and is traced.
     """
     own = mlir.lower_fun(compute, multiple_results=False)
 
@@ -188,14 +177,10 @@ def choose_rule(
     *,
     kernels: Collection[str] = (),
 ) -> None:
-    """Let a function choose an operation's rule on CPUs, while a part of the tuning is on.
+    """Choose the lowering rule of a primitive with one result on CPUs, while `part` is on.
 
-    Args:
-        primitive: The operation, which has one result.
-        part: The part of the tuning that this belongs to.
-        choose: Called with JAX's context of the operation and its parameters, where
-            `may_replace` holds: gives the rule, or None for JAX's own.
-        kernels: The names of those that the rule calls.
+    `choose(ctx, **params)` returns a rule, or None for JAX's own. It is called where `may_replace`
+    holds for `kernels`, the kernels that its rules call.
     """
     own = Primitive(own_name(primitive))
     own.def_effectful_abstract_eval(primitive.abstract_eval)
@@ -212,5 +197,5 @@ def choose_rule(
 
 
 def own_name(primitive: Any) -> str:
-    """What an operation of JAX is called in a program of ours, where a rule may replace it."""
+    """The name of our replacement of a primitive of JAX."""
     return f"replicax_{primitive.name}"

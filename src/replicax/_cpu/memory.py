@@ -1,12 +1,12 @@
-"""Memory of the host that is kept for the next step, instead of given back and asked for again.
+"""Host memory that the process keeps for the next step, instead of returning it to the system.
 
-The C library of GNU hands out large blocks as mappings of their own and gives them back at once.
-Each step's arrays are new mappings then, at the price of a page fault per 4 KB. What a compiler
-needed is no step's: it goes back, so that the process does not grow by it.
+glibc allocates each large block as a mapping of its own, and unmaps it at once when it is freed. So
+the arrays of each step are new mappings, with a page fault per 4 KB. Memory of the compiler is
+returned, because steps do not need it and the process would grow.
 
-A thread with an arena of its own still maps what is larger than 64 MB, but threads that share one
-wait for each other: XLA's compiler takes nearly twice as long with one for all. So there are as
-many as threads that compute at once, and one.
+A thread with its own arena still maps blocks larger than 64 MB, but threads that share an arena
+wait for each other: XLA's compiler takes nearly twice as long with one arena. So there is one arena
+for each core, and one more.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from jax import monitoring
 from replicax._core.env import cores, malloc_is_set
 from replicax._cpu.tuning import is_on
 
-# From malloc.h, and the largest number that the call takes.
+# From malloc.h; _NEVER is the largest number that `mallopt` takes.
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _NEVER = 2**31 - 1
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-# Seconds. Programs that are compiled in less leave little behind.
+# Seconds. A shorter compilation leaves little memory behind.
 _LONG = 0.2
 
 
 def keep_memory() -> bool:
-    """Let the C library keep what is freed, in this process, from now on, if this part is on.
+    """Let the C library keep freed memory in this process from now on, if this part is on.
 
-    For processes that are started, `env.KEEP_MEMORY` says the same, and from the beginning. Nothing
-    changes, and False is returned, if it cannot be, or the user has told it something.
+    `env.KEEP_MEMORY` has the same settings for processes that we start. Returns False, without a
+    change, if the C library is not glibc or the user has set malloc options.
     """
     return is_on("memory") and _told()
 

@@ -1,13 +1,12 @@
-"""Pooling and its gradient on CPUs, as slices: XLA's own operations go element by element.
+"""Pooling and its gradient on CPUs, as slices: XLA's operations go element by element.
 
-The largest element of each window, or the sum, is that of as many slices as a window has elements.
-So is the gradient of average pooling, which JAX writes as sums over windows.
+The maximum, or the sum, over windows is the maximum or sum of as many slices as a window has
+elements. The gradient of average pooling is the same, because JAX writes it as sums over windows.
 
-In the gradient of max pooling each window gives to one element: the first of the largest ones, in
-the order of the window. `nan` is no order: XLA walks along the window and moves on wherever the
-value so far is not known to be at least (at most, for a minimum) the next one. The same walk is
-done here, for all windows at once; and what an element gets of several windows is added in XLA's
-order, so that the result is the same to the last bit.
+In the gradient of max pooling the gradient of a window goes to its first largest element. `nan` has
+no order: XLA walks along the window, and moves on unless the value so far is at least (at most, for
+a minimum) the next one. This file does the same walk for all windows at once, and adds the
+gradients of several windows in XLA's order, so that results are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from jax import lax
 
 from replicax._cpu import lowering
 
-# Elements of a window. A program for more of them grows long.
+# Elements of a window. The program grows with them.
 _LARGEST_WINDOW = 64
 _SMALL_WINDOW = 4
 _TYPES = ("bfloat16", "float16", "float32", "float64")
@@ -32,7 +31,7 @@ Place = tuple[int, ...]
 
 
 def install() -> None:
-    """Let our programs for CPUs compute pooling and its gradient so."""
+    """Register the rules for pooling and its gradient in our programs on CPUs."""
     largest = functools.partial(combine_slices, lax.max, -math.inf)
     total = functools.partial(combine_slices, lax.add, 0.0)
     lowering.replace(lax.select_and_scatter_add_p, "pooling", covers, scatter_to_selected)
@@ -47,7 +46,7 @@ def covers(
     base_dilation: Sequence[int] = (),
     **others: Any,
 ) -> bool:
-    """Whether windows like these are computed here."""
+    """Whether these windows are computed by slices."""
     del others
     usual = str(operands[0].dtype) in _TYPES and min(map(min, padding), default=0) >= 0
     dense = max(base_dilation, default=1) == 1
@@ -55,7 +54,7 @@ def covers(
 
 
 def covers_sum(operand: Any, *, window_dimensions: Sequence[int], **others: Any) -> bool:
-    """Whether sums over windows are computed here: XLA is good at windows of 2 by 2."""
+    """Whether sums over windows are computed by slices; XLA is faster for windows of 2 × 2."""
     covered = covers(operand, window_dimensions=window_dimensions, **others)
     return covered and math.prod(window_dimensions) > _SMALL_WINDOW
 
@@ -71,10 +70,10 @@ def combine_slices(
     window_dilation: Sequence[int],
     **others: Any,
 ) -> Any:
-    """Combine the elements of each window: an element for each.
+    """Combine the elements of each window to one.
 
-    `start` changes nothing, and is what is around `operand`. The other arguments are those of
-    `lax.reduce_window`; `others` are of no account for windows that are covered.
+    `start` is the neutral element, with which `operand` is padded. The other arguments are those
+    of `lax.reduce_window`; `others` have no effect on windows that are covered.
     """
     del others
     padded = _padded(operand, start, padding)
@@ -95,7 +94,7 @@ def scatter_to_selected(
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> Any:
-    """Give each window's value to the element of the window that is selected, and sum up.
+    """Add each window's value to the window's selected element.
 
     `select_prim` is `lax.ge_p` for the largest element, `lax.le_p` for the smallest. The other
     arguments are those of `lax.reduce_window`.
@@ -126,17 +125,17 @@ def _padded(operand: Any, edge: float, padding: Sequence[tuple[int, int]]) -> An
 
 
 def _view(padded: Any, place: Place, windows: Sequence[int], strides: Sequence[int]) -> Any:
-    """The element at one place of each window."""
+    """The element at the same place of each window."""
     axes = list(zip(place, windows, strides, strict=True))
     ends = [first + (count - 1) * stride + 1 for first, count, stride in axes]
     return lax.slice(padded, place, ends, strides)
 
 
 def _interleaved(given: dict[Place, Any], strides: Sequence[int], shape: Sequence[int]) -> Any:
-    """What all elements were given, from what those at each place of the windows were given.
+    """Sum the values given to each place of the windows into one array of the operand's shape.
 
-    Places that are whole strides apart are the same elements in other windows. The last of such
-    places is the element's in its first window, and XLA goes from window to window.
+    Places that are whole strides apart are the same elements in different windows. The last such
+    place belongs to an element's first window, and XLA adds in the order of windows.
     """
     counts = [-(-size // stride) for size, stride in zip(shape, strides, strict=True)]
     sums: dict[Place, Any] = {}

@@ -1,13 +1,13 @@
-"""Matrix products on CPUs: transposed ones the other way round, sums over many rows by a kernel.
+"""Matrix products on CPUs: swapped operands instead of a transpose; a kernel for many rows.
 
 The gradient of a weight is both. JAX writes `transpose(dot(g, x))`, and XLA:CPU makes `dot(x, g)`
-of it, but not where a weight has more than two axes: then it copies `g` transposed, and that for
-each of several weights that `x` is multiplied with. Nor does it before it has divided a program
-over devices. Then the all-reduce of the global view stands between the two, and the optimizer reads
-the sum across its rows, which is slow.
+of it, except if a weight has more than two axes: then it copies `g` transposed, once for each
+weight that `x` is multiplied with. It also does so only after dividing a program over devices, when
+the all-reduce of the global view is between the two, and the optimizer reads the sum across its
+rows, which is slow.
 
-`dot(x, g)` sums over the rows of a batch. XLA copies one of the arrays transposed before it
-multiplies; `src/products.c` computes it from the arrays as they are.
+`dot(x, g)` sums over the rows of a batch. XLA first copies one of the arrays transposed;
+`src/products.c` multiplies the arrays as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VECTOR, _WIDEST = 16, 128  # widths are multiples of the one and at most the ot
 def with_products_turned(
     step: Callable[[Any, Any], Any], platform: str
 ) -> Callable[[Any, Any], Any]:
-    """A step for devices of a kind that computes the same, with such products turned on CPUs."""
+    """The same step, with swapped products if `platform` is "cpu"."""
 
     def turned_step(state: Any, batch: Any) -> Any:
         closed, shapes = jax.make_jaxpr(step, return_shape=True)(state, batch)
@@ -46,17 +46,17 @@ def with_products_turned(
 
 
 def turned_on(platform: str, closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program for devices of a kind: `turned` for CPUs, while that part of the tuning is on."""
+    """`turned` if `platform` is "cpu" and the part "products" is on; else the program itself."""
     return turned(closed) if platform == "cpu" and is_on("products") else closed
 
 
 def turned(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program, without products that only a transpose needs; not those of inner programs."""
+    """Replace transposed products by products with swapped operands; inner programs stay."""
     jaxpr = closed.jaxpr
     atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
     uses = Counter(map(id, [*atoms, *jaxpr.outvars]))
     equations: list[Any] = []
-    products: dict[int, int] = {}  # their places among these, by their results
+    products: dict[int, int] = {}  # indices in `equations`, by the `id` of their results
     for equation in jaxpr.eqns:
         source = next(map(id, equation.invars), 0)
         place = products.get(source)
@@ -71,7 +71,7 @@ def turned(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _exchanges(equation: Any, product: Any) -> bool:
-    """Whether an equation is the transpose that exchanging a product's operands comes to."""
+    """Whether an equation is the transpose that swapping the product's operands would replace."""
     if equation.primitive.name != "transpose":
         return False
     (contracted, _), (batch, _) = product.params["dimension_numbers"]
@@ -82,7 +82,7 @@ def _exchanges(equation: Any, product: Any) -> bool:
 
 
 def is_plain(params: Mapping[str, Any]) -> bool:
-    """Whether a product is not told by which algorithm, or where its axes are."""
+    """Whether a product has no algorithm and no sharding among its parameters."""
     precision, layout = params["precision"], params["out_sharding"]
     undivided = layout is None or not any(layout.spec)
     return undivided and (precision is None or isinstance(precision, tuple))
@@ -100,12 +100,12 @@ def _other_way_round(product: Any, transpose: Any) -> Any:
 
 
 def install() -> None:
-    """Let products of our programs for CPUs that sum over many rows go to the kernel."""
+    """Register the kernel for products of our programs on CPUs that sum over many rows."""
     lowering.choose_rule(lax.dot_general_p, "products", _choose, kernels=[ROW_PRODUCTS])
 
 
 def _choose(ctx: Any, **params: Any) -> Callable[..., Any] | None:
-    """The rule for a product that the kernel computes."""
+    """The kernel's rule for products that it covers; None for all others."""
     here = is_on_one_device(ctx.module_context)
     return _RULE if here and covers(*ctx.avals_in, **params) and kernels.are_there() else None
 

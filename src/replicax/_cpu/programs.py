@@ -1,4 +1,4 @@
-"""How a program of ours is made fast on CPUs: rules for its operations, and options for XLA."""
+"""Rules and XLA options that make Replicax' programs fast on CPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replicax._cpu import convolutions, loops, pooling, products, tables
 from replicax._cpu.lowering import rules
 from replicax._cpu.tuning import computes_with_one_thread, is_on
 
-# Without convolutions, which YNNPACK computes two to four times slower than Eigen.
+# YNNPACK's convolutions are left out: they are two to four times slower than Eigen's.
 _FUSIONS = {
     "xla_cpu_experimental_ynn_fusion_type": (
         "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"
@@ -26,15 +26,15 @@ _ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}
 
 @functools.cache
 def install() -> None:
-    """Say which operations of JAX have rules of ours, which change no program but ours."""
+    """Register the rules for operations of JAX. They apply to Replicax' programs only."""
     for module in (convolutions, loops, pooling, products, tables):
         module.install()
 
 
 def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose operations are computed by our rules, where it is compiled for CPUs.
+    """Apply the rules to the operations of a function, for when it is compiled for CPUs.
 
-    It is from nests of arrays to a nest of arrays, without a gradient taken through it later.
+    The function maps nests of arrays to a nest of arrays, and must not be differentiated later.
     """
     install()
 
@@ -48,10 +48,10 @@ def with_rules(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ruled(value: Any, known: dict[int, Any]) -> Any:
-    """A program, or a parameter of an operation with the programs in it.
+    """Apply the rules to a program, or to the programs in a parameter of an operation.
 
-    What has nothing to replace stays the same object, and what is there twice stays the same twice:
-    JAX lowers by identity.
+    JAX lowers by object identity: an unchanged program stays the same object, and a program that
+    occurs twice is replaced by one object.
     """
     if type(value) is tuple:
         return tuple(_ruled(part, known) for part in value)
@@ -86,7 +86,7 @@ def _equation_ruled(equation: Any, known: dict[int, Any]) -> Any:
 
 
 def options_for(devices: Collection[Any]) -> dict[str, Any]:
-    """The options of XLA that this one knows, for a program of these devices."""
+    """XLA's options for a program on these devices; options that this XLA lacks are left out."""
     options: dict[str, Any] = dict(_FUSIONS) if is_on("fusions") else {}
     here = sum(device.process_index == jax.process_index() for device in devices)
     if computes_with_one_thread(here):
@@ -96,6 +96,6 @@ def options_for(devices: Collection[Any]) -> dict[str, Any]:
 
 @functools.cache
 def _text_of_known_options() -> str:
-    """What XLA says of its options: it refuses those that it does not know, or no longer."""
+    """The text of all options of this XLA, which refuses unknown ones."""
     options = get_compile_options(num_replicas=1, num_partitions=1)
     return str(options.executable_build_options.debug_options)

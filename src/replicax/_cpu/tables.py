@@ -1,14 +1,12 @@
-"""Tables on CPUs, whose rows a kernel of our own looks up, adds up and adds to them.
+"""Embedding tables on CPUs: a kernel looks rows up, sums them, and adds them to a table.
 
 XLA compiles several small kernels for each table of a model, which takes longer than many of its
-steps; `src/tables.c` is compiled once. There are rules for JAX's own operations, which look up
-whole rows or add them: what is looked up, clamped, filled and added, and in which order, is as in
-JAX, to the last bit.
+steps; `src/tables.c` is compiled once. It has rules for JAX's operations that look up or add whole
+rows. Clamping, filling and the order of additions are as in JAX, to the last bit.
 
-There are two operations of ours. One finds where in a list of indices each is first. The other is
-what an optimizer adds to a table: sums of rows, each added once. A sum of rows with the same index
-is made first, as a whole gradient would be: what occurs often would else lose much of its update to
-rounding.
+Two operations are ours. One finds the first place of each index in a list. The other adds sums of
+rows to a table, for an optimizer. Rows with the same index are summed first, as in a whole
+gradient: added one by one, frequent rows would lose much of their update to rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from replicax._cpu.tuning import is_on
 
 # Indices: the kernel numbers twice as many places in 32 bits.
 _MOST_ROWS = 1 << 29
-# Of what is looked up or added: fewer numbers are computed with what comes before or after.
+# Elements looked up or added: XLA fuses smaller ones with the operations before or after.
 _LEAST = 4096
 
 _LOOK_UP = jax.ffi.ffi_lowering(LOOK_UP)
@@ -40,12 +38,12 @@ _FIRST_ROWS = jax.ffi.ffi_lowering(FIRST_ROWS)
 
 
 def is_for(platform: str) -> bool:
-    """Whether there is a kernel for programs of such devices."""
+    """Whether there is a kernel for programs on this platform."""
     return is_on("tables") and platform == "cpu" and kernels.are_there()
 
 
 def install() -> None:
-    """Let tables of our programs for CPUs go to the kernel."""
+    """Register the kernel for tables in our programs on CPUs."""
     lowering.choose_rule(lax.gather_p, "tables", _choose_look_up, kernels=[LOOK_UP])
     lowering.choose_rule(lax.scatter_add_p, "tables", _choose_adding, kernels=[ADD_ROWS])
 
@@ -63,7 +61,7 @@ def adds_rows(table: Any, indices: Any, rows: Any, *, dimension_numbers: Any, **
 
 
 def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
-    """Whether the kernel knows arrays like these: a table, indices of its rows, and such rows."""
+    """Whether the kernel takes arrays of these shapes and dtypes."""
     known = table.dtype == rows.dtype == np.float32 and indices.dtype == np.int32
     return (
         known
@@ -77,7 +75,7 @@ def is_for_kernel(table: Any, indices: Any, rows: Any) -> bool:
 
 
 def _is_worth_it(ctx: Any, table: Any, indices: Any, rows: Any) -> bool:
-    """Whether the kernel is used."""
+    """Whether the kernel can be used, and there are enough elements."""
     here = is_on_one_device(ctx.module_context)
     fit = rows.size >= _LEAST and is_for_kernel(table, indices, rows)
     return here and fit and kernels.are_there()
@@ -97,7 +95,7 @@ def _choose_look_up(ctx: Any, **params: Any) -> Callable[..., Any] | None:
         return None
     if not _is_worth_it(ctx, table, indices, rows):
         return None
-    # What is promised is clamped as well, as XLA does it: a promise may be broken.
+    # PROMISE_IN_BOUNDS is clamped as well, as in XLA: the promise may be broken.
     fill = np.float32(np.nan if params["fill_value"] is None else params["fill_value"])
     numbers = np.array((params["mode"] != _Mode.FILL_OR_DROP, fill.view(np.int32)), np.int64)
     return lambda ctx, *operands, **_: _LOOK_UP(ctx, *operands, numbers=numbers)
@@ -114,7 +112,7 @@ def _choose_adding(ctx: Any, **params: Any) -> Callable[..., Any] | None:
 
 
 def first_places(indices: Any, size: int) -> Any:
-    """For each index the place of the first that is the same; for one of `size` the end.
+    """For each index the place of its first occurrence; for the index `size` the end.
 
     Indices are from 0 to `size`.
     """
@@ -129,7 +127,7 @@ def _first_places(indices: Any, *, size: int) -> Any:
 
 
 def _choose_firsts(ctx: Any, *, size: int) -> Callable[..., Any] | None:
-    """The kernel. Where JAX divides, each device gets all indices, which are few."""
+    """The kernel, also where JAX divides arrays: each device gets all indices, which are few."""
     indices = ctx.avals_in[0]
     fits = indices.dtype == np.int32 and indices.size <= _MOST_ROWS
     if not fits or not is_on("tables") or not kernels.are_there():
@@ -149,9 +147,10 @@ _FIRSTS = operation(
 
 @dataclass
 class Firsts:
-    """For each row of a table's gradient, which is the first of those with the same index.
+    """For each row of a table's gradient, the first row with the same index.
 
-    The table has `size` rows. Rows that belong nowhere have a number that is too large.
+    The table has `size` rows. `places` is set by `find_firsts`; rows whose index is outside the
+    table get a place that is too large.
     """
 
     indices: Any
@@ -160,7 +159,7 @@ class Firsts:
 
 
 def find_firsts(some: Sequence[Firsts]) -> None:
-    """Find the first rows of several tables as if these were one: few operations, for all."""
+    """Find the first rows of several tables as if they were one table: few operations for all."""
     sizes, counts = [one.size for one in some], [one.indices.size for one in some]
     size = sum(sizes)
     kind = jnp.int32 if size <= np.iinfo(np.int32).max else jnp.int64
@@ -180,7 +179,7 @@ def find_firsts(some: Sequence[Firsts]) -> None:
 
 
 def sums_where_first(rows: Any, firsts: Firsts) -> Any:
-    """Rows, with the sum of those of one index where that is first, and zeros elsewhere."""
+    """The sum of the rows with the same index at the index' first place, and zeros elsewhere."""
     assert firsts.places is not None
     by_index = rows.reshape(firsts.indices.size, *rows.shape[firsts.indices.ndim - 1 :])
     return jnp.zeros_like(by_index).at[firsts.places].add(by_index, mode="drop").reshape(rows.shape)
@@ -189,10 +188,10 @@ def sums_where_first(rows: Any, firsts: Firsts) -> Any:
 def add_sums(
     table: Any, indices: Any, rows: Any, factor: Any, *, column: int, subtracts: bool
 ) -> Any:
-    """A table of `float32` with the sums of its rows added, or subtracted.
+    """Add sums of rows, times `factor`, to a `float32` table, or subtract them.
 
-    Indices outside of the table are left out; rows are multiplied with `factor` before. Those of
-    this table begin with `column`, maybe beside rows of other tables.
+    Indices outside the table are left out. The table's rows start at `column` of `rows`, which may
+    hold rows of other tables beside them.
     """
     operands = varying_alike(table, indices, rows, jnp.asarray(factor, table.dtype))
     return _ADDED.bind(*operands, column=column, subtracts=subtracts)
@@ -211,7 +210,7 @@ def _add_sums(
 
 
 def _choose_adding_sums(ctx: Any, *, column: int, subtracts: bool) -> Callable[..., Any] | None:
-    """The kernel, but not where JAX divides."""
+    """The kernel, unless JAX divides arrays over devices."""
     if not is_on_one_device(ctx.module_context):
         return None
     numbers = np.array((subtracts, column), np.int64)

@@ -1,11 +1,11 @@
-"""The switch for what makes programs on CPUs faster: which parts of it are on, on all workers.
+"""The switch for the tuning on CPUs: the parts that are on, the same on all workers.
 
-The parts ask here when a program is compiled, so a change is for later programs. `memory` is in
-memory.py, `fusions` and `threads` are in programs.py, `optimizers` is in adam.py, and each other
+Parts are looked up when a program is compiled, so a change applies to later programs. `memory` is
+in memory.py, `fusions` and `threads` are in programs.py, `optimizers` is in adam.py, and each other
 part is in a file of its own.
 
 Workers whose programs are compiled differently would round differently. So if one worker lacks a
-part, because its kernels were not built or the part is switched off, all of them go without it.
+part, because its kernels were not built or the part is switched off, all workers go without it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from replicax._cpu import kernels
 
 PARTS = frozenset(CPU_TUNING_PARTS)
 _WITH_KERNELS = frozenset({"attention", "convolutions", "optimizers", "products", "tables"})
-_KERNELS = "kernels"  # all of them, as a part that a worker may lack
-# Where memory comes from and how many threads compute changes no program.
+_KERNELS = "kernels"  # stands for all kernels, as a part that a worker may lack
+# These parts do not change programs, so workers may differ in them.
 _NOT_IN_PROGRAMS = frozenset({"memory", "threads"})
 
 _log = logging.getLogger("replicax")
-_chosen: list[frozenset[str]] = []  # one, or none: then the environment decides
+_chosen: list[frozenset[str]] = []  # at most one; if empty, the environment decides
 _without: set[str] = set()
 
 
@@ -37,7 +37,7 @@ def is_on(part: str) -> bool:
 
 
 def parts_on() -> frozenset[str]:
-    """The parts that are on: those wanted here, without those that other workers lack."""
+    """The parts that are on: the parts wanted here, without the parts that other workers lack."""
     return _wanted() - _without
 
 
@@ -46,7 +46,7 @@ def _wanted() -> frozenset[str]:
 
 
 def choose(parts: Collection[str]) -> ExitStack:
-    """Let these parts be on and no others, in all threads, until what is returned is closed."""
+    """Switch exactly these parts on, in all threads, until the returned stack is closed."""
     undo = ExitStack()
     undo.callback(_chosen.__setitem__, slice(None), _chosen[:])
     _chosen[:] = [frozenset(parts)]
@@ -54,15 +54,15 @@ def choose(parts: Collection[str]) -> ExitStack:
 
 
 def computes_with_one_thread(devices: int) -> bool:
-    """Whether each device of this process should use one thread: others share its cores."""
-    # Several processes that each put a kernel on all cores wait for each other. Devices of one do
-    # not: they have one pool of threads.
+    """Whether each device of this process should use one thread, since others share its cores."""
+    # Processes that each run a kernel on all cores wait for each other. Devices of one process
+    # share a thread pool and do not.
     several = processes_here() > 1 and max(1, devices) * processes_here() >= cores()
     return several and is_on("threads")
 
 
 def agree_on_tuning() -> None:
-    """Switch off, on all workers, the parts of the tuning that they do not have alike."""
+    """Switch off, on all workers, the parts that some worker lacks."""
     if jax.local_devices()[0].platform != "cpu":
         return
     channel = current()
@@ -81,13 +81,13 @@ def agree_on_tuning() -> None:
 
 
 def own_parts() -> frozenset[str]:
-    """What this worker has that changes programs: parts that it wants, and kernels for them."""
+    """The parts wanted here that change programs, and "kernels" if there are kernels for them."""
     parts = _wanted() - _NOT_IN_PROGRAMS
     return parts | {_KERNELS} if parts & _WITH_KERNELS and kernels.are_there() else parts
 
 
 def lacking_parts(found: Sequence[Collection[str]]) -> dict[str, list[int]]:
-    """The parts that some workers have and others lack, each with those that lack it."""
+    """The parts that only some workers have, each with the workers that lack it."""
     lacking = {
         part: [worker for worker, parts in enumerate(found) if part not in parts]
         for part in sorted(frozenset().union(*found))

@@ -1,4 +1,4 @@
-"""`get_concrete_function`: a compiled function for arguments of a kind, and what it looks like."""
+"""`get_concrete_function`: a compiled function for given argument specs, and its signature."""
 
 from __future__ import annotations
 
@@ -35,15 +35,9 @@ logger = logging.getLogger("replicax")
 @final
 @dataclass(frozen=True)
 class Spec:
-    """The shape and type of an array.
+    """The shape and dtype of an array."""
 
-    Args:
-        shape: Its axes; None for one of any size, and for the whole if there may be any number.
-        dtype: Its type.
-        name: The argument's.
-    """
-
-    shape: tuple[int | None, ...] | None
+    shape: tuple[int | None, ...] | None  # None: any size of an axis, or any number of axes
     dtype: Any
     name: str | None = None
 
@@ -54,22 +48,19 @@ class Spec:
 
     @property
     def dtype_name(self) -> str:
-        """The name of its type."""
+        """The name of the dtype."""
         return "string" if self.is_text else np.dtype(self.dtype).name
 
     @property
     def is_text(self) -> bool:
-        """Whether it is that of text."""
+        """Whether the array holds text."""
         return numpy_dtype(self.dtype) is None
 
 
 @final
 @dataclass(frozen=True)
 class Traced:
-    """A function for arrays of specs, as a pure one.
-
-    For axes of any size `shapes` has symbols, and `specs` None.
-    """
+    """A pure program. An axis of any size is a symbol in `shapes` and None in `specs`."""
 
     captured: Captured
     shapes: Sequence[Any]
@@ -78,13 +69,13 @@ class Traced:
 
 @final
 class ConcreteFunction:
-    """A compiled function for arguments of a kind.
+    """A compiled function for given argument specs.
 
-    **Differs from TF:** it is traced when it is first called, and axes of any size are compiled for
-    each size. Of text, which XLA does not compute, it calls the Python function.
+    **Differs from TF:** it is traced at its first call, and an axis of any size is compiled once
+    for each size. XLA does not compute text: for text the Python function is called.
 
     Args:
-        compiled: What `function` returned, or a method of it.
+        compiled: A compiled function, or a bound compiled method.
         args: Specs, arrays or constants.
         kwargs: The same, by name.
         inputs: The input signature, if there is one.
@@ -104,7 +95,7 @@ class ConcreteFunction:
         self.__name__ = getattr(compiled, "__name__", "function")
         signature = inspect.signature(self._fn)
         given = signature.bind(*args, **kwargs).arguments
-        for name, parameter in signature.parameters.items():  # constants, as if they were passed
+        for name, parameter in signature.parameters.items():  # default constants count as passed
             if parameter.default is None or isinstance(parameter.default, PLAIN):
                 given.setdefault(name, parameter.default)
         self._given = {name: _as_specs(value, name) for name, value in given.items()}
@@ -115,14 +106,14 @@ class ConcreteFunction:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the Python function."""
         return self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, with all its arguments or with its arrays only.
+        """Call the function with all its arguments, or with its arrays only.
 
         Raises:
-            SignatureMismatch: If an argument does not fit its spec.
+            SignatureMismatch: If an argument does not match its spec.
         """
         try:
             given = self._fitted(args, kwargs)
@@ -135,21 +126,21 @@ class ConcreteFunction:
         return self._compiled(*bound.args, **bound.kwargs)
 
     def _fitted(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The arguments of a call by name, with the constants that it leaves out."""
+        """Bind the arguments of a call by name, and add the constants that it leaves out."""
         given = {**self._given, **self._signature.bind_partial(*args, **kwargs).arguments}
         missing = [n for n, value in self._given.items() if given[n] is value and _has_specs(value)]
         if missing:
             raise SignatureMismatch(
                 "A concrete function gets the arrays that it was made for. Received: a call "
-                f"without {missing}. Of them it knows shapes only. Pass them, too."
+                f"without {missing}. Only their shapes are known. Pass them as well."
             )
         known = self._given
         return {n: fitted(known[n], v, n) if n in known else v for n, v in given.items()}
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
-        """The arrays of a call that passes just these, in order and by name; None if it does not.
+        """The arrays of a call that passes only arrays, in order and by name; None for other calls.
 
-        So may be called what was made for a model, say, and an array.
+        A function that was made for a model and an array may be called with the array alone.
         """
         specs = self.specs
         rest = [spec.name for spec in specs[len(args) :]]
@@ -163,19 +154,19 @@ class ConcreteFunction:
         return self._given_with(lambda leaf: next(rest) if isinstance(leaf, Spec) else leaf)
 
     def _given_with(self, change: Callable[[Any], Any]) -> dict[str, Any]:
-        """What it was made for, with its specs and constants changed in the arguments' order."""
+        """Apply `change` to each spec and constant, in the order of the arguments."""
         leaves, tree = flatten_specs([*self._given.values()])
         changed = tree.unflatten([change(leaf) for leaf in leaves])
         return dict(zip(self._given, changed, strict=True))
 
     @property
     def parameters(self) -> list[tuple[str, int]]:
-        """The names and kinds of its parameters."""
+        """The names and kinds of the parameters."""
         return [(p.name, int(p.kind)) for p in self._signature.parameters.values()]
 
     @property
     def specs(self) -> list[Spec]:
-        """The specs of its arrays, in order."""
+        """The specs of the arrays, in order."""
         leaves, _ = flatten_specs([*self._given.values()])
         return [leaf for leaf in leaves if isinstance(leaf, Spec)]
 
@@ -186,12 +177,12 @@ class ConcreteFunction:
 
     @property
     def inference_fn(self) -> ConcreteFunction:
-        """The function itself: gradients are taken of it, not of a copy."""
+        """The function itself, since gradients are taken of it and not of a copy."""
         return self
 
     @property
     def function_type(self) -> inspect.Signature:
-        """Its parameters, with the specs of arrays and the constants; and its results, if known."""
+        """The parameters with their specs and constants, and the results if they are known."""
         if any(spec.shape is None or spec.is_text for spec in self.specs):
             return self._with_specs()
         return self._with_specs().replace(return_annotation=self.structured_outputs)
@@ -205,24 +196,24 @@ class ConcreteFunction:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """The operations of its program, as TensorFlow's graphs list theirs."""
+        """The operations of the program, in the form of a TensorFlow graph."""
         return Graph(self.traced().captured.jaxpr, [spec.name or "" for spec in self.specs])
 
     @property
     def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The specs of its positional arguments, and of those by name."""
+        """The specs of the positional and of the keyword arguments."""
         bound = inspect.BoundArguments(self._signature, dict(self._given))  # pyright: ignore[reportArgumentType]
         return bound.args, bound.kwargs
 
     @functools.cached_property
     def structured_outputs(self) -> Any:
-        """The specs of its results."""
+        """The specs of the results."""
         captured = self.traced().captured
         found = captured.jaxpr.out_avals[: captured.num_outputs]
         return captured.assemble([_spec_of(aval) for aval in found])
 
     def traced(self) -> Traced:
-        """The function as a pure one, for axes of any size."""
+        """Trace the function to a pure program, for axes of any size."""
         specs = self.specs
         self._check_is_known(specs)
 
@@ -240,7 +231,7 @@ class ConcreteFunction:
             if sum(spec.shape[:1] == (None,) for spec in specs if spec.shape) > 1:
                 try:
                     return traced("rows{}")
-                except Exception:  # they are added, perhaps, which needs equally many
+                except Exception:  # adding two arguments, for example, needs equal row counts
                     logger.debug("One number of rows for all arguments of %s.", self.name)
             return traced("rows")
         except HostLoop as signal:
@@ -261,7 +252,7 @@ class ConcreteFunction:
                 )
 
     def with_axes(self, count: int) -> ConcreteFunction:
-        """The same for arrays of that many axes, where it is for any number."""
+        """A copy in which each array of any number of axes has `count` axes."""
 
         def known(leaf: Any) -> Any:
             unknown = isinstance(leaf, Spec) and leaf.shape is None
@@ -295,7 +286,7 @@ def _spec_of(aval: Any) -> Spec:
 
 
 def _sizes_as_arrays(leaf: Any) -> Any:
-    """What a function returns; a size that is not known yet is computed by the program."""
+    """Make an array of a result, also of a size that the program computes."""
     if isinstance(leaf, _compat.KerasVariable):
         return jnp.asarray(_compat.read(leaf))
     if _is_open_shape(leaf):
@@ -310,7 +301,8 @@ def _is_open_shape(value: Any) -> bool:
 
 
 def symbolic(specs: Sequence[Spec], rows: str) -> list[jax.ShapeDtypeStruct]:
-    """Shapes with a symbol for each axis of any size; `rows`, of the number, for the first."""
+    """Shapes with a symbol for each axis of any size. `rows` names the first axis of an array, and
+    may format the array's number."""
     scope = jax.export.SymbolicScope()
     shapes = []
     for number, spec in enumerate(specs):

@@ -1,8 +1,8 @@
-"""Saving what models and modules compute: programs for any device, and the weights.
+"""Save models and modules: their programs, for any device, and their weights.
 
-A folder has `saved_model.json` (what there is), `weights.npz`, and one file for each program, as
-`jax.export` writes it, with its gradient: for CPUs, GPUs and TPUs and for batches of any size. It
-says nothing of strategies: the weights go wherever the variables are made when it is loaded.
+A folder has `saved_model.json` (the manifest), `weights.npz`, and one file for each program.
+`jax.export` writes the programs with their gradients, for CPUs, GPUs and TPUs and for batches of
+any size. The strategy is not saved: the current strategy at loading places the weights.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FUNCTIONS = (ConcreteFunction, StatefulFunction, BoundFunction)
 MANIFEST, WEIGHTS, FORMAT = "saved_model.json", "weights.npz", 2
 SERVING = "serving_default"
 PLATFORMS = ("cpu", "cuda", "tpu")
-# A function of arrays of any number of axes is saved for so many, where it can compute them.
-MOST_AXES = 4
+# A function of arrays of any number of axes is saved for 0 to MAX_AXES axes.
+MAX_AXES = 4
 
 
 @dataclass
 class _Writer:
-    """What is to be written."""
+    """The content of a saved model, collected before anything is written."""
 
     variables: dict[int, Any] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
@@ -52,19 +52,19 @@ class _Writer:
     numbers: dict[int, int] = field(default_factory=dict)
 
     def number(self, variable: Any) -> int:
-        """The number of a variable."""
+        """Number a variable; the same variable keeps its number."""
         self.variables.setdefault(id(variable), variable)
         return list(self.variables).index(id(variable))
 
     def programs(self, concrete: ConcreteFunction) -> list[str]:
-        """The keys of a function's programs, which are written once."""
+        """The keys of a function's programs. Each function is traced and written once."""
         if id(concrete) not in self.known:
             known = _of_known_axes(concrete) if concrete.inputs_unknown else [concrete]
             self.known[id(concrete)] = (concrete, [self.program(one) for one in known])
         return self.known[id(concrete)][1]
 
     def program(self, concrete: ConcreteFunction) -> str:
-        """The key of a program."""
+        """Trace and export one program; return its key."""
         traced = concrete.traced()
         captured, key = traced.captured, str(len(self.functions))
         values = [_compat.read(variable) for variable in captured.variables]
@@ -83,63 +83,67 @@ class _Writer:
         return key
 
     def object(self, obj: Any) -> int:
-        """The number of a module or a layer, with what it holds."""
+        """Number a module or a layer, and add its attributes."""
         if id(obj) in self.numbers:
             return self.numbers[id(obj)]
         number = self.numbers[id(obj)] = len(self.objects)
         self.objects.append({})
-        found = {name: self.held(value) for name, value in _attributes(obj)}
+        found = {name: self.described(value) for name, value in _attributes(obj)}
         if isinstance(obj, _compat.Trainer) and (call := _call_of(obj)) is not None:
             found["serve"] = {"function": self.programs(call)}
         self.objects[number] = {
-            "attributes": {name: held for name, held in found.items() if held is not None},
+            "attributes": {name: about for name, about in found.items() if about is not None},
             "variables": [self.number(variable) for variable in getattr(obj, "variables", ())],
         }
         return number
 
-    def held(self, value: Any) -> dict[str, Any] | None:
-        """What is written of a value that an object holds; None if nothing is."""
+    def described(self, value: Any) -> dict[str, Any] | None:
+        """The manifest's entry for an attribute; None for a value that is not saved."""
         if isinstance(value, _compat.KerasVariable):
             return {"variable": self.number(value)}
         if isinstance(value, Module | keras.layers.Layer):
             return {"object": self.object(value)}
         if isinstance(value, _FUNCTIONS):
-            keys = [key for concrete in _concretes(value) for key in self.tried(concrete, value)]
+            keys = [key for one in _concretes(value) for key in self.programs_if_any(one, value)]
             return {"function": keys} if keys else None
         if isinstance(value, list | tuple):
-            parts = [self.held(part) for part in value]
+            parts = [self.described(part) for part in value]
             return {"list": parts} if any(parts) else None
         if isinstance(value, dict):
-            named = [[key, self.held(part)] for key, part in value.items() if isinstance(key, str)]
-            return {"dict": named} if any(part for _, part in named) else None
+            named = {key: part for key, part in value.items() if isinstance(key, str)}
+            entries = [[key, self.described(part)] for key, part in named.items()]
+            return {"dict": entries} if any(part for _, part in entries) else None
         return None
 
-    def tried(self, concrete: ConcreteFunction, value: Any) -> list[str]:
-        """The keys of a function; none, with a warning, of a call that cannot be written."""
+    def programs_if_any(self, concrete: ConcreteFunction, value: Any) -> list[str]:
+        """The keys of a function's programs; none, with a warning, if a past call cannot be saved.
+
+        A function with an input signature raises instead: the user asked for exactly that program.
+        """
         try:
             return self.programs(concrete)
         except Exception as error:
             if isinstance(value, ConcreteFunction) or value.input_signature is not None:
                 raise
-            logger.warning("%r is not saved for a call that it had: %s", concrete, error)
+            logger.warning("%r is not saved for one of its past calls: %s", concrete, error)
             return []
 
 
 def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> None:
-    """Save what a model or a module computes, and what it holds.
+    """Save the functions, variables and attributes of a model or a module.
 
-    Compiled methods are saved for their `input_signature`, or for the calls that they had; with
-    them modules, layers and variables that are attributes, or in lists and dicts there.
+    Compiled methods are saved for their `input_signature`, or else for their past calls. Modules,
+    layers and variables are saved if they are attributes, or items of lists and dicts there.
 
-    **Differs from TF:** the folder is Replicax' own: `load` and `TFSMLayer` read it, TensorFlow
-    does not. A function of arrays of any number of axes is saved for up to four.
+    **Differs from TF:** the folder has a format of Replicax: `load` and `TFSMLayer` read it,
+    TensorFlow does not. A function of arrays of any number of axes is saved for up to four axes.
 
     Args:
-        obj: A Keras model, or an `rx.Module`. A model that was not called is saved without
-            functions, and a warning says so.
-        path: The folder; one that is there is replaced.
-        signatures: A compiled function with an input signature, or a concrete one, or a dict of
-            them by name. None: of a model, its call, as "serving_default".
+        obj: A Keras model, or an `rx.Module`. A model that was never called is saved without
+            functions, with a warning.
+        path: The folder. A saved model that is there is replaced.
+        signatures: A compiled function with an input signature, or a concrete function, or a dict
+            of them by name. If None, the call of a model is saved as "serving_default".
         options: Ignored.
 
     Raises:
@@ -167,7 +171,7 @@ def save(obj: Any, path: str, signatures: Any = None, options: Any = None) -> No
         raise UsageError(
             "A saved model has functions or variables. Received: a "
             f"{type(obj).__name__} without any. There is nothing to write. Save a Keras model, or "
-            "an `rx.Module`, whose `@tf.function(input_signature=…)` methods are saved."
+            "an `rx.Module` with `@tf.function(input_signature=…)` methods."
         )
     manifest = {
         "format": FORMAT,
@@ -198,7 +202,7 @@ def _call_of(model: Any) -> ConcreteFunction | None:
         specs = _compat.call_specs(model)
     except ValueError as error:
         logger.warning(
-            "The model %r is saved without its call, for which the shapes of its inputs have to be "
+            "The model %r is saved without its call, because the shapes of its inputs are not "
             "known. %s Call it once, `model(example)`, or give it an `Input`.",
             model.name,
             error,
@@ -217,7 +221,8 @@ def _call_of(model: Any) -> ConcreteFunction | None:
 
 
 def _attributes(obj: Any) -> list[tuple[str, Any]]:
-    """What an object holds, and its compiled methods; of Keras' own, what is public."""
+    """The attributes and compiled methods of an object. Private attributes of Keras objects and
+    functions that Keras set on them are left out."""
     methods = inspect.getmembers_static(type(obj), lambda m: isinstance(m, StatefulFunction))
     bound = [(name, getattr(obj, name)) for name, _ in methods]
     held = getattr(obj, "__dict__", {}).items()
@@ -227,7 +232,7 @@ def _attributes(obj: Any) -> list[tuple[str, Any]]:
 
 
 def _concretes(value: Any) -> list[ConcreteFunction]:
-    """A compiled function for what is known of its arguments: its signature, or its calls."""
+    """Concrete functions for the input signature, or else for the past calls."""
     if isinstance(value, ConcreteFunction):
         return [value]
     if not isinstance(value, StatefulFunction | BoundFunction):
@@ -239,9 +244,9 @@ def _concretes(value: Any) -> list[ConcreteFunction]:
 
 
 def _of_known_axes(concrete: ConcreteFunction) -> list[ConcreteFunction]:
-    """A function for arrays of any number of axes, for those that it can compute."""
+    """Concrete functions for each number of axes for which tracing succeeds."""
     found, errors = [], []
-    for count in range(MOST_AXES + 1):
+    for count in range(MAX_AXES + 1):
         one = concrete.with_axes(count)
         try:
             one.structured_outputs  # noqa: B018  # traces it
@@ -268,7 +273,7 @@ def _signatures(signatures: Any) -> dict[str, ConcreteFunction]:
             raise UsageError(
                 "A signature is a compiled function whose arguments are known. Received: "
                 f"{given[name]!r} for {name!r}, which was called with "
-                f"{[one.structured_input_signature for one in concretes]}. It has to be one. Pass "
+                f"{[one.structured_input_signature for one in concretes]}. Pass "
                 "`fn.get_concrete_function(tf.TensorSpec([None, 3], tf.float32))`, or decorate it "
                 "with an `input_signature`."
             )
@@ -280,11 +285,13 @@ def _exported(jaxpr: Any, values: Sequence[Any], leaves: Sequence[Any]) -> bytes
     try:
         exported = jax.export.export(program, platforms=PLATFORMS)(values, leaves)
     except NotImplementedError:
-        logger.info("The saved program is for this machine's devices: others lack an operation.")
+        logger.info(
+            "The program is saved for this platform only: others lack one of its operations."
+        )
         exported = jax.export.export(program)(values, leaves)
     try:
         return bytes(exported.serialize(vjp_order=1))
-    except Exception as error:  # of many kinds: integers only, a loop without a known end
+    except Exception as error:  # many types: only integer inputs, a loop of unknown length
         logger.debug("The saved program has no gradient: %s", error)
         return bytes(exported.serialize())
 
@@ -293,7 +300,7 @@ def _write(target: Path, manifest: Any, weights: Sequence[Any], files: dict[str,
     with NewFolder(target, {MANIFEST}) as folder:
         for name, content in files.items():
             (folder / name).write_bytes(content)
-        # As bytes: NumPy's file format knows no bfloat16.
+        # Raw bytes, because NumPy's file format has no bfloat16.
         raw = {str(n): np.frombuffer(w.tobytes(), np.uint8) for n, w in enumerate(weights)}
         np.savez(folder / WEIGHTS, **raw)  # pyright: ignore[reportArgumentType]
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))

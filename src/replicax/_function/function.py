@@ -46,27 +46,27 @@ def function(
 
     The function is traced once per signature: shapes and types of arrays, and the values of
     everything else (numbers, strings, flags). Around `strategy.run` it makes one program of the
-    whole step. `next(iterator)` in it takes a new element for each call. A function that loops over
-    a data set runs as plain Python instead; what it calls stays compiled.
+    whole step. `next(iterator)` inside it takes a new element at each call. A function that loops
+    over a data set runs as plain Python instead, and the functions it calls stay compiled.
 
     **Differs from TF:** Python's `if`, `while` and `for` on arrays are converted if the program
-    imports `replicax.tf`, with fixed shapes. It is always compiled by XLA. A model and an optimizer
-    may be unbuilt at the first call.
+    imports `replicax.tf`, with fixed shapes. XLA always compiles the function. A model and an
+    optimizer may be unbuilt at the first call.
 
     Args:
         func: The function to compile.
-        input_signature: The shapes and types of its arguments; others are refused.
+        input_signature: The shapes and types of the arguments; other arguments are refused.
         autograph: Whether control flow is converted.
-        jit_compile: Ignored, as are the arguments that are not listed here: see
-            `run_functions_eagerly` for running it as plain Python.
-        reduce_retracing: Ignored: each shape is a program of its own.
+        jit_compile: Ignored, as are the arguments that are not listed here. Use
+            `run_functions_eagerly` to run functions as plain Python.
+        reduce_retracing: Ignored: each shape gets a program.
 
     Returns:
         The compiled function.
 
     Raises:
         LeakedTracer: When the function needs the concrete value of an array.
-        SignatureMismatch: When it is called with what `input_signature` does not fit.
+        SignatureMismatch: When the arguments of a call do not match `input_signature`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -87,11 +87,11 @@ def function(
 
 @final
 class StatefulFunction:
-    """What `function` returns: programs by signature, and the variables they touch.
+    """The result of `function`: it compiles one program per signature.
 
     Args:
-        fn: The function.
-        input_signature: What its arguments look like.
+        fn: The Python function.
+        input_signature: The specs of its arguments.
         autograph: Whether Python's control flow in it is converted.
     """
 
@@ -99,11 +99,12 @@ class StatefulFunction:
         self, fn: Callable[..., Any], input_signature: Any = None, autograph: bool = True
     ) -> None:
         functools.update_wrapper(self, fn)
-        self._fn, self._autograph = fn, autograph
+        self._fn = fn
+        self._autograph = autograph
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             result = seams.call_traced(fn, args, kwargs, autograph)
-            return jax.tree.map(_value_now, result)  # not of a later time, when it is looked at
+            return jax.tree.map(_value_now, result)  # a returned variable may be assigned later
 
         self._traced = functools.update_wrapper(traced, fn, updated=())
         self.name = getattr(fn, "__qualname__", "a function")
@@ -123,7 +124,7 @@ class StatefulFunction:
 
     @property
     def num_traces(self) -> int:
-        """For how many signatures the function was compiled."""
+        """The number of signatures for which the function was compiled."""
         return sum(len(traces.programs) for traces in self._traces.all())
 
     def experimental_get_tracing_count(self) -> int:
@@ -132,65 +133,65 @@ class StatefulFunction:
 
     @property
     def python_function(self) -> Callable[..., Any]:
-        """The function as it was written."""
+        """The Python function."""
         return self._fn
 
     @property
     def traced_function(self) -> Callable[..., Any]:
-        """What is traced: the function, with its control flow converted."""
+        """The Python function with its control flow converted."""
         return self._traced
 
     @property
     def calls(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """The kinds of its calls, with specs for arrays."""
+        """The arguments of past calls, one per signature, with specs for arrays."""
         return self.calls_of(None)
 
     def calls_of(self, instance: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """The same, as a method if there is an instance."""
+        """`calls` of the method of `instance`; of the function if it is None."""
         return list(self._traces.of(instance).calls.values())
 
     @property
     def input_signature(self) -> Any:
-        """What its arguments have to look like; None if that was not said."""
+        """The specs of the arguments; None if none were given."""
         return None if self._specs is None else tuple(self._specs)
 
     def pretty_printed_concrete_signatures(self) -> str:
-        """The signature, and how many programs there are."""
+        """The signature and the number of programs, as text."""
         given = f", called with {tuple(self._specs)}" if self._specs is not None else ""
         parameters = inspect.signature(self._fn)
         return f"{self.name}{parameters}{given}: {self.num_traces} programs"
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The function for arguments of a kind.
+        """Make a function for given argument specs.
 
         Args:
-            args: Arrays, or specs (`tf.TensorSpec`) for them, and constants; if there is an input
-                signature, they may be left out.
+            args: Arrays, specs (`tf.TensorSpec`) of arrays, and constants. They may be left out if
+                there is an input signature.
             kwargs: The same, by name.
 
         Returns:
-            A function with the shapes of its arguments and results.
+            A function that knows the shapes of its arguments and results.
         """
         return ConcreteFunction(self, args, kwargs, self.inputs)
 
     def warm_up(self, *args: Any, **kwargs: Any) -> bool:
-        """Compile the function for arguments like these, and do not call it.
+        """Compile the function for arguments like these without calling it.
 
-        While data are read and shuffled, a program can be compiled: `iter(dataset)` begins to read.
-        All workers call it together. The data set has to say what its batches look like, by its
-        arrays or by the signature of a generator: nothing is taken from it.
+        Compiling can overlap with reading data: `iter(dataset)` starts to read and shuffle.
+        All workers call it together. The data set must know the shapes of its batches, from its
+        arrays or from the signature of a generator. No element is taken from it.
 
         Args:
-            args: As for a call. A distributed data set stands for a batch of it, of full size, also
-                for a function that would loop over it. Of an iterator that the function takes
-                elements of, nothing is taken.
+            args: As for a call. A distributed data set stands for one of its full batches, also
+                for a function that would loop over it. No element is taken from an iterator.
             kwargs: The same, by name.
 
         Returns:
-            Whether there is a program for them now; not for a function that runs as plain Python.
+            Whether there is a program for the arguments now; False for a function that runs as
+            plain Python.
 
         Raises:
-            UsageError: If a data set does not say what its batches look like.
+            UsageError: If a data set does not know the shapes of its batches.
 
         Example:
             >>> import keras
@@ -218,12 +219,12 @@ class StatefulFunction:
         return self.call(*self._owned(args), kwargs)
 
     def _owned(self, args: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The object whose method this is, if the first argument is that, and the others."""
+        """Split off the instance if the function is called as `Class.fn(instance)`."""
         owned = self._owner is not None and args and isinstance(args[0], self._owner)
         return (args[0], args[1:]) if owned else (None, args)
 
     def warm_up_for(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """`warm_up`, as a method if there is an instance."""
+        """`warm_up` of the method of `instance`; of the function if it is None."""
         traces = self._traces.of(instance)
         if functions_run_eagerly() or traces.is_host_loop:
             return False
@@ -239,12 +240,12 @@ class StatefulFunction:
         return True
 
     def call(self, instance: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Call the function, as a method if there is an instance."""
+        """Call the method of `instance`; the function if it is None."""
         if self.inputs is not None:
             args, kwargs = self.inputs.bound(args, kwargs)
         traced = _method(self._traced, instance)
         if _compat.get_stateless_scope() is not None:
-            self._traces.of(instance).note(args, kwargs)
+            self._traces.of(instance).record_call(args, kwargs)
             return traced(*args, **kwargs)  # inlined into the function around it
         traces, fn = self._traces.of(instance), _method(self._fn, instance)
         if functions_run_eagerly():
@@ -263,7 +264,7 @@ class StatefulFunction:
             except NeedsValues:
                 if not is_inside():
                     raise
-                traces.runs_as_python(once=False)  # as all else in a pipeline
+                traces.runs_as_python(once=False)  # like the rest of the pipeline
         with host_loop(), an_end_is_an_error():
             return fn(*args, **kwargs)
 
@@ -284,7 +285,7 @@ def _method(fn: Callable[..., Any], instance: Any) -> Callable[..., Any]:
 
 @final
 class BoundFunction:
-    """A compiled method of an object."""
+    """A compiled method, bound to an object."""
 
     def __init__(self, func: StatefulFunction, instance: Any) -> None:
         self.func = func
@@ -301,12 +302,12 @@ class BoundFunction:
 
     @property
     def traced_function(self) -> Callable[..., Any]:
-        """What is traced, with the object as its first argument."""
+        """The Python method with its control flow converted, bound to the object."""
         return functools.partial(self.func.traced_function, self.instance)
 
     @property
     def calls(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """The kinds of its calls, with specs for arrays."""
+        """The arguments of past calls, one per signature, with specs for arrays."""
         return self.func.calls_of(self.instance)
 
     def __eq__(self, other: Any) -> bool:
@@ -317,11 +318,11 @@ class BoundFunction:
         return hash((id(self.func), id(self.instance)))
 
     def warm_up(self, *args: Any, **kwargs: Any) -> bool:
-        """Compile it, and do not call it: see `StatefulFunction.warm_up`."""
+        """Compile the method without calling it: see `StatefulFunction.warm_up`."""
         return self.func.warm_up_for(self.instance, args, kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The function for arguments of a kind: see `StatefulFunction.get_concrete_function`."""
+        """Make a function for argument specs: see `StatefulFunction.get_concrete_function`."""
         return ConcreteFunction(self, args, kwargs, self.func.inputs)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is known of a compiled function: its programs, and which iterators its calls ask."""
+"""The programs of a compiled function, and the iterators that its calls read."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.identity import agree_on_program
 from replicax._program.table_gradients import evaluate_by_rows
 
-_NOTHING = Signature.of((), {})
-_MOST_CALLS = 64
+_EMPTY = Signature.of((), {})
+_MAX_CALLS = 64
 
 
-class Found(NamedTuple):
-    """A program for a call, what it is called with, and the elements of iterators among that."""
+class ProgramCall(NamedTuple):
+    """A program, the arrays to call it with, and the iterators' elements among them."""
 
     program: FunctionProgram
     arrays: list[Any]
-    given: list[Any]
+    elements: list[Any]
 
 
 @final
 class Traces:
-    """What is known of a function, of one object if it is a method."""
+    """The traces of a function, or of a method of one object."""
 
     def __init__(self) -> None:
         self.programs = ProgramCache()
@@ -59,23 +59,23 @@ class Traces:
         self.calls: OrderedDict[Any, Any] = OrderedDict()
         self._has_begun = False
 
-    def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Remember what a call looked like, for `saved_model.save`, if it can be written down."""
+    def record_call(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Remember the specs of a call for `saved_model.save`, if they can be serialized."""
         signature = Signature.of(args, kwargs)
         arrays = [*signature.arrays, *(leaf.value for leaf in signature.leaves if leaf)]
         if all(isinstance(one, (jax.Array, np.ndarray, *PLAIN)) for one in arrays):
             shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in signature.arrays]
             self.calls[signature.key] = signature.rebuild(shapes)
-            if len(self.calls) > _MOST_CALLS:
+            if len(self.calls) > _MAX_CALLS:
                 self.calls.popitem(last=False)
 
     def runs_as_python(self, *, once: bool) -> None:
-        """The function is to run as plain Python, now or always."""
+        """Run the function as plain Python, this `once` or always."""
         if once and self._has_begun:
             raise UsageError(
-                "A function makes its variables once, when it is first called. Received: a later "
-                "call that makes a variable of what it computes. There would be a new one in each "
-                "step. Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
+                "A function makes its variables once, at its first call. Received: a later call "
+                "that makes a variable from a computed value. Each step would make a new one. "
+                "Make it outside, or write `if self.v is None: self.v = tf.Variable(…)`."
             )
         self._has_begun = True
         self.is_host_loop = not once
@@ -88,14 +88,14 @@ class Traces:
         kwargs: dict[str, Any],
         *,
         is_called: bool = True,
-    ) -> Found:
-        """The program for a call, traced if there is none yet; `HostLoop` if there can be none.
+    ) -> ProgramCall:
+        """Find the program for a call, or trace it; raise `HostLoop` if it cannot be compiled.
 
-        `fn` is the function, of its object if it is a method. Elements of iterators are taken only
-        if it `is_called`.
+        `fn` is `function`, bound to its object if it is a method. Elements are taken from iterators
+        only if it `is_called`.
         """
         signature = Signature.of(args, kwargs, expand=True)
-        # The function may ask for the current strategy: each gets programs of its own.
+        # The function may read the current strategy, so each strategy gets its own programs.
         frame = current_frame()
         strategy = frame.strategy if frame else None
         key = (signature.key, id(strategy))
@@ -106,18 +106,18 @@ class Traces:
         keep = (signature.kept, strategy)
         while True:
             given = [element for element, _ in elements]
-            fed = Signature.of(given, {}, expand=True) if given else _NOTHING
+            fed = Signature.of(given, {}, expand=True) if given else _EMPTY
             make = functools.partial(FunctionProgram, fn, signature, iterators, fed)
             try:
                 known = len(self.programs)
                 program = self.programs.get(function, (key, fed.key), make, keep=keep)
                 if len(self.programs) != known and not iterators:
-                    self.note(args, kwargs)
+                    self.record_call(args, kwargs)
                 break
             except NeedsElement as need:
                 iterators.append(need.iterator)
                 elements.append(first(need.iterator))
-            except Exception:  # nothing was computed, so nothing was taken
+            except Exception:  # nothing was computed: give the elements back
                 if is_called:
                     for iterator, (element, state) in zip(iterators, elements, strict=True):
                         iterator.put_back(element, state)
@@ -125,7 +125,7 @@ class Traces:
         if len(iterators) > len(feeds):
             feeds = [Feed.of(iterator, signature.leaves) for iterator in iterators]
             self.feeds.note(key, feeds, keep=keep)
-        return Found(program, [*signature.arrays, *fed.arrays], given)
+        return ProgramCall(program, [*signature.arrays, *fed.arrays], given)
 
 
 def _blank_first(iterator: Any) -> tuple[Any, None]:
@@ -134,7 +134,7 @@ def _blank_first(iterator: Any) -> tuple[Any, None]:
 
 @final
 class FunctionProgram:
-    """A function, compiled for the shapes of a call."""
+    """A function compiled for the shapes of a call."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class FunctionProgram:
         arrays = [*signature.arrays, *fed.arrays]
         self._captured = captured = capture(flat, arrays)
         if any(isinstance(leaf, Static) and is_data(leaf.value) for leaf in captured.outputs):
-            raise HostLoop("gives back a data set")  # a new one in each call
+            raise HostLoop("returns a data set")  # a new one in each call
         self._state = state = ProgramState.of(captured, donates=True)
         written, others = state.values()
         values = state.in_order(written, others)
@@ -187,12 +187,12 @@ class FunctionProgram:
         self._program = Program(state, made, devices, is_common=self.is_common, identity=identity)
 
     def warm_up(self, leaves: list[Any]) -> None:
-        """Compile it, if its first call would."""
+        """Compile the program, unless its variables live on another device (central storage)."""
         if self._state.store is None:
             compile_for(self._program.compiled, *self._state.bound(), leaves)
 
     def __call__(self, doing: str, leaves: list[Any]) -> Any:
-        """Call it."""
+        """Run the program; `doing` names it in errors."""
         return self._captured.assemble(self._program(doing, leaves))
 
 
@@ -201,7 +201,7 @@ def _is_text(array: Any) -> bool:
 
 
 def _layouts_of_outputs(captured: Captured, inputs: Sequence[Any]) -> list[Any]:
-    """Where results go, if several processes or several devices hold a replica's: all do."""
+    """The layouts of the results: on the whole mesh if an input is; None lets XLA choose."""
     meshes = [
         value.sharding.mesh
         for value in inputs

@@ -1,4 +1,4 @@
-"""What a compiled function computes, as TensorFlow lists the nodes of its graphs."""
+"""The operations of a compiled function, listed as nodes of a TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -12,32 +12,22 @@ from replicax._program.jaxpr import flatten
 @final
 @dataclass(frozen=True)
 class Node:
-    """An operation, an argument or a constant.
+    """An operation, an argument or a constant."""
 
-    Args:
-        name: Its name, which no other node has.
-        op: The operation; of JAX, but for "Placeholder" and "Const".
-        input: The names of the nodes that it computes with.
-    """
-
-    name: str
-    op: str
-    input: list[str] = field(default_factory=list)
+    name: str  # unique in the graph
+    op: str  # a JAX primitive, "Placeholder" or "Const"
+    input: list[str] = field(default_factory=list)  # names of nodes
 
     @property
     def type(self) -> str:
-        """The operation, as that of an operation is called."""
+        """The same as `op`: TensorFlow's operations have `type`, its nodes `op`."""
         return self.op
 
 
 @final
 @dataclass(frozen=True)
 class GraphDef:
-    """What `Graph.as_graph_def` returns.
-
-    Args:
-        node: The nodes, in the order in which they are computed.
-    """
+    """The nodes of a graph, in the order in which they are computed."""
 
     node: list[Node]
 
@@ -53,12 +43,12 @@ class GraphDef:
 class Graph:
     """The operations of a program.
 
-    **Differs from TF:** they are those of JAX, and the bodies of loops and branches are in one
-    node. It is for reading: nothing can be added to it.
+    **Differs from TF:** operations are JAX primitives, and a loop or a branch is one node with its
+    body. The graph is read-only.
 
     Args:
         program: A closed jaxpr.
-        names: The names of its last arguments; the others are variables.
+        names: The names of its last arguments; the arguments before them are variables.
     """
 
     def __init__(self, program: Any, names: Sequence[str]) -> None:

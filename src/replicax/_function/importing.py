@@ -1,4 +1,4 @@
-"""Loading what `exporting.py` saved: functions on variables of the current strategy."""
+"""Load saved models: functions on variables of the current strategy."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from replicax._keras.variable import Variable
 
 
 def contains_saved_model(export_dir: str) -> bool:
-    """Whether a folder has been written by `save`."""
+    """Whether `save` has written the folder."""
     return (Path(export_dir) / MANIFEST).is_file()
 
 
 def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
-    """Load what `save` wrote. In `strategy.scope()` the variables belong to the strategy.
+    """Load a saved model. In `strategy.scope()` its variables belong to the strategy.
 
     Args:
-        export_dir: The folder.
-        tags: Ignored, as are the options.
+        export_dir: The folder that `save` wrote.
+        tags: Ignored.
         options: Ignored.
 
     Returns:
-        An object with `signatures`, `variables`, and the functions and variables that were
-        attributes of the one that was saved.
+        An object with `signatures`, `variables`, and the saved object's functions and variables as
+        attributes.
 
     Raises:
-        CheckpointError: If there is none, or it cannot be read.
+        CheckpointError: If the folder is missing, or is not a saved model of Replicax.
     """
     folder = Path(export_dir)
     try:
@@ -57,13 +57,13 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
     except (OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             "A saved model is a folder that `tf.saved_model.save` wrote. Received: "
-            f"{str(export_dir)!r}: {error}. SavedModel file does not exist, or is not one of "
-            "Replicax: TensorFlow's cannot be read. Save it again with `tf.saved_model.save`."
+            f"{str(export_dir)!r}: {error}. SavedModel file does not exist, or is TensorFlow's, "
+            "which cannot be read. Save the model again with Replicax' `tf.saved_model.save`."
         ) from error
     if manifest["format"] != FORMAT:
         raise CheckpointError(
             f"A saved model is read if its format is {FORMAT}. Received: {manifest['format']}. "
-            "Another version of Replicax wrote it. Load it with that one."
+            "Another version of Replicax wrote it. Load it with that version."
         )
     variables = [
         _variable(about, data) for about, data in zip(manifest["variables"], raw, strict=True)
@@ -78,7 +78,7 @@ def load(export_dir: str, tags: Any = None, options: Any = None) -> LoadedModel:
 def _assembled(
     manifest: dict[str, Any], variables: Sequence[Any], compiled: dict[str, LoadedProgram]
 ) -> LoadedModel:
-    """The objects that were saved, with what they held; the first holds the others."""
+    """Rebuild the saved objects and their attributes; the first object is the root."""
     objects = [LoadedModel([variables[n] for n in one["variables"]]) for one in manifest["objects"]]
 
     def held(about: dict[str, Any] | None) -> Any:
@@ -108,7 +108,7 @@ def _variable(about: dict[str, Any], data: np.ndarray) -> Variable:
 
 @final
 class LoadedModel:
-    """What `load` returns, and the modules and layers in it."""
+    """A loaded model, module or layer."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = tuple(variables)
@@ -116,17 +116,17 @@ class LoadedModel:
         self._call: LoadedFunction | None = None
 
     def hold(self, attributes: dict[str, Any]) -> None:
-        """Get the attributes of what was saved."""
+        """Set the attributes of the saved object."""
         self._call = attributes.pop("__call__", None)
         vars(self).update(attributes)
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
-        """Those that were trained."""
+        """The trainable variables."""
         return tuple(variable for variable in self.variables if variable.trainable)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what was saved: a model, or the method `__call__`."""
+        """Call the saved model, or the saved method `__call__`."""
         call = self._call or getattr(self, "serve", None)
         if call is None:
             raise TypeError(
@@ -139,26 +139,26 @@ class LoadedModel:
 
 @final
 class LoadedFunction:
-    """A function that was saved: programs for the kinds of its calls."""
+    """A saved function: one program per saved signature."""
 
     def __init__(self, programs: Sequence[LoadedProgram]) -> None:
         self._programs = programs
         self.name = programs[0].name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it as it was called before it was saved; constants may be left out.
+        """Call the function as before it was saved; constants may be left out.
 
         Raises:
-            SignatureMismatch: If an argument does not fit.
+            SignatureMismatch: If the arguments fit none of the saved programs.
         """
-        return self._of_first(lambda program, exact: program.bound(args, kwargs, exact))
+        return self._call_first(lambda program, exact: program.bound(args, kwargs, exact))
 
     def on(self, arrays: Sequence[Any]) -> Any:
-        """Its results for arrays in the order of its specs."""
-        return self._of_first(lambda program, exact: program.fitted(arrays, exact))
+        """Call the function with arrays in the order of its specs."""
+        return self._call_first(lambda program, exact: program.fitted(arrays, exact))
 
-    def _of_first(self, read: Callable[[LoadedProgram, bool], list[Any]]) -> Any:
-        """The results of the first program that fits, at best without a change of types."""
+    def _call_first(self, read: Callable[[LoadedProgram, bool], list[Any]]) -> Any:
+        """Call the first program that fits, preferably one that needs no conversion of dtypes."""
         errors: list[TypeError] = []
         for exact in (True, False):
             for program in self._programs:
@@ -179,18 +179,18 @@ class LoadedFunction:
 
     @property
     def structured_input_signature(self) -> Any:
-        """The specs of its positional arguments, and of those by name."""
+        """The specs of the positional and of the keyword arguments."""
         return _common([program.structured_input_signature for program in self._programs])
 
     @property
     def structured_outputs(self) -> Any:
-        """The specs of its results."""
+        """The specs of the results."""
         return _common([program.structured_outputs for program in self._programs])
 
 
 @final
 class LoadedProgram:
-    """A program that was saved."""
+    """A saved program with its variables."""
 
     def __init__(self, about: Any, program: Any, variables: Sequence[Any]) -> None:
         self.name = about["name"]
@@ -206,15 +206,15 @@ class LoadedProgram:
         return self._compiled(arrays)
 
     def bound(self, args: Sequence[Any], kwargs: dict[str, Any], exact: bool) -> list[Any]:
-        """The arrays of a call."""
+        """The arrays of a call; with `exact`, dtypes must be equal."""
         signature = inspect.Signature(self._parameters)
         own_args, own_kwargs = self.structured_input_signature
         own = signature.bind(*own_args, **own_kwargs).arguments
         given = {**own, **signature.bind_partial(*args, **kwargs).arguments}
         if unknown := given.keys() - own.keys():
             raise SignatureMismatch(
-                f"A saved function has the arguments that it was called with. Received: "
-                f"{sorted(unknown)} for {self.name!r}. The program does not know them. Leave them "
+                f"A saved function takes the arguments of the call it was saved for. Received: "
+                f"{sorted(unknown)} for {self.name!r}, which the program does not have. Leave them "
                 "out, or save the function for a call with them."
             )
         arrays: list[Any] = []
@@ -224,7 +224,7 @@ class LoadedProgram:
         return self.fitted(arrays, exact)
 
     def fitted(self, arrays: Sequence[Any], exact: bool) -> list[Any]:
-        """Arrays in the order of its specs, as these want them."""
+        """Check arrays, in the order of the specs, and convert their dtypes unless `exact`."""
         specs = specs_of(self.structured_input_signature)
         pairs = [*zip(specs, arrays, strict=True)]
         if exact and any(getattr(array, "dtype", None) != spec.dtype for spec, array in pairs):
@@ -236,7 +236,7 @@ class LoadedProgram:
         specs = specs_of(self.structured_input_signature)
         sizes = self._sizes(arrays)
         empty = {name for name, size in sizes.items() if not size}
-        if empty:  # the sizes of a program are one at least
+        if empty:  # `jax.export` assumes symbolic sizes of at least one
             arrays = [_with_a_row(array, spec) for array, spec in zip(arrays, specs, strict=True)]
         results = self._program.call(values, [jnp.asarray(array) for array in arrays])
         results = [
@@ -251,7 +251,7 @@ class LoadedProgram:
         return filled(self.structured_outputs, lambda spec: next(rest))
 
     def _sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
-        """The sizes that the program leaves open, by the names that it has for them."""
+        """The sizes of the program's symbolic axes in this call, by the symbols' names."""
         found: dict[str, int] = {}
         avals = self._program.in_avals[len(self._variables) :]
         for aval, array in zip(avals, arrays, strict=True):
@@ -262,15 +262,15 @@ class LoadedProgram:
                 ):
                     raise SignatureMismatch(
                         f"The arguments of {self.name!r} have equally many rows. Received: {size} "
-                        f"and {found[str(symbol)]}. The function computes with both, row by row, "
-                        "so it was saved for equal ones. Pass as many rows in each."
+                        f"and {found[str(symbol)]}. The function combines them row by row. Pass "
+                        "the same number of rows in each."
                     )
         return found
 
 
 @final
 class SignatureFunction:
-    """A signature: arrays by name, or in order, to a dict of arrays."""
+    """A signature: it takes arrays by name, or in order, and returns a dict of arrays."""
 
     def __init__(self, loaded: LoadedFunction) -> None:
         self._loaded = loaded
@@ -286,7 +286,7 @@ class SignatureFunction:
 
     @property
     def structured_input_signature(self) -> tuple[tuple[()], dict[str, Spec]]:
-        """No positional arguments, and the specs of those by name."""
+        """An empty tuple, since a signature has no positional arguments, and specs by name."""
         return (), dict(self._specs)
 
     @property
@@ -299,15 +299,15 @@ class SignatureFunction:
         """Compute the results.
 
         Raises:
-            UsageError: If an array is missing, or has no place.
-            SignatureMismatch: If one does not fit.
+            UsageError: If an array is missing, or its name is unknown.
+            SignatureMismatch: If an array does not match its spec.
         """
         names = list(self._specs)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if set(given) != set(names) or len(args) > len(names):
             raise UsageError(
                 f"A signature gets its arrays by name: {names}. Received: {len(args)} in order "
-                f"and {sorted(kwargs)} by name. Each has to have one. Call "
+                f"and {sorted(kwargs)} by name. Call "
                 f"`signature({', '.join(f'{name}=…' for name in names)})`."
             )
         result = self._loaded.on([given[name] for name in names])
@@ -315,7 +315,7 @@ class SignatureFunction:
 
 
 def _common(nests: Sequence[Any]) -> Any:
-    """The nest of specs of several programs: of any shape where they differ."""
+    """Merge the specs of several programs: shapes that differ become None."""
     each = [specs_of(nest) for nest in nests]
     if len({len(specs) for specs in each}) > 1:
         return nests[0]
@@ -327,7 +327,7 @@ def _common(nests: Sequence[Any]) -> Any:
 
 
 def _arrays_of(spec: Any, value: Any) -> list[Any]:
-    """The parts of a value that stand where a nest has specs."""
+    """Collect the parts of `value` at the places where `spec` has specs."""
     if isinstance(spec, Spec):
         return [value]
     if isinstance(spec, dict):
@@ -339,16 +339,16 @@ def _arrays_of(spec: Any, value: Any) -> list[Any]:
 
 
 def _without_it(result: Any, shape: Sequence[Any], empty: set[str]) -> Any:
-    """A result without the row that an argument without rows was given."""
+    """Drop the row that `_with_a_row` added to an empty argument."""
     for axis, size in enumerate(shape):
         if str(size) in empty:
             result = jnp.take(result, jnp.arange(0), axis)
         elif empty.intersection(re.findall(r"\w+", str(size))):
             raise UsageError(
                 "A saved function may be called without rows if its results then have none. "
-                f"Received: one whose result has {size} rows. A program's sizes are one at least, "
-                "and it is not known which rows to leave out. Pass a row, or call the function "
-                "that was saved."
+                f"Received: a function whose result has {size} rows. Saved programs need at least "
+                "one row, and which rows of the result to drop is not known. Pass a row, or call "
+                "the original function."
             )
     return result
 

@@ -1,4 +1,4 @@
-"""The input signature of a compiled function: what its arguments have to look like."""
+"""The input signature of a compiled function: the specs that its arguments must match."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from replicax._core.values import Mirrored, PerReplica, is_distributed
 
 
 def is_spec(value: Any) -> bool:
-    """Whether a value describes an array (`tf.TensorSpec`, `rx.data.ArraySpec`) and is none."""
+    """Whether a value is a spec of an array, as `tf.TensorSpec` and `rx.data.ArraySpec` are."""
     described = hasattr(value, "shape") and hasattr(value, "dtype")
     return described and not (hasattr(value, "__array__") or hasattr(value, "__jax_array__"))
 
 
 def numpy_dtype(dtype: Any) -> Any:
-    """The NumPy dtype that arrays of a spec's type have; None for text."""
+    """The NumPy dtype of a spec's dtype; None for text."""
     if dtype in (str, bytes):
         return None
     found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
@@ -29,17 +29,17 @@ def numpy_dtype(dtype: Any) -> Any:
 
 
 def flatten_specs(specs: Any) -> tuple[list[Any], Any]:
-    """The specs of a nest, and its structure."""
+    """Flatten a nest of specs to its leaves and its structure."""
     return jax.tree.flatten(specs, is_leaf=is_spec)
 
 
-# Constants that are the same if they are equal; others if they are one object.
+# Constants of these types are compared by value, all others by identity.
 PLAIN = (bool, int, float, complex, str, bytes)
 
 
 @final
 class InputSignature:
-    """The specs of a function's first arguments, without `self`: one nest for each."""
+    """One nest of specs for each of a function's first arguments, without `self`."""
 
     def __init__(self, parameters: Sequence[inspect.Parameter], specs: Sequence[Any]) -> None:
         self.parameters = parameters
@@ -47,7 +47,7 @@ class InputSignature:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], specs: Any) -> InputSignature | None:
-        """That of a function; None if nothing was said."""
+        """The signature that a user gave for `fn`; None if there is none."""
         if specs is None:
             return None
         parameters = list(inspect.signature(fn).parameters.values())
@@ -57,15 +57,15 @@ class InputSignature:
         if not isinstance(specs, list | tuple) or (len(specs) > len(parameters) and not several):
             raise SignatureMismatch(
                 "An input signature is a list with a spec for each argument. Received: "
-                f"input_signature={specs!r} for {[p.name for p in parameters]}. It cannot be told "
-                "which argument is meant. Write `input_signature=[tf.TensorSpec(shape, dtype)]`."
+                f"input_signature={specs!r} for {[p.name for p in parameters]}. "
+                "Write `input_signature=[tf.TensorSpec(shape, dtype)]`."
             )
         return cls(parameters, specs)
 
     def bound(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, as arrays of the types that were said."""
+        """The positional and keyword arguments of a call, checked and converted to their specs."""
         names = [p.name for p in self.parameters]
         given, rest = list(args), dict(kwargs)
         while len(given) < len(self.specs) and names[len(given)] in rest:
@@ -73,7 +73,7 @@ class InputSignature:
         if len(given) < len(self.specs):
             raise SignatureMismatch(
                 "A function with an input signature gets an argument for each of its specs. "
-                f"Received: {len(given)} for {len(self.specs)}. The others have no value. "
+                f"Received: {len(given)} for {len(self.specs)}. "
                 f"Pass {names[len(given) : len(self.specs)]} as well."
             )
         for number, spec in enumerate(self.specs):
@@ -83,7 +83,7 @@ class InputSignature:
 
 
 def fitted(spec: Any, value: Any, name: str) -> Any:
-    """An argument as its spec wants it."""
+    """Check an argument against its nest of specs, and convert it; `name` is for errors."""
     leaves, tree = flatten_specs(spec)
     try:
         parts = tree.flatten_up_to(value)
@@ -104,9 +104,9 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         ):
             return value
         raise SignatureMismatch(
-            "A constant of a compiled function is the one that it was made for. Received: for "
-            f"'{name}' {value!r}, where it has {spec!r}. The value is a part of the program. Leave "
-            "it out, or make a function for this one."
+            "A constant of a compiled function cannot change. Received: for "
+            f"'{name}' {value!r} instead of {spec!r}, which is compiled into the program. Leave "
+            "it out, or make a function for this value."
         )
     if spec.dtype is None:
         return value
@@ -116,12 +116,13 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
     if not (is_distributed(value) or isinstance(value, jax.Array | Tracer)):
         given = np.asarray(getattr(value, "value", value))
         text = given.dtype.kind in "OSU"
-        fraction = given.dtype.kind in "fc" and not hasattr(value, "dtype")  # NumPy's are cut off
+        # As in NumPy, arrays of floats are truncated; only Python floats are refused.
+        fraction = given.dtype.kind in "fc" and not hasattr(value, "dtype")
         if text or (fraction and np.issubdtype(dtype, np.integer)):
             raise SignatureMismatch(
-                "An argument can be the number that its spec wants. Received: for "
-                f"'{name}' {value!r}, where {spec} is wanted. "
-                f"{'Text is none' if text else 'Its fraction would be lost'}. Cast it."
+                "An argument can be converted to the dtype of its spec. Received: for "
+                f"'{name}' {value!r} instead of {spec}. "
+                f"{'Text is not a number' if text else 'Its fraction would be lost'}. Cast it."
             )
         value = given.astype(dtype)
     for part in _parts(value):
@@ -129,8 +130,8 @@ def _fitted_leaf(spec: Any, value: Any, name: str) -> Any:
         if part.dtype != dtype or not _fits(shape, part.shape):
             raise SignatureMismatch(
                 "An argument has the shape and type of its spec. Received: for "
-                f"'{name}' {part.dtype}{list(part.shape)}, where {spec} is wanted. The function "
-                "was promised other arguments. Cast or reshape it, or change `input_signature`; "
+                f"'{name}' {part.dtype}{list(part.shape)} instead of {spec}. "
+                "Cast or reshape it, or change `input_signature`; "
                 "None stands for an axis of any size."
             )
     return value
@@ -141,7 +142,7 @@ def _fitted_text(spec: Any, value: Any, name: str) -> Any:
     if kind not in "OSU" or not _fits(spec.shape, np.shape(value)):
         raise SignatureMismatch(
             f"An argument has the shape and type of its spec. Received: for '{name}' {value!r}, "
-            f"where {spec} is wanted: text. Pass text, or change the spec."
+            f"instead of {spec}, which is text. Pass text, or change the spec."
         )
     return value
 

@@ -12,9 +12,9 @@ from replicax._function.concrete import Spec
 
 
 def to_json(nest: Any) -> Any:
-    """A nest as data of JSON."""
+    """Serialize a nest to JSON data."""
     if isinstance(nest, Spec):
-        assert nest.shape is not None  # a program's are known
+        assert nest.shape is not None  # a traced program has known shapes
         return {"spec": [list(nest.shape), nest.dtype_name, nest.name]}
     if isinstance(nest, dict):
         return {"dict": [[key, to_json(value)] for key, value in nest.items()]}
@@ -24,14 +24,14 @@ def to_json(nest: Any) -> Any:
     if nest is None or isinstance(nest, bool | int | float | str):
         return {"value": nest}
     raise UsageError(
-        "What a saved function takes and gives is made of arrays, numbers, text, lists and dicts. "
-        f"Received: a {type(nest).__name__}. It could not be written down. Keep it as an "
-        "attribute, or pass what it consists of."
+        "Arguments and results of a saved function are arrays, numbers, text, lists and dicts. "
+        f"Received: a {type(nest).__name__}, which JSON cannot hold. Keep it as an "
+        "attribute, or pass its parts."
     )
 
 
 def from_json(data: dict[str, Any]) -> Any:
-    """The nest again."""
+    """Read a nest from the JSON data of `to_json`."""
     ((kind, content),) = data.items()
     if kind == "spec":
         return Spec(tuple(content[0]), jnp.dtype(content[1]), content[2])
@@ -51,7 +51,7 @@ def specs_of(nest: Any) -> list[Spec]:
 
 
 def filled(nest: Any, value: Callable[[Spec], Any]) -> Any:
-    """A nest with something for each of its specs, in order."""
+    """Replace each spec of a nest by `value(spec)`, in order."""
     if isinstance(nest, Spec):
         return value(nest)
     if isinstance(nest, dict):

@@ -1,4 +1,4 @@
-"""`TFSMLayer`: a saved model as a layer of another one."""
+"""`TFSMLayer`: a saved model as a layer of another model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from replicax._function.importing import load
 class TFSMLayer(keras.layers.Layer):
     """A layer that calls a function of a saved model, for inference.
 
-    **Differs from Keras:** it reads folders that `tf.saved_model.save` of Replicax wrote, and no
-    others; its weights are not trained.
+    **Differs from Keras:** it reads only folders that Replicax' `tf.saved_model.save` wrote. Its
+    weights are not trained.
 
     Args:
         filepath: The folder.
         call_endpoint: "serve", or the name of a signature; signatures return a dict.
-        call_training_endpoint: The same, for training; None for the same one.
+        call_training_endpoint: The endpoint for training; None for `call_endpoint`.
         trainable: Ignored.
         name: The layer's name.
-        dtype: The layer's type.
+        dtype: The layer's dtype.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class TFSMLayer(keras.layers.Layer):
         if not callable(found):
             raise UsageError(
                 "A TFSMLayer calls an endpoint of its folder. Received: "
-                f"{name!r}, where there are {sorted(self._loaded.signatures)}. It was not saved. "
-                f"Pass `call_endpoint={SERVING!r}`, or one of those."
+                f"{name!r}, which was not saved. Saved are {sorted(self._loaded.signatures)}. "
+                f"Pass `call_endpoint={SERVING!r}`, or another of them."
             )
         return found
 
     def call(self, inputs: Any, training: bool = False) -> Any:
-        """The endpoint's results."""
+        """Call the endpoint."""
         other = self.call_training_endpoint if training else None
         return self._endpoint(other or self.call_endpoint)(inputs)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "filepath": self.filepath,

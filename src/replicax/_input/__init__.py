@@ -1,1 +1,5 @@
-"""Data sets → per-replica batches; knows nothing of meshes."""
+"""Data sets → per-replica batches.
+
+`source.py` reads batches of any library, `sharing.py` cuts each worker's share of them, and
+`dataset.py` and `iterator.py` hand the pieces to an engine, which places them on devices.
+"""

@@ -1,4 +1,4 @@
-"""What a data set function and a value function are told about where they run."""
+"""`InputContext` and `ValueContext`: the arguments of data set functions and value functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from replicax._core.errors import UsageError
 
 @dataclass(frozen=True)
 class InputContext:
-    """Where a data set function runs, so that it can choose its share of the data.
+    """The input pipeline of a data set function, so that it can choose its share of the data.
 
     Args:
-        num_input_pipelines: How many pipelines feed the replicas.
-        input_pipeline_id: Which of them this is.
-        num_replicas_in_sync: How many replicas share a global batch.
+        num_input_pipelines: The number of pipelines that feed the replicas.
+        input_pipeline_id: The number of this pipeline.
+        num_replicas_in_sync: The number of replicas that share a global batch.
 
     Example:
         >>> import replicax as rx
@@ -45,8 +45,8 @@ class InputContext:
             fitting = f"{above - n} or {above}" if above > n else f"{above}"
             raise UsageError(
                 "The global batch size must be divisible by the number of replicas. Received: "
-                f"batch size {global_batch_size}, {n} replicas. Every replica's data set has "
-                f"one batch size. Use {fitting}."
+                f"batch size {global_batch_size}, {n} replicas. The data sets of all replicas "
+                f"have one batch size. Use {fitting}."
             )
         return global_batch_size // self.num_replicas_in_sync
 
@@ -59,11 +59,11 @@ class InputContext:
 
 @dataclass(frozen=True)
 class ValueContext:
-    """Which replica a value function makes a value for.
+    """The replica for which a value function makes a value.
 
     Args:
         replica_id_in_sync_group: The number of the replica.
-        num_replicas_in_sync: How many there are.
+        num_replicas_in_sync: The number of all replicas.
 
     Example:
         >>> import replicax as rx

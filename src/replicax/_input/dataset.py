@@ -1,4 +1,4 @@
-"""`DistributedDataset`: batches that come as one piece per replica."""
+"""`DistributedDataset`: batches split into one piece per replica."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ import jax
 from replicax._core.errors import UsageError
 from replicax._core.tracing import refuse_to_loop
 from replicax._core.values import WorkerRows
-from replicax._input.in_step import InStep, Tell
+from replicax._input.in_step import InStep, Offer
 from replicax._input.iterator import DistributedIterator
-from replicax._input.sharing import Share, Sharing, blank, read_by_one, redistributed
+from replicax._input.sharing import (
+    ShardedSource,
+    WorkerBatch,
+    redistributed,
+    single_worker_position,
+    zero_batch,
+)
 from replicax._input.source import has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
@@ -26,7 +32,7 @@ from replicax.data._spec import own_copy
 if TYPE_CHECKING:
     from replicax._core.options import InputOptions
     from replicax._input.policy import ShardPlan
-    from replicax._input.sharing import Dealing
+    from replicax._input.sharing import PerReplicaSource
     from replicax.data import Dataset
 
 
@@ -35,14 +41,14 @@ class DistributedDataset:
     """An iterable of batches, split over the replicas; each `iter` is a new epoch.
 
     Args:
-        sources: The data set of the user; one for each replica, if a function made those.
-        shares: Yields this worker's `Share` of each step.
+        sources: The user's data set, or one for each replica if a function made them.
+        shares: Yields this worker's `WorkerBatch` of each step.
         put: Places the pieces of a batch on the devices, or on the host.
-        options: How many batches are placed ahead.
-        plan: Who reads what; None if a function of the user makes the batches of each worker.
-        tell: Tells all workers a value, and gets theirs later; None if there is one worker.
-        name: Of the data set, the same on all workers.
-        is_for_workers: Whether this process hands batches out, and computes with none.
+        options: The number of batches that are placed ahead.
+        plan: The data that each worker reads; None if a function of the user decides.
+        offer: Announces a value to all workers and returns theirs later; None for one worker.
+        name: A name of the data set that is the same on all workers.
+        is_for_workers: Whether this process is a coordinator, which hands out all batches.
 
     Example:
         >>> import numpy as np
@@ -56,11 +62,11 @@ class DistributedDataset:
     def __init__(
         self,
         sources: Sequence[Dataset],
-        shares: Sharing | Dealing,
+        shares: ShardedSource | PerReplicaSource,
         put: Callable[..., Any],
         options: InputOptions,
         plan: ShardPlan | None = None,
-        tell: Tell | None = None,
+        offer: Offer | None = None,
         name: str = "data set",
         *,
         is_for_workers: bool = False,
@@ -69,7 +75,7 @@ class DistributedDataset:
         self._shares = shares
         self._put = put
         self._plan = plan
-        self._tell = tell
+        self._offer = offer
         self._name = name
         self._passes = itertools.count()
         self.ahead = options.experimental_per_replica_buffer_size
@@ -89,113 +95,110 @@ class DistributedDataset:
         return self.begin()
 
     def begin(self) -> DistributedIterator:
-        """Begin a pass, also where only `fit` may."""
+        """Begin a pass; also allowed on a coordinator, for `fit`."""
         iterator = DistributedIterator(self)
         self._latest = weakref.ref(iterator)
         return iterator
 
     @property
-    def shares(self) -> Sharing | Dealing:
-        """What yields this worker's `Share` of each step."""
+    def shares(self) -> ShardedSource | PerReplicaSource:
+        """The node that yields this worker's `WorkerBatch` of each step."""
         return self._shares.over([source.prepared() for source in self.sources])
 
     def next_epoch(self) -> int:
         """The number of a new pass."""
-        # Of the first alone: data sets of single replicas may count together, if made from one.
+        # Only the first source: sources made from one data set share its epoch counter.
         epochs = self.sources[0].epochs
-        if self._tell is None:
+        if self._offer is None:
             return epochs.next()
-        # A pass that only some workers made must not put their orders out of step.
-        numbers = self._tell(f"{self._name}, epoch", epochs.next()).answers()
+        # All take the largest number, in case only some workers made an earlier pass.
+        numbers = self._offer(f"{self._name}, epoch", epochs.next()).answers()
         return epochs.next(after=max(numbers))
 
-    def producer(self, feed: Feed, steps: InStep | None) -> Callable[[], tuple[Share, Any]]:
-        """A function that makes the next share, for a thread that must not hold the iterator.
+    def producer(self, feed: Feed, steps: InStep | None) -> Callable[[], tuple[WorkerBatch, Any]]:
+        """A function that reads, announces and places the next batch.
 
-        Its rows are placed as if all replicas of all workers had as many.
-
-        Args:
-            feed: What is read.
-            steps: The steps of the pass, where shares are announced.
+        It runs in a thread, so it must not hold a reference to the iterator. It places a batch on
+        the assumption that all workers have equal pieces, and skips a batch whose pieces differ.
         """
-        put, next_share = self._put, self._reader(feed, steps)
+        put, next_batch = self._put, self._reader(feed, steps)
 
-        def produce() -> tuple[Share, Any]:
-            share = next_share()
-            fits = steps is None or len(set(share.sizes)) == 1
-            return share, put(share.pieces) if fits else None
+        def produce() -> tuple[WorkerBatch, Any]:
+            batch = next_batch()
+            fits = steps is None or len(set(batch.sizes)) == 1
+            return batch, put(batch.pieces) if fits else None
 
         return produce
 
     def steps(self) -> InStep | None:
-        """What keeps the workers in step in a new pass; None if there is one worker."""
-        if self._tell is None:
+        """The steps of a new pass over the data of several workers; None for one worker."""
+        if self._offer is None:
             return None
         name = f"{self._name}, pass {next(self._passes)}"
-        return InStep(self._tell, name, self._shares, is_same=self._is_same)
+        return InStep(self._offer, name, self._shares, is_same=self._is_same)
 
-    def settled(self, steps: InStep | None, made: tuple[Share, Any] | None) -> Any:
-        """The batch of a step, from what this worker has made of it.
+    def settled(self, steps: InStep | None, made: tuple[WorkerBatch, Any] | None) -> Any:
+        """The placed batch of a step, from a producer's result, None at this worker's end.
 
-        Raises:
-            StopIteration: If no worker has any rows left.
+        A batch is placed again if the workers' pieces differ in size. Raises StopIteration if no
+        worker has rows left.
         """
         if steps is None:
             if made is None:
                 raise StopIteration
             return made[1]
-        share, placed = made or (None, None)
-        step = steps.next(share)
+        batch, placed = made or (None, None)
+        step = steps.next(batch)
         if not step.is_even:
-            return self._put(step.share.pieces, [rows for one in step.sizes for rows in one])
-        return self._put(step.share.pieces) if placed is None else placed
+            return self._put(step.batch.pieces, [rows for one in step.sizes for rows in one])
+        return self._put(step.batch.pieces) if placed is None else placed
 
     @property
     def _is_same(self) -> bool:
         shares = self._shares
-        return isinstance(shares, Sharing) and shares.policy is AutoShardPolicy.DATA
+        return isinstance(shares, ShardedSource) and shares.policy is AutoShardPolicy.DATA
 
     def blank(self) -> Any:
-        """A batch of zeros as large as a full one, placed where that will be; nothing is taken.
+        """A full batch of zeros on the devices of a real one. No batch is taken.
 
-        What `iter` has begun last is read meanwhile.
+        The latest iterator starts to read meanwhile.
 
         Raises:
-            UsageError: If the data set does not say how large its batches are.
+            UsageError: If the size of the batches is unknown.
         """
         full = self._shares.full
         if full is None:
             raise UsageError(
-                "What a batch looks like is known before it is there if batches have a size. "
-                "Received: a data set that says none, or another one for each replica. A program "
-                "is for one size. Make the batches by `batch(n)`."
+                "The shape of a batch is known before it is read if all batches have one size. "
+                "Received: a data set of unknown batch size, or with another size for each "
+                "replica. Make the batches by `batch(n)`."
             )
         mine, sizes = full
         with known_before():
-            pieces = blank(self._shares, mine).pieces
+            pieces = zero_batch(self._shares, mine).pieces
         begun = self._latest()
         if begun is not None:
             begun.read_ahead()
-        if self._tell is None or len(set(sizes)) == 1:
+        if self._offer is None or len(set(sizes)) == 1:
             return self._put(pieces)
         return self._put(pieces, sizes)
 
     def host_batches(self) -> Iterator[Any]:
-        """One epoch of this worker's batches, not cut, in host memory of their own."""
+        """One epoch of this worker's batches, uncut, as copies in host memory."""
         return self.rest_of(Feed(self.shares, (self.next_epoch(),)))
 
     def rest_of(self, feed: Feed) -> Iterator[Any]:
-        """What a feed still gives, as `host_batches` does; with several workers, `WorkerRows`."""
+        """The batches left in a feed, as in `host_batches`; `WorkerRows` with several workers."""
         steps = self.steps()
-        next_share = self._reader(feed, steps)
+        next_batch = self._reader(feed, steps)
         if steps is None:
-            return read_ahead(lambda: own_copy(next_share().batch()), max(1, self.ahead))
-        return _rows_in_step(steps, read_ahead(next_share, max(1, self.ahead)))
+            return read_ahead(lambda: own_copy(next_batch().batch()), max(1, self.ahead))
+        return _rows_in_step(steps, read_ahead(next_batch, max(1, self.ahead)))
 
-    def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], Share]:
-        """A function that gives this worker's next share, once it is announced."""
+    def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], WorkerBatch]:
+        """A function that reads this worker's next batch and announces it."""
 
-        def next_share() -> Share:
+        def next_batch() -> WorkerBatch:
             found = feed.elements(1)
             if not found:
                 raise StopIteration
@@ -203,21 +206,21 @@ class DistributedDataset:
                 steps.announce(found[0])
             return found[0]
 
-        return next_share
+        return next_batch
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, if that is known."""
+        """The number of batches of an epoch; None if unknown."""
         return None if self._shares.cardinality < 0 else self._shares.cardinality
 
     @property
     def element_spec(self) -> Any:
-        """The shapes and types of one piece; the rows, which may vary, are None.
+        """The shapes and types of one piece; the number of rows, which may vary, is None.
 
-        An element that is not batched, of `distribute_datasets_from_function`, has no rows.
+        An unbatched element of `distribute_datasets_from_function` has no axis of rows.
 
         Raises:
-            UsageError: If the data set is empty, and only reading it shows what it holds.
+            UsageError: If the spec is read from the first batch, and the data set is empty.
         """
         spec = self._shares.spec
         if has_scalars(spec):
@@ -225,39 +228,40 @@ class DistributedDataset:
         return jax.tree.map(lambda leaf: type(leaf)((None, *leaf.shape[1:]), leaf.dtype), spec)
 
     def plan(self) -> ShardPlan:
-        """Which worker reads what; print it.
+        """The data that each worker reads; print it.
 
         Raises:
             UsageError: If a function of the user makes the batches.
         """
         if self._plan is None:
             raise UsageError(
-                "A plan shows how a data set is shared. Received: data sets of "
-                "`distribute_datasets_from_function`. There the function decides, and nothing "
-                "is shared. Look at its use of the InputContext."
+                "A plan shows how a data set is shared between workers. Received: data sets of "
+                "`distribute_datasets_from_function`, where your function decides. "
+                "Look at its use of the InputContext."
             )
         return self._plan
 
     def position_from(self, states: Sequence[dict[str, Any]]) -> Any:
-        """This worker's position, from those of as many or of another number of workers.
+        """This worker's position, from positions of the same or of another number of workers.
 
         Args:
-            states: What iterators over the distributed data set gave; or one over the data set.
+            states: The states of iterators over the distributed data set, or the state of one
+                iterator over the data set itself.
 
         Raises:
-            UsageError: If they are no positions, or those of other workers are missing.
+            UsageError: If they are not positions, or positions of other workers are missing.
         """
-        is_shared = isinstance(self._shares, Sharing)
-        if is_shared and len(states) == 1 and _is_of_data_set(states[0]):
-            position = read_by_one(states[0]["position"])
+        is_shared = isinstance(self._shares, ShardedSource)
+        if is_shared and len(states) == 1 and _is_undistributed(states[0]):
+            position = single_worker_position(states[0]["position"])
             states = [{**states[0], "workers": 1, "position": position}]
         if not all(isinstance(one, dict) and "workers" in one for one in states) or not states:
             raise UsageError(
-                "A position of a distributed data set is what `get_state` of its iterator gave. "
-                f"Received: {[type(one).__name__ for one in states]}, not all with `workers`. It "
-                "says nothing of this data set. Pass that state, or a list of those of all workers."
+                "A position of a distributed data set is the result of its iterator's `get_state`. "
+                f"Received: {[type(one).__name__ for one in states]}, not all with `workers`. "
+                "Pass that state, or a list of the states of all workers."
             )
-        if not isinstance(self._shares, Sharing):
+        if not isinstance(self._shares, ShardedSource):
             return states[0]["position"]
         before, now, worker = states[0]["workers"], self.workers, self._shares.worker
         was_divided = states[0]["position"]["divided"]
@@ -268,7 +272,7 @@ class DistributedDataset:
             raise UsageError(
                 "Data that workers read in parts is resumed on another number of workers from "
                 f"the positions of all. Received: {len(states)} of {before}, for {now} workers. "
-                "What the others have read is not known. Pass a list of all their states."
+                "Pass a list of the states of all workers."
             )
         return redistributed([state["position"] for state in states], self._shares)
 
@@ -280,14 +284,14 @@ class DistributedDataset:
         return state
 
 
-def _rows_in_step(steps: InStep, shares: Iterator[Share]) -> Iterator[WorkerRows]:
+def _rows_in_step(steps: InStep, batches: Iterator[WorkerBatch]) -> Iterator[WorkerRows]:
     with contextlib.suppress(StopIteration):
         while True:
-            step = steps.next(next(shares, None))
+            step = steps.next(next(batches, None))
             counts = tuple(map(sum, step.sizes))
-            yield WorkerRows(own_copy(step.share.batch()), counts)
+            yield WorkerRows(own_copy(step.batch.batch()), counts)
 
 
-def _is_of_data_set(state: Any) -> bool:
-    """Whether a position is that of an iterator over a data set that is not distributed."""
+def _is_undistributed(state: Any) -> bool:
+    """Whether a position belongs to an iterator over a data set that is not distributed."""
     return isinstance(state, dict) and "position" in state and "workers" not in state

@@ -16,34 +16,34 @@ from replicax._core.values import PerReplica
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
 from replicax._input.policy import plan_shards
-from replicax._input.sharing import Dealing, Sharing
+from replicax._input.sharing import PerReplicaSource, ShardedSource
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds
 
 if TYPE_CHECKING:
-    from replicax._input.in_step import Tell, Told
+    from replicax._input.in_step import Offer, Pending
 
 
 class Target(Protocol):
-    """What a data set is distributed to: an `Engine`."""
+    """The part of an `Engine` that a distributed data set uses."""
 
     @property
     def topology(self) -> Any:
-        """The replicas."""
+        """The replicas and processes."""
         ...
 
     @property
     def hands_out(self) -> bool:
-        """Whether batches are for workers that are other processes than this one."""
+        """Whether other processes compute with the batches: this one is a coordinator."""
         ...
 
     def put(self, pieces: Sequence[Any], sizes: Sequence[int] | None = None) -> Any:
-        """Place one nest per replica of this worker; with the rows of all, if they differ."""
+        """Place one nest per replica of this worker; `sizes` of all replicas, if they differ."""
         ...
 
-    def offer(self, name: str, value: Any) -> Told:
-        """Tell all workers a value; theirs come when they are asked for."""
+    def offer(self, name: str, value: Any) -> Pending:
+        """Announce a value to all workers, and receive theirs later."""
         ...
 
 
@@ -55,33 +55,33 @@ def distribute_dataset(dataset: Any, target: Target, options: InputOptions) -> D
     if options.experimental_replication_mode is InputReplicationMode.PER_REPLICA:
         raise UsageError(
             "InputReplicationMode.PER_REPLICA is only supported in "
-            "distribute_datasets_from_function. Received: a data set. There is one pipeline, "
-            "whose batches are split. Pass a function that makes each replica's data set."
+            "distribute_datasets_from_function. Received: a data set, whose batches are split. "
+            "Pass a function that makes each replica's data set."
         )
     if isinstance(dataset, DistributedDataset):
         raise UsageError(
-            "A data set is distributed once. Received: a DistributedDataset. Its batches are "
-            "split already. Iterate over it as it is."
+            "A data set is distributed once. Received: a DistributedDataset, whose batches are "
+            "already split. Iterate over it directly."
         )
     source, topology = as_dataset(dataset), target.topology
     workers = topology.num_processes
-    share = _shared_by(target)
+    in_step = _offer_and_name(target)
     if workers > 1:
         _take_seeds_of_chief(source, target)
     node = source.prepared()
     replicas = topology.num_replicas // workers
     asked = source.options().experimental_distribute.auto_shard_policy
     plan = plan_shards(node, AutoShardPolicy(asked), workers=workers, replicas=replicas)
-    shares = Sharing(node, plan.policy, workers, topology.process_index, replicas)
-    placing = _placing(target, options)
-    away = target.hands_out
-    return DistributedDataset([source], shares, placing, options, plan, *share, is_for_workers=away)
+    shares = ShardedSource(node, plan.policy, workers, topology.process_index, replicas)
+    put = _placing(target, options)
+    remote = target.hands_out
+    return DistributedDataset([source], shares, put, options, plan, *in_step, is_for_workers=remote)
 
 
 def distribute_from_function(
     dataset_fn: Callable[[InputContext], Any], target: Target, options: InputOptions
 ) -> DistributedDataset:
-    """Let `dataset_fn` make per-replica batches for the replicas of `target`."""
+    """Distribute the per-replica batches of `dataset_fn` to the replicas of `target`."""
     replicas = target.topology.num_replicas
     per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
     workers, worker = target.topology.num_processes, target.topology.process_index
@@ -91,20 +91,21 @@ def distribute_from_function(
         as_dataset(dataset_fn(InputContext(workers * pipelines, worker * pipelines + i, replicas)))
         for i in range(pipelines)
     ]
-    shares = Dealing(tuple(source.prepared() for source in sources), own)
-    placing, share = _placing(target, options), _shared_by(target)
-    away = target.hands_out
-    return DistributedDataset(sources, shares, placing, options, None, *share, is_for_workers=away)
+    shares = PerReplicaSource(tuple(source.prepared() for source in sources), own)
+    put = _placing(target, options)
+    in_step = _offer_and_name(target)
+    remote = target.hands_out
+    return DistributedDataset(sources, shares, put, options, None, *in_step, is_for_workers=remote)
 
 
-def _shared_by(target: Target) -> tuple[Tell | None, str]:
-    """How the workers of a data set stay in step, and its name among them."""
+def _offer_and_name(target: Target) -> tuple[Offer | None, str]:
+    """The function that announces batches to several workers, and a name common to them."""
     several = target.topology.num_processes > 1
     return target.offer if several else None, f"data set {next(_numbers)}"
 
 
 def _take_seeds_of_chief(source: Any, target: Target) -> None:
-    """Orders for which nobody gave a seed are those of the chief, on all workers."""
+    """Let all workers use the chief's seeds where the user gave none."""
     mine = drawn_seeds(source.prepared())
     found = target.offer("seeds", mine).answers()
     if len({len(seeds) for seeds in found}) > 1:
@@ -122,10 +123,9 @@ def _placing(target: Target, options: InputOptions) -> Callable[..., Any]:
 def on_host(
     pieces: Sequence[Any], sizes: Sequence[int] | None = None, *, alone: bool = False
 ) -> Any:
-    """The pieces of a batch as `PerReplica` values in host memory: those of this worker.
+    """This worker's pieces of a batch as `PerReplica` values in host memory.
 
-    `sizes` is ignored. If it is `alone`, there is one replica in all, whose piece is no
-    `PerReplica`.
+    `sizes` is ignored. `alone` means that there is one replica in all: its piece is a plain array.
     """
     del sizes
     if alone:

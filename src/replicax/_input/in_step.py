@@ -1,9 +1,9 @@
-"""Workers in step: before each batch all of them say how many rows they bring.
+"""Workers in step: before each batch every worker announces its number of rows.
 
-They say so when they have read it, or know it, and hear of the others when they compute with it.
-Of batches in memory they know several at once, and say so once for all of these. A worker that
-ended by itself would leave the others waiting in the next all-reduce, and one with other shapes
-would compute wrong numbers.
+A worker announces a batch when it has read it, and receives the other announcements when it
+computes with the batch. Several batches in memory are announced at once. Without this, a worker
+whose data ends early would leave the others waiting in the next all-reduce, and a worker with other
+shapes would compute wrong numbers.
 """
 
 from __future__ import annotations
@@ -18,115 +18,118 @@ import jax
 import numpy as np
 
 from replicax._core.errors import WorkersDiffer, by_worker
-from replicax._input.sharing import blank
+from replicax._input.sharing import zero_batch
 
 if TYPE_CHECKING:
-    from replicax._input.sharing import Share
+    from replicax._input.sharing import WorkerBatch
 
 
-class Told(Protocol):
-    """A value that this worker has told the others."""
+class Pending(Protocol):
+    """An announcement whose answers are still to be received."""
 
     def answers(self) -> list[Any]:
-        """Those of all, in worker order; waits for them. Once."""
+        """Wait for the values of all workers, in worker order; may be called once."""
         ...
 
     def withdraw(self) -> None:
-        """Nobody will ask for them. It may be said anywhere, at any time."""
+        """Drop the answers; may be called in any thread, at any time."""
         ...
 
 
-Tell = Callable[[str, Any], Told]
+Offer = Callable[[str, Any], Pending]
 
 
 class Step(NamedTuple):
-    """What a worker computes in a step, and for each worker the rows of each of its replicas."""
+    """This worker's batch of a step, and the rows of each replica of each worker."""
 
-    share: Share
+    batch: WorkerBatch
     sizes: tuple[tuple[int, ...], ...]
 
     @property
     def is_even(self) -> bool:
-        """Whether all replicas have as many rows."""
+        """Whether all replicas have the same number of rows."""
         return len({rows for worker in self.sizes for rows in worker}) == 1
 
 
 @final
 class InStep:
-    """The steps of one pass over a data set, whose name is the same on all workers.
+    """The steps of one pass over a data set.
 
-    `tell` tells all of them a value, and gets theirs later; all call it together. `shares` is for a
-    worker that never has any rows. `is_same`: all read the same data.
+    `name` is the same on all workers. `offer` announces a value to all workers and returns their
+    values later; all workers call it together. `source` describes the batches of a worker that
+    never reads any. With `is_same`, all workers must read the same data.
     """
 
-    def __init__(self, tell: Tell, name: str, shares: Any, *, is_same: bool) -> None:
-        self._tell = tell
+    def __init__(self, offer: Offer, name: str, source: Any, *, is_same: bool) -> None:
+        self._offer = offer
         self._name = name
-        self._shares = shares
+        self._source = source
         self._is_same = is_same
-        self._latest: Share | None = None
+        self._latest: WorkerBatch | None = None
         self._kind: Any = None
-        self._specs: list[str] = []  # of all workers, as they were last told
-        self._told = self._taken = 0  # of the shares of this worker
-        self._is_over = False  # whether the end was announced
-        # Of each worker, sizes and checksums of the next steps; None for sizes behind its end.
-        self._known: list[deque[tuple[list[int] | None, str]]] = []
-        self._announced: deque[Told] = deque()
+        self._specs: list[str] = []  # the latest of each worker
+        self._num_announced = 0  # batches of this worker
+        self._num_taken = 0
+        self._is_over = False  # whether this worker has announced its end
+        # The sizes and checksums of each worker's next steps; the sizes are None at its end.
+        self._next_steps: list[deque[tuple[list[int] | None, str]]] = []
+        self._pending: deque[Pending] = deque()
         self._lock = threading.Lock()
-        # Who leaves a pass in its midst has announced more than he took.
-        weakref.finalize(self, _withdraw, self._announced).atexit = False
+        # A pass that is abandoned has announced batches that nobody takes.
+        weakref.finalize(self, _withdraw, self._pending).atexit = False
 
-    def announce(self, share: Share | None) -> None:
-        """Tell the others of the next share, in any thread; it is taken in the same order.
+    def announce(self, batch: WorkerBatch | None) -> None:
+        """Announce the next batch, in any thread; `next` takes batches in the same order.
 
-        Shares that are known together are told of with the first.
+        The first of several batches that are known together announces all of them. None announces
+        the end.
         """
-        known = [(None, "")] if share is None else share.known
-        if not known:
+        steps = [(None, "")] if batch is None else batch.announcements
+        if not steps:
             return
-        changed, kind = "", kind_of(share)
+        changed, kind = "", kind_of(batch)
         if kind is not None and kind != self._kind:
             changed, self._kind = described(kind), kind
-        self._is_over = share is None
-        self._tell_all(changed, known)
+        self._is_over = batch is None
+        self._send(changed, steps)
 
-    def _tell_all(self, changed: str, known: Sequence[tuple[list[int] | None, str]]) -> None:
-        with self._lock:  # what is told first is answered first
-            self._told += len(known)
-            self._announced.append(self._tell(self._name, [changed, list(known)]))
+    def _send(self, changed: str, steps: Sequence[tuple[list[int] | None, str]]) -> None:
+        with self._lock:  # answers are received in the order of offers
+            self._num_announced += len(steps)
+            self._pending.append(self._offer(self._name, [changed, list(steps)]))
 
-    def next(self, share: Share | None) -> Step:
-        """The next step.
+    def next(self, batch: WorkerBatch | None) -> Step:
+        """The next step, with the first `batch` that this worker has announced, None at its end.
 
-        `share` is the first of those that this worker announced; None after its last. StopIteration
-        if no worker has any rows left, `WorkersDiffer` if their batches do not fit together.
+        Raises StopIteration if no worker has rows left, `WorkersDiffer` if their batches differ in
+        structure, shapes or types, or in their data with `is_same`.
         """
-        while not self._known or not all(self._known):
-            self._hear(share)
-        told = [steps[0] if steps[0][0] is None else steps.popleft() for steps in self._known]
-        if all(rows is None for rows, _ in told):
+        while not self._next_steps or not all(self._next_steps):
+            self._receive(batch)
+        found = [steps[0] if steps[0][0] is None else steps.popleft() for steps in self._next_steps]
+        if all(rows is None for rows, _ in found):
             raise StopIteration
-        self._taken += 1
-        self._check([digest for rows, digest in told if rows is not None], len(told))
-        if share is None:
-            latest = self._latest or blank(self._shares, [0] * self._shares.replicas)
-            share = latest.without_rows()
-        self._latest = share
-        nothing = [0] * len(share.pieces)
-        return Step(share, tuple(tuple(rows or nothing) for rows, _ in told))
+        self._num_taken += 1
+        self._check([digest for rows, digest in found if rows is not None], len(found))
+        if batch is None:
+            latest = self._latest or zero_batch(self._source, [0] * self._source.replicas)
+            batch = latest.without_rows()
+        self._latest = batch
+        empty = [0] * len(batch.pieces)
+        return Step(batch, tuple(tuple(rows or empty) for rows, _ in found))
 
-    def _hear(self, share: Share | None) -> None:
-        """Hear what all have announced; of somebody, nothing is known of the next step."""
-        if not self._announced:
-            if self._told > self._taken or self._is_over:
-                self._tell_all("", ())  # others know of fewer steps at a time
+    def _receive(self, batch: WorkerBatch | None) -> None:
+        """Receive announcements, because the next step of some worker is unknown."""
+        if not self._pending:
+            if self._num_announced > self._num_taken or self._is_over:
+                self._send("", ())  # another worker announces fewer steps at a time
             else:
-                self.announce(share)
-        told = self._announced.popleft().answers()
-        before = self._specs or [""] * len(told)
-        self._specs = [new or old for (new, _), old in zip(told, before, strict=True)]
-        self._known = self._known or [deque() for _ in told]
-        for steps, (_, more) in zip(self._known, told, strict=True):
+                self.announce(batch)
+        received = self._pending.popleft().answers()
+        before = self._specs or [""] * len(received)
+        self._specs = [new or old for (new, _), old in zip(received, before, strict=True)]
+        self._next_steps = self._next_steps or [deque() for _ in received]
+        for steps, (_, more) in zip(self._next_steps, received, strict=True):
             steps.extend((rows, digest) for rows, digest in more)
         if len({spec for spec in self._specs if spec}) > 1:
             raise WorkersDiffer("kind of batches", ["shapes and types"], by_worker(self._specs))
@@ -141,21 +144,21 @@ class InStep:
             )
 
 
-def _withdraw(announced: deque[Told]) -> None:
-    for told in announced:
-        told.withdraw()
+def _withdraw(pending: deque[Pending]) -> None:
+    for offer in pending:
+        offer.withdraw()
 
 
-def kind_of(share: Share | None) -> Any:
-    """The nesting, shapes and types of a worker's batches; None if it has none."""
-    if share is None:
+def kind_of(batch: WorkerBatch | None) -> Any:
+    """The structure, shapes and dtypes of a worker's batches, without the number of rows."""
+    if batch is None:
         return None
-    leaves, tree = jax.tree.flatten(share.pieces[0])
+    leaves, tree = jax.tree.flatten(batch.pieces[0])
     return tree, [(np.shape(leaf)[1:], np.asarray(leaf).dtype) for leaf in leaves]
 
 
 def described(kind: Any) -> str:
-    """The same in words."""
+    """A `kind_of` batches as text."""
     tree, leaves = kind
     kinds = [f"{dtype}{[None, *shape]}" for shape, dtype in leaves]
     return f"{', '.join(kinds)} in {tree}"

@@ -9,7 +9,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import NotInCrossReplicaContext
 from replicax._core.events import INPUT, timed
 from replicax._core.tracing import current_reader, refuse_inside_a_trace, refuse_to_loop
-from replicax._input.sharing import Sharing
+from replicax._input.sharing import ShardedSource
 from replicax.data._next import Optional, next_as_optional, next_or_error
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Ahead
@@ -18,11 +18,12 @@ from replicax.data._position import before, noted, refuse_if_read, resumed
 
 if TYPE_CHECKING:
     from replicax._input.dataset import DistributedDataset
-    from replicax._input.sharing import Dealing
+    from replicax._input.sharing import PerReplicaSource
 
-# To make a small batch takes the time of what is no longer in the processor's caches: so many are
-# made at a time, of so many bytes for all workers. Nobody sees that rows in memory are read.
-_TOGETHER, _SMALL = 4, 1 << 20
+# A small batch costs mostly cache misses, so several are made at a time. Only batches of rows in
+# memory: reading those ahead has no effect that a user could see.
+_BATCHES_AT_ONCE = 4
+_MAX_SMALL_BYTES = 1 << 20  # of a global batch
 
 
 @final
@@ -32,7 +33,7 @@ class DistributedIterator:
     A thread reads batches and places them on the devices before they are asked for.
 
     Args:
-        dataset: What is read.
+        dataset: The data set to read.
     """
 
     def __init__(self, dataset: DistributedDataset) -> None:
@@ -50,8 +51,8 @@ class DistributedIterator:
         produce = self._dataset.producer(feed, self._steps)
         self._feed, self._position = feed, position
         ahead = self._dataset.ahead
-        together = _made_together(shares)
-        self._ahead = Ahead(produce, feed.get_state, ahead, together) if ahead else None
+        at_once = _batches_at_once(shares)
+        self._ahead = Ahead(produce, feed.get_state, ahead, at_once) if ahead else None
         self._produce = produce
 
     def __iter__(self) -> DistributedIterator:
@@ -76,16 +77,16 @@ class DistributedIterator:
         return self._dataset.settled(self._steps, timed(INPUT, self._make))
 
     def put_back(self, batch: Any, state: Any) -> None:
-        """Give back a batch that was taken last: the next one to be taken is this one again.
+        """Give back the batch that was taken last; `next` returns it again.
 
         Args:
             batch: The batch.
-            state: What `get_state` was before it was taken.
+            state: The result of `get_state` before it was taken.
         """
         self._waiting.append((batch, state))
 
     def _make(self) -> Any:
-        """What this worker brings to the next step; None after its last rows."""
+        """This worker's batch of the next step, read and placed; None after its last rows."""
         try:
             if self._ahead is None:
                 return self._produce()
@@ -97,7 +98,7 @@ class DistributedIterator:
 
     @property
     def dataset(self) -> DistributedDataset:
-        """What is read."""
+        """The data set that the iterator reads."""
         return self._dataset
 
     @property
@@ -106,13 +107,13 @@ class DistributedIterator:
         return self._dataset.element_spec
 
     def blank(self) -> Any:
-        """What `DistributedDataset.blank` gives; this is read meanwhile."""
+        """A full batch of zeros, see `DistributedDataset.blank`. The iterator starts to read."""
         batch = self._dataset.blank()
         self.read_ahead()
         return batch
 
     def read_ahead(self) -> None:
-        """Begin to read, if that is done in a thread, and not for `fit`."""
+        """Start the reading thread, if there is one and `fit` has not taken over."""
         if self._ahead is not None and not self._is_read:
             self._ahead.begin()
 
@@ -121,16 +122,16 @@ class DistributedIterator:
         return next_or_error(self)
 
     def get_next_as_optional(self) -> Optional:
-        """The next batch if there is one, without an exception at the end."""
+        """The next batch as an optional, which is empty at the end."""
         _check_outside()
         return next_as_optional(self)
 
     def get_state(self) -> dict[str, Any]:
-        """The position after the batch that was taken last, whatever was read ahead.
+        """The position after the batch that was taken last; batches read ahead do not count.
 
         Returns:
-            Plain data that can be pickled. For data that workers read in parts (FILE, HINT),
-            that of this worker; keep those of all to go on with another number of workers.
+            Plain data that can be pickled. If workers read the data in parts (FILE, HINT), it is
+            this worker's position; keep all of them to resume with another number of workers.
         """
         refuse_if_read(self._is_read)
         if self._waiting:
@@ -144,9 +145,9 @@ class DistributedIterator:
         return {**noted_down, "workers": self._dataset.workers}
 
     def host_batches(self) -> Iterator[Any]:
-        """What is left of this pass, as `fit` reads it; then, each time, a whole epoch.
+        """The host batches left in this pass, for `fit`; a whole epoch at each later call.
 
-        From then on the iterator is for `fit` alone, which reads ahead of what it computes.
+        From then on only `fit` may read the iterator, because it reads ahead of its steps.
         """
         if self._is_read:
             return self._dataset.host_batches()
@@ -156,40 +157,39 @@ class DistributedIterator:
 
     @property
     def workers(self) -> int:
-        """How many workers share the data set."""
+        """The number of workers that share the data set."""
         return self._dataset.workers
 
     @property
     def num_batches(self) -> None:
-        """How much is left is not known."""
+        """None: the number of batches left is unknown."""
         return None
 
     def begin_pass(self, epoch: int) -> None:
-        """Go to the begin of the pass of this number; those that follow go on from it."""
+        """Go to the start of pass `epoch`; later passes count from it."""
         self._begin(self._dataset.sources[0].epochs.next(after=epoch), None)
 
     def set_state(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Go to a position; the passes that follow go on from its epoch.
+        """Go to a position; later passes count from its epoch.
 
-        The number of replicas may be another one than when it was taken.
+        The number of replicas may differ from the number when the position was taken.
 
         Args:
-            state: What `get_state` gave, on a data set equal to this one, or of an iterator over
-                the data set that was distributed. If the data is read in parts and the number of
-                workers has changed: those of all workers before.
+            state: The result of `get_state`, from an iterator over an equal data set, distributed
+                or not. If workers read the data in parts and their number has changed, a list of
+                the states of all former workers.
 
         Raises:
-            UsageError: If it is no position, or the positions of other workers are missing.
+            UsageError: If it is not a position, or positions of other workers are missing.
         """
         states = [state] if isinstance(state, dict) else list(state)
         position = self._dataset.position_from(states)
         self._begin(resumed(self._dataset.sources, states[0]), position)
 
 
-def _made_together(shares: Sharing | Dealing) -> int:
-    """How many batches are made at a time: small ones are, of rows in memory."""
-    size = bytes_in_memory(shares.input) if isinstance(shares, Sharing) else None
-    return _TOGETHER if size is not None and size <= _SMALL else 1
+def _batches_at_once(shares: ShardedSource | PerReplicaSource) -> int:
+    size = bytes_in_memory(shares.input) if isinstance(shares, ShardedSource) else None
+    return _BATCHES_AT_ONCE if size is not None and size <= _MAX_SMALL_BYTES else 1
 
 
 def _check_outside() -> None:
@@ -197,6 +197,6 @@ def _check_outside() -> None:
     if frame is not None and frame.replica is not None:
         raise NotInCrossReplicaContext(
             "next(iterator) should be called from outside of replica_fn. Received: a call "
-            "inside `strategy.run`. A batch is taken for all replicas at once. Take it "
+            "inside `strategy.run`. One batch serves all replicas. Take it "
             "outside and pass it: `strategy.run(fn, args=(next(iterator),))`."
         )

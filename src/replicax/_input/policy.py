@@ -1,7 +1,7 @@
-"""How workers share a data set: which policy holds, who reads what, and how batches are divided.
+"""Sharding of a data set over workers: the policy, the files of each worker, the sizes of pieces.
 
-Two rules, both TensorFlow's. `split_batch` cuts every batch that arrives (policies DATA and
-AUTO); `worker_batch_sizes` plans pieces of a known global batch size (FILE and OFF).
+Both rules for sizes are TensorFlow's. `split_batch` cuts every batch that arrives (policies DATA
+and AUTO); `worker_batch_sizes` plans pieces of a known global batch size (FILE and OFF).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from replicax.data._rewrite import files_of, has_hint
 if TYPE_CHECKING:
     from replicax.data._node import Node
 
-_SHOWN = 3  # file names of a worker in a printed plan
+_MAX_FILES_SHOWN = 3  # of each worker, in a printed plan
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """Which worker reads what of a data set; print it to see.
+    """The data that each worker reads; print it.
 
     Args:
         asked: The policy in the options of the data set.
-        policy: The one that holds.
-        reason: Why.
-        reads: What each worker reads, in words.
-        batch_size: Rows of a global batch; None if they are not known beforehand.
-        rows: The rows of each worker's replicas in the first step; empty if not known.
+        policy: The policy that is used.
+        reason: Why it is used.
+        reads: A description of the data that each worker reads.
+        batch_size: Rows of a global batch; None if unknown.
+        rows: The rows of each worker's replicas in the first step; empty if unknown.
 
     Example:
         >>> import replicax as rx
@@ -61,13 +61,13 @@ class ShardPlan:
 
 
 def plan_shards(node: Node, asked: AutoShardPolicy, *, workers: int, replicas: int) -> ShardPlan:
-    """Decide how `workers` workers of `replicas` replicas each share a pipeline of batches."""
+    """Plan how `workers` workers with `replicas` replicas each share a pipeline of batches."""
     files = files_of(node)
     policy, reason = _decided(asked, files, workers)
     if policy is AutoShardPolicy.HINT and not has_hint(node):
         policy, reason = AutoShardPolicy.OFF, "the data set has no shard(SHARD_HINT, SHARD_HINT)"
     if asked is AutoShardPolicy.AUTO and files and policy is AutoShardPolicy.DATA:
-        # Python shows a warning once for each place in a program.
+        # A warning, because Python shows it once for each place in a program.
         warnings.warn(f"Every worker reads all files and keeps its part: {reason}.", stacklevel=5)
     size = node.batch_size
     reads = tuple(_reads(policy, files, workers, worker) for worker in range(workers))
@@ -88,7 +88,7 @@ def _decided(
     if asked is AutoShardPolicy.FILE and not files:
         raise UsageError(
             "FILE sharding divides the files of a data set between the workers. Received: a data "
-            "set that reads none. There is nothing to divide. Read files with `list_files` or a "
+            "set that reads no files. Read files with `list_files` or a "
             "reader such as `TFRecordDataset`, or choose AutoShardPolicy.DATA or AUTO."
         )
     if asked is AutoShardPolicy.FILE and not enough:
@@ -109,8 +109,8 @@ def _decided(
 def _reads(policy: AutoShardPolicy, files: tuple[str, ...], workers: int, worker: int) -> str:
     if policy is AutoShardPolicy.FILE:
         mine = files[worker::workers]
-        more = f", … ({len(mine)} files)" if len(mine) > _SHOWN else ""
-        return ", ".join(mine[:_SHOWN]) + more
+        more = f", … ({len(mine)} files)" if len(mine) > _MAX_FILES_SHOWN else ""
+        return ", ".join(mine[:_MAX_FILES_SHOWN]) + more
     if policy is AutoShardPolicy.HINT:
         return f"shard {worker} of {workers}, where the data set says SHARD_HINT"
     if policy is AutoShardPolicy.OFF:
@@ -119,14 +119,7 @@ def _reads(policy: AutoShardPolicy, files: tuple[str, ...], workers: int, worker
 
 
 def split_batch(rows: int, replicas: int) -> list[int]:
-    """Rows per replica: ceil(rows / replicas) until they run out.
-
-    Args:
-        rows: Rows of the batch that arrived.
-        replicas: How many replicas share it.
-
-    Returns:
-        One number per replica; they sum to `rows`.
+    """Split a batch: each replica gets ceil(rows / replicas) rows until they run out.
 
     Example:
         >>> split_batch(9, 2), split_batch(8, 3), split_batch(3, 4), split_batch(9, 4)
@@ -139,19 +132,10 @@ def split_batch(rows: int, replicas: int) -> list[int]:
 def worker_batch_sizes(
     global_batch_size: int, workers: int, replicas_per_worker: int, worker: int
 ) -> list[int]:
-    """The sizes of the pieces into which one worker cuts its examples.
+    """The sizes of the pieces into which one worker cuts its examples, to be used in turn.
 
-    The first `global_batch_size mod (workers × replicas)` pieces get a row more; each worker's
-    list begins at its own replicas, so that together they make up every global batch.
-
-    Args:
-        global_batch_size: Rows over all replicas.
-        workers: How many workers there are.
-        replicas_per_worker: How many replicas each of them drives.
-        worker: Which of them this is.
-
-    Returns:
-        One size per replica of all workers, to be used in turn.
+    The first `global_batch_size mod (workers × replicas)` pieces get one row more. Each worker's
+    list starts at its own replicas, so that together they make up every global batch.
 
     Example:
         >>> worker_batch_sizes(7, 2, 2, 0), worker_batch_sizes(7, 2, 2, 1)

@@ -1,4 +1,4 @@
-"""What one worker computes in a step: its share of every batch, cut for its replicas."""
+"""One worker's share of every batch, cut into pieces for its replicas."""
 
 from __future__ import annotations
 
@@ -23,54 +23,48 @@ from replicax.data._spec import RowBuffer, joined, rows_of
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
-    """A worker's rows of one step.
+class WorkerBatch:
+    """One worker's rows of one step."""
 
-    Args:
-        pieces: One nest of host arrays for each of its replicas; some may have no rows.
-        whole: The nest of which they are parts, if there is one.
-        digest: A checksum of the batch of all workers, if they have to hold the same one.
-        together: Sizes and checksums of this share and those behind it, if they are known with
-            it; none if they were with another. None if it is known by itself.
-    """
-
-    pieces: tuple[Any, ...]
-    whole: Any = None
-    digest: str = ""
-    together: tuple[tuple[list[int], str], ...] | None = None
+    pieces: tuple[Any, ...]  # a nest of host arrays for each of its replicas; may have no rows
+    whole: Any = None  # the nest from which the pieces were cut, if there is one
+    digest: str = ""  # a checksum of the global batch, if all workers must read the same batch
+    # The sizes and checksums of this batch and the batches that are known together with it. Empty
+    # if an earlier batch announced this one; None if this batch is known alone.
+    announced: tuple[tuple[list[int], str], ...] | None = None
 
     @property
-    def known(self) -> Sequence[tuple[list[int], str]]:
-        """Sizes and checksums of what is known of first with this share."""
-        return [(self.sizes, self.digest)] if self.together is None else self.together
+    def announcements(self) -> Sequence[tuple[list[int], str]]:
+        """The sizes and checksums to announce to the other workers with this batch."""
+        return [(self.sizes, self.digest)] if self.announced is None else self.announced
 
     @functools.cached_property
     def sizes(self) -> list[int]:
-        """The rows of each piece."""
+        """The number of rows of each piece."""
         return [_rows(piece) for piece in self.pieces]
 
     def batch(self) -> Any:
         """All rows as one nest."""
         return joined(self.pieces) if self.whole is None else self.whole
 
-    def without_rows(self) -> Share:
-        """An equal share of no rows, for a step in which only other workers have some."""
-        nothing = jax.tree.map(lambda leaf: leaf[:0], self.pieces[0])
-        return Share((nothing,) * len(self.pieces), nothing)
+    def without_rows(self) -> WorkerBatch:
+        """An equal batch without rows, for a step in which only other workers have rows."""
+        empty = jax.tree.map(lambda leaf: leaf[:0], self.pieces[0])
+        return WorkerBatch((empty,) * len(self.pieces), empty)
 
 
-def cut(batch: Any, sizes: Sequence[int], **known: Any) -> Share:
+def cut(batch: Any, sizes: Sequence[int], **checks: Any) -> WorkerBatch:
     """Cut a nest along its first axis into pieces of these sizes."""
     pieces, start = [], 0
     for rows in sizes:
         pieces.append(rows_of(batch, start, start + rows))
         start += rows
-    return Share(tuple(pieces), batch, **known)
+    return WorkerBatch(tuple(pieces), batch, **checks)
 
 
 @dataclass(frozen=True, eq=False)
-class Sharing(Node):
-    """The shares of one worker, of so many that drive as many replicas each.
+class ShardedSource(Node):
+    """The batches of one of `workers` workers, each with `replicas` replicas.
 
     `input` yields global batches; the policy is not AUTO.
     """
@@ -90,14 +84,14 @@ class Sharing(Node):
     def spec(self) -> Any:
         return self.input.spec
 
-    def over(self, nodes: Sequence[Node]) -> Sharing:
-        """The same over another description of the data set."""
+    def over(self, nodes: Sequence[Node]) -> ShardedSource:
+        """A copy that reads another node."""
         (node,) = nodes
         return replace(self, input=node)
 
     @property
     def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        """The rows of its replicas in a step of full size, and those of all; None if not known."""
+        """The rows of this worker's and of all replicas in a full step; None if unknown."""
         size, count = self.input.batch_size, self.workers * self.replicas
         if size is None:
             return None
@@ -108,37 +102,38 @@ class Sharing(Node):
 
     @property
     def is_divided(self) -> bool:
-        """Whether each worker reads a part of its own; else all read everything."""
+        """Whether each worker reads its own part of the data; else all workers read all data."""
         return self.policy in (AutoShardPolicy.FILE, AutoShardPolicy.HINT)
 
     @property
     def streams(self) -> tuple[tuple[int, int], ...]:
-        """What this worker reads in an epoch: part `index` of `of` parts."""
+        """The parts that this worker reads in an epoch, as pairs (number of parts, part)."""
         return ((self.workers, self.worker),) if self.is_divided else ((1, 0),)
 
     def stream(self, by: AutoShardPolicy, of: int, index: int) -> Node:
-        """The pipeline over one part of the data, as a policy divides it."""
+        """The pipeline over part `index` of `of` parts, divided by the policy `by`."""
         if of == 1:
             return in_parts(self.input) if self.policy is AutoShardPolicy.DATA else self.input
         shard = with_file_shard if by is AutoShardPolicy.FILE else with_hinted_shard
         return shard(self.input, of, index)
 
     def open(self, path: Path) -> Cursor:
-        return SharesCursor(self, path)
+        return ShardedCursor(self, path)
 
 
 @final
-class SharesCursor(OneByOne, Cursor):
-    """Reads batches and hands out shares; rows that do not fill one wait for the next."""
+class ShardedCursor(OneByOne, Cursor):
+    """Reads global batches and yields worker batches; left-over rows wait for the next one."""
 
-    def __init__(self, node: Sharing, path: Path) -> None:
+    def __init__(self, node: ShardedSource, path: Path) -> None:
         self._node = node
         self._path = path
-        self._by = node.policy  # of a position: the one that held when its streams were divided
+        self._by = node.policy  # a restored position keeps the policy that divided its streams
         self._streams = deque(self._open(*stream, None) for stream in node.streams)
         self._rows = RowBuffer()
         self._turn = 0
-        self._number = self._known = 0  # batches that were read, that were told of before
+        self._number = 0  # of batches read
+        self._announced = 0  # batches to come that an earlier batch announced
         self._structure: Any = None
 
     def _open(self, of: int, index: int, state: Any) -> tuple[int, int, Feed]:
@@ -149,15 +144,15 @@ class SharesCursor(OneByOne, Cursor):
 
     def make(self) -> Any:
         if self._node.policy is AutoShardPolicy.DATA:
-            return self._part_of_a_batch()
+            return self._part_of_batch()
         if self._node.input.batch_size is None:
             return self._pieces_in_turn()
         return self._planned(self._node.input.batch_size)
 
-    def _part_of_a_batch(self) -> Share:
-        """The pieces of this worker's replicas; the others' are dropped here."""
+    def _part_of_batch(self) -> WorkerBatch:
+        """The pieces of this worker's replicas; the rows of other workers are dropped."""
         node = self._node
-        if self._rows.rows:  # of a position of another policy
+        if self._rows.rows:  # left over by another policy, before a restored position
             batch = self._rows.pull(node.input.batch_size or self._rows.rows)
         else:
             batch = self._next_batch()
@@ -169,33 +164,33 @@ class SharesCursor(OneByOne, Cursor):
         if node.workers == 1:
             return cut(rows, mine)
         if isinstance(batch, Unfetched):
-            return cut(rows, mine, together=tuple(self._together(batch)))
+            return cut(rows, mine, announced=tuple(self._announcements(batch)))
         return cut(rows, mine, digest=checksum(batch) if self._number == 1 else glance(batch))
 
     def _mine(self, batch: Any) -> tuple[list[int], int]:
-        """How many rows the replicas of this worker have, and where they begin."""
+        """The number of rows of each replica of this worker, and the first row."""
         node = self._node
         sizes = split_batch(_rows(batch), node.workers * node.replicas)
         first = node.worker * node.replicas
         return sizes[first : first + node.replicas], sum(sizes[:first])
 
-    def _together(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
-        """Sizes and checksums of batches that are known together: of the first one, for all of it.
+    def _announcements(self, batch: Unfetched) -> Iterator[tuple[list[int], str]]:
+        """Sizes and checksums of all batches that are known together; the first announces all.
 
-        They are those of batches that were fetched whole.
+        The checksums equal the checksums of batches that were fetched whole.
         """
-        if self._known:  # it was known with another, unless that was passed over
-            self._known -= 1
+        if self._announced:
+            self._announced -= 1
             return
         batches = batch.with_those_behind()
-        self._known = len(batches) - 1
+        self._announced = len(batches) - 1
         for place, (one, ends) in enumerate(zip(batches, ends_of(batches), strict=True)):
             is_first = place == 0 and self._number == 1
             digest = checksum(one.rows(0, len(one))) if is_first else glance(ends, len(one))
             yield self._mine(one)[0], digest
 
-    def _planned(self, global_batch_size: int) -> Share:
-        """Pieces of fixed sizes, whatever batches the rows came in."""
+    def _planned(self, global_batch_size: int) -> WorkerBatch:
+        """Pieces of fixed sizes, cut across the batches that were read."""
         node = self._node
         plan = worker_batch_sizes(global_batch_size, node.workers, node.replicas, node.worker)
         start = self._turn * node.replicas % len(plan)
@@ -204,9 +199,9 @@ class SharesCursor(OneByOne, Cursor):
         if not self._rows.rows:
             raise StopIteration
         self._turn += 1
-        return _cut_as_far_as_it_goes(self._rows.pull(sum(sizes)), sizes)
+        return _cut_available(self._rows.pull(sum(sizes)), sizes)
 
-    def _pieces_in_turn(self) -> Share:
+    def _pieces_in_turn(self) -> WorkerBatch:
         """Every batch cut for all replicas of all workers; this worker takes all pieces."""
         node = self._node
         if not self._rows.rows:
@@ -215,11 +210,11 @@ class SharesCursor(OneByOne, Cursor):
         left = self._rows.rows
         if not left:
             raise StopIteration
-        # As large as the first pieces of this batch were, until they run out.
-        most = self._turn or -(-left // (node.workers * node.replicas))
-        self._turn = most
-        batch = self._rows.pull(most * node.replicas)
-        return _cut_as_far_as_it_goes(batch, [most] * node.replicas)
+        # All pieces of a batch are as large as its first pieces, until the rows run out.
+        size = self._turn or -(-left // (node.workers * node.replicas))
+        self._turn = size
+        batch = self._rows.pull(size * node.replicas)
+        return _cut_available(batch, [size] * node.replicas)
 
     def _fill(self, rows: int) -> None:
         while self._rows.rows < rows:
@@ -232,7 +227,7 @@ class SharesCursor(OneByOne, Cursor):
     def _next_batch(self) -> Any:
         while self._streams:
             for batch in self._streams[0][2].elements(1):
-                if not isinstance(batch, Unfetched):  # whose rows are all alike
+                if not isinstance(batch, Unfetched):  # rows of arrays in memory are all alike
                     self._structure = check_batch(batch, self._number, self._structure)
                 self._number += 1
                 return batch
@@ -262,7 +257,8 @@ def _rows(batch: Any) -> int:
     return leaves[0].shape[0] if leaves else 0
 
 
-def _cut_as_far_as_it_goes(batch: Any, sizes: Sequence[int]) -> Share:
+def _cut_available(batch: Any, sizes: Sequence[int]) -> WorkerBatch:
+    """Cut pieces of these sizes until the rows run out; the last pieces may be smaller or empty."""
     left, found = _rows(batch), []
     for size in sizes:
         found.append(min(size, left))
@@ -270,21 +266,21 @@ def _cut_as_far_as_it_goes(batch: Any, sizes: Sequence[int]) -> Share:
     return cut(batch, found)
 
 
-def read_by_one(position: Any) -> Any:
-    """The position of a worker that shares with nobody, from that of an iterator of `rx.data`."""
+def single_worker_position(position: Any) -> Any:
+    """The position of a single worker, from the position of an iterator of `rx.data`."""
     streams = [(1, 0, position)]
     by = AutoShardPolicy.OFF.name
     return {"divided": False, "by": by, "streams": streams, "left": [], "turn": 0}
 
 
-def redistributed(states: Sequence[Any], now: Sharing) -> Any:
-    """The position of a worker, from those of another number of workers, or of another policy.
+def redistributed(states: Sequence[Any], now: ShardedSource) -> Any:
+    """The position of a worker, from the positions of another number of workers or policy.
 
-    What they had not read is dealt out anew, whole streams at a time, or goes to all if all read
-    everything now: no row is lost or repeated, though the rest of this epoch may be uneven.
+    The streams that are left are distributed again, whole, or go to all workers if all now read all
+    data. No row is lost or repeated; the rest of this epoch may be uneven.
     """
     if not states[0]["divided"]:
-        states = states[:1]  # all are alike
+        states = states[:1]  # all positions are equal
     streams = [stream for state in states for stream in state["streams"]]
     left = [batch for state in states for batch in state["left"]]
     if now.is_divided:
@@ -293,17 +289,17 @@ def redistributed(states: Sequence[Any], now: Sharing) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Dealing(Node):
-    """Batches that a user's function made for single replicas.
+class PerReplicaSource(Node):
+    """Per-replica batches of `distribute_datasets_from_function`.
 
-    There is a node for each replica, or one for all, whose batches go to the replicas in turn.
+    There is one node for each replica, or one node whose batches go to the replicas in turn.
     """
 
     nodes: tuple[Node, ...]
     replicas: int
 
-    def over(self, nodes: Sequence[Node]) -> Dealing:
-        """The same over other descriptions of the data sets."""
+    def over(self, nodes: Sequence[Node]) -> PerReplicaSource:
+        """A copy that reads other nodes."""
         return replace(self, nodes=tuple(nodes))
 
     @property
@@ -316,20 +312,21 @@ class Dealing(Node):
 
     @property
     def full(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        """The rows of its replicas in a step of full size, twice; None if they may differ."""
+        """The rows of the replicas in a full step, twice as in `ShardedSource.full`; None if they
+        may differ."""
         sizes = [self.nodes[i % len(self.nodes)].batch_size for i in range(self.replicas)]
         known = [size for size in sizes if size == sizes[0] and size is not None]
         return (known, known) if len(known) == self.replicas else None
 
     def open(self, path: Path) -> Cursor:
-        return DealingCursor(self, path)
+        return PerReplicaCursor(self, path)
 
 
 @final
-class DealingCursor(OneByOne, Cursor):
-    """One batch per replica; a replica whose data has ended gets empty ones."""
+class PerReplicaCursor(OneByOne, Cursor):
+    """One batch per replica; a replica whose data has ended gets batches without rows."""
 
-    def __init__(self, node: Dealing, path: Path) -> None:
+    def __init__(self, node: PerReplicaSource, path: Path) -> None:
         self._replicas = node.replicas
         self._feeds = [Feed(inner, path) for inner in node.nodes]
         self._number = 0
@@ -341,16 +338,16 @@ class DealingCursor(OneByOne, Cursor):
         if not given:
             raise StopIteration
         if len(given) < len(pieces):
-            nothing = _without_rows(given[0], len(given), len(pieces))
-            pieces = [nothing if piece is None else piece for piece in pieces]
-        return Share(tuple(pieces))
+            empty = _without_rows(given[0], len(given), len(pieces))
+            pieces = [empty if piece is None else piece for piece in pieces]
+        return WorkerBatch(tuple(pieces))
 
     def _next(self, replica: int) -> Any:
         for batch in self._feeds[replica % len(self._feeds)].elements(1):
             check = check_structure if has_scalars(batch) else check_batch
             self._structure = check(batch, self._number, self._structure)
             self._number += 1
-            # A copy: a loader that reuses its buffer would give every replica the last batch.
+            # A copy: if a loader reuses its buffer, every replica would get the last batch.
             return jax.tree.map(np.array, batch)
         return None
 
@@ -363,24 +360,24 @@ class DealingCursor(OneByOne, Cursor):
 
 
 def _without_rows(batch: Any, given: int, replicas: int) -> Any:
-    """A batch like this one, of no rows, for a replica whose data has ended."""
+    """An equal batch without rows, for a replica whose data has ended."""
     if has_scalars(batch):
         raise UnbatchedInput(
-            "Elements that are not batched go one to a replica. Received: a last step of "
-            f"{given} for {replicas} replicas. The others would compute with numbers that are not "
-            "in the data. Batch the data set, or `take` a multiple of the replicas."
+            "Every replica gets one element of a data set that is not batched. Received: a last "
+            f"step of {given} for {replicas} replicas. "
+            "Batch the data set, or `take` a multiple of the replicas."
         )
     return jax.tree.map(lambda leaf: leaf[:0], batch)
 
 
-def blank(node: Any, sizes: Sequence[int]) -> Share:
-    """A share of the shapes that a data set says, with so many rows for each replica."""
+def zero_batch(node: Any, sizes: Sequence[int]) -> WorkerBatch:
+    """A batch of zeros from the spec of a data set, with `sizes` rows for the replicas."""
     specs = jax.tree.leaves(node.spec)
     if any(None in spec.shape[1:] for spec in specs):
         raise UsageError(
-            "What a batch looks like is known before it is there if all rows have one shape. "
-            f"Received: a data set of shapes {[spec.shape for spec in specs]}. None varies from "
-            "batch to batch. Pad to one length, as `padded_batch` with `padded_shapes` does."
+            "The shape of a batch is known before it is read if all rows have one shape. "
+            f"Received: a data set of shapes {[spec.shape for spec in specs]}, where None varies "
+            "between batches. Pad to one length, as `padded_batch` with `padded_shapes` does."
         )
     batch = jax.tree.map(
         lambda spec: np.zeros((sum(sizes), *(spec.shape or (0,))[1:]), spec.dtype), node.spec

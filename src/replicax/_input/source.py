@@ -1,6 +1,6 @@
-"""Anything that holds batches → a `Dataset` of nests of host arrays.
+"""A data set of any library → a `Dataset` of nests of host arrays.
 
-By protocol, not by class: no library is imported to recognise its data sets.
+Data sets are recognised by their protocol, so that no library has to be imported.
 """
 
 from __future__ import annotations
@@ -21,19 +21,11 @@ from replicax.data._spec import refuse_composites, spec_of
 
 
 def as_dataset(value: Any) -> Dataset:
-    """Make a `Dataset` of batches of what a user passes as a data set.
+    """Make a `Dataset` of batches, which are nests of NumPy or JAX arrays, from a user's data set.
 
-    Args:
-        value: A `Dataset`, a list or another re-iterable of batches, a Keras `PyDataset`, a
-            Grain data set, a torch `DataLoader`, a tf.data data set, a Hugging Face data set
-            of batches, a function that returns an iterator, a generator (one pass), or a nest
-            of arrays, which is one single batch.
-
-    Returns:
-        A data set of nests of NumPy or JAX arrays.
-
-    Raises:
-        UsageError: If it cannot be iterated.
+    This may be a `Dataset`, a list or another re-iterable of batches, a Keras `PyDataset`, a Grain
+    data set, a torch `DataLoader`, a tf.data data set, a Hugging Face data set of batches, a
+    function that returns an iterator, a generator (one pass), or a nest of arrays (one batch).
     """
     if isinstance(value, Dataset):
         return value
@@ -58,7 +50,7 @@ def _foreign(value: Any) -> Foreign:
         return Foreign(lambda _: iter(batches()), UNKNOWN_CARDINALITY)
     raise UsageError(
         "A data set yields batches. Received: an object of type "
-        f"{type(value).__name__}, which is not iterable. There is nothing to split. Pass a "
+        f"{type(value).__name__}, which is not iterable. Pass a "
         "`Dataset`, a list of batches, a PyDataset, a Grain data set, a DataLoader, or a "
         "function that returns an iterator."
     )
@@ -66,8 +58,10 @@ def _foreign(value: Any) -> Foreign:
 
 @dataclass(frozen=True, eq=False)
 class Foreign(Node):
-    """Batches of another library: `restart(start)` gives them from the first, or from number
-    `start` if it is seekable."""
+    """Batches of another library.
+
+    `restart(start)` returns an iterator: over all batches, or from number `start` if `seekable`.
+    """
 
     restart: Callable[[int], Iterator[Any]]
     size: int
@@ -87,7 +81,7 @@ class Foreign(Node):
 
 @final
 class ForeignCursor(OneByOne, Cursor):
-    """The place in an iterator: its own state if it has one (Grain's have), else a count."""
+    """The position in an iterator: its own state if it has one, as in Grain, else a count."""
 
     def __init__(self, node: Foreign) -> None:
         self._node = node
@@ -111,7 +105,7 @@ class ForeignCursor(OneByOne, Cursor):
     def set_state(self, state: Any) -> None:
         own, taken = state["own"], state["taken"]
         if own is not None:
-            getattr(self._iterator(0), "set_state")(own)  # noqa: B009 - of another library
+            getattr(self._iterator(0), "set_state")(own)  # noqa: B009 - a method of Grain
         elif self._node.seekable:
             self._iterator(taken)
         else:
@@ -120,25 +114,25 @@ class ForeignCursor(OneByOne, Cursor):
 
 
 class _Stream:
-    """A generator, whose batches exist once, and the one that was looked at."""
+    """A generator, whose batches can be read once, with a look at the first batch."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches: Iterator[Any] | None = batches
 
     def first(self) -> list[Any]:
-        """The first batch, left where it is; none if there is none."""
+        """The first batch, which stays in the stream; an empty list at the end."""
         batches = self.take()
         seen = [as_nest(batch) for batch in itertools.islice(batches, 1)]
         self._batches = itertools.chain(seen, batches)
         return seen
 
     def take(self) -> Iterator[Any]:
-        """All batches, once."""
+        """All batches; `ExhaustedInput` at a second call."""
         if self._batches is None:
             raise ExhaustedInput(
-                "A generator can be iterated once. Received: a second pass over one. Its "
-                "batches are gone, and an epoch without data would train nothing. Pass the "
-                "function that makes the generator, not the generator."
+                "A generator can be iterated once. Received: a second pass over a generator, "
+                "whose batches are consumed. Pass the function that makes the generator, not the "
+                "generator."
             )
         batches, self._batches = self._batches, None
         return batches
@@ -146,7 +140,7 @@ class _Stream:
 
 @dataclass(frozen=True, eq=False)
 class Once(Node):
-    """Batches of a generator, which exist once."""
+    """Batches of a generator, which can be read once."""
 
     stream: _Stream
 
@@ -167,15 +161,15 @@ def _spec_of_first(batches: Sequence[Any]) -> Any:
     for batch in batches:
         return spec_of(batch)
     raise UsageError(
-        "The elements of a data set are known from its first batch. Received: a "
-        "data set without batches. There is nothing to look at. Check the pipeline."
+        "The element spec of a data set is read from its first batch. Received: a "
+        "data set without batches. Check the pipeline."
     )
 
 
 def check_batch(batch: Any, number: int, structure: Any) -> Any:
-    """Refuse a batch that cannot be split, or is nested otherwise than those before it.
+    """Refuse a batch that cannot be split, or has another structure; return its structure.
 
-    Returns its structure, which is that of the batches before; None for the first.
+    `structure` is the structure of the batches before, None for the first batch.
     """
     refuse_composites(batch)
     tree = check_structure(batch, number, structure)
@@ -189,19 +183,19 @@ def check_batch(batch: Any, number: int, structure: Any) -> Any:
     if len({leaf.shape[0] for leaf in leaves}) > 1:
         raise UnbatchedInput(
             "All arrays of a batch have the same number of rows. Received: shapes "
-            f"{[leaf.shape for leaf in leaves]}. They cannot be split alike. Check what the "
-            "pipeline yields; put arrays without a batch axis elsewhere."
+            f"{[leaf.shape for leaf in leaves]}, which cannot be split alike. Check the elements "
+            "of the pipeline, and pass arrays without a batch axis in another way."
         )
     return tree
 
 
 def has_scalars(batch: Any) -> bool:
-    """Whether a batch, or its spec, has a leaf without axes: then it is a single element."""
+    """Whether a batch or its spec is a single element, with a leaf without axes."""
     return any(len(np.shape(leaf)) == 0 for leaf in jax.tree.leaves(batch))
 
 
 def check_structure(batch: Any, number: int, structure: Any) -> Any:
-    """Refuse a batch that is nested otherwise than those before it; return its structure."""
+    """Refuse a batch whose structure differs from the batches before; return its structure."""
     tree = jax.tree.structure(batch)
     if structure is not None and tree != structure:
         raise BatchStructureChanged(
@@ -213,7 +207,7 @@ def check_structure(batch: Any, number: int, structure: Any) -> Any:
 
 
 def as_nest(batch: Any) -> Any:
-    """A batch of another library as a nest of NumPy or JAX arrays; lists stay nests."""
+    """Convert a batch of another library to a nest of NumPy or JAX arrays; lists stay nests."""
     return jax.tree.map(_as_array, batch)
 
 
@@ -223,13 +217,13 @@ def _as_array(leaf: Any) -> Any:
 
 def _length(value: Any) -> int:
     if hasattr(value, "num_batches"):
-        # Keras: None for a data set without end.
+        # Keras: None for an infinite data set.
         return INFINITE_CARDINALITY if value.num_batches is None else value.num_batches
     if callable(getattr(value, "cardinality", None)):
-        return int(value.cardinality())  # tf.data, with the same negative numbers
+        return int(value.cardinality())  # tf.data uses the same negative numbers
     try:
         return len(value)
-    except TypeError:  # no length, as of a DataLoader over a stream
+    except TypeError:  # for example a DataLoader over a stream
         return UNKNOWN_CARDINALITY
 
 

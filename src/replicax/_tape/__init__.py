@@ -1,5 +1,5 @@
-"""`rx.GradientTape`: derivatives of what a `with` block computes, also by Keras variables.
+"""`rx.GradientTape`: gradients of the computation in a `with` block, also by Keras variables.
 
-`recording_trace.py` notes each operation of the block; `wengert.py` goes back along the list.
-`custom_gradient.py` has functions that bring a derivative of their own.
+`recording_trace.py` records each operation of the block in `tape_entries.py`, which computes the
+gradients from them. `custom_gradient.py` has functions with derivatives of their own.
 """

@@ -1,4 +1,4 @@
-"""Functions with a derivative of their own, and functions that are computed twice."""
+"""`custom_gradient`: functions with derivatives of their own; `recompute_grad`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from replicax._tape.derivative import is_differentiable
 
 
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the derivative that it returns; a decorator.
+    """Give a function a derivative of its own; a decorator.
 
-    `GradientTape`, `rx.value_and_grad` and `jax.grad` all use it.
+    `GradientTape`, `rx.value_and_grad` and `jax.grad` all use this derivative.
 
-    **Differs from TF:** Python integers, booleans and strings stay what they are, and have no
+    **Differs from TF:** Python integers, booleans and strings stay Python objects, without a
     gradient.
 
     Args:
-        f: Returns its result and a function: of the gradient of each result, to the gradient of
-            each argument (None for zero). If `f` reads trainable variables, that function takes
-            them as `variables=`, and returns the gradients of the arguments and a list of theirs.
+        f: Returns its result and a gradient function, which maps the gradient of each result to
+            the gradient of each argument (None for zero). If `f` reads trainable variables, the
+            gradient function takes them as `variables=`, and returns the gradients of the arguments
+            and a list of gradients of the variables.
 
     Returns:
-        A function that returns the result.
+        A function that returns the result alone.
 
     Raises:
-        UsageError: If gradients are missing, or the variables are not asked for.
+        UsageError: If gradients are missing, or the gradient function does not take `variables`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -65,7 +66,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         def forward(values: Any, arrays: Any) -> Any:
             (result, rule), news = pure(values, arrays)
             return (result, news), (
-                _kept(rule, result, pure, values, given, arrays),
+                _as_pytree(rule, result, pure, values, given, arrays),
                 values,
                 arrays,
             )
@@ -76,7 +77,7 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-def _kept(
+def _as_pytree(
     rule: Callable[..., Any],
     result: Any,
     pure: Purified,
@@ -84,14 +85,14 @@ def _kept(
     given: _Arguments,
     arrays: Sequence[Any],
 ) -> Any:
-    """The user's rule as what JAX can keep for the way back: a nest of arrays.
+    """Turn the user's gradient function into a pytree, which JAX keeps for the backward pass.
 
-    It gives the gradients of all that has some: of variables' values, then of arguments.
+    It returns the gradients of the differentiable inputs: variables' values, then arguments.
     """
     inputs = [*values, *arrays]
 
     def gradients(weights: Any) -> list[Any]:
-        if not pure.is_complete:  # to be called again, with the variables that it reads
+        if not pure.is_complete:  # `pure` will be called again, with all the variables it reads
             return [jnp.zeros_like(value) for value in inputs if is_differentiable(value)]
         with pure.lent(values):
             found = _gradients(rule, jax.tree.leaves(weights), given, pure.variables)
@@ -111,10 +112,10 @@ def _backward(kept: Any, weights: Any) -> Any:
 
 
 def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Compute a function once more on the way back, instead of keeping what it computes.
+    """Compute a function again in the backward pass, instead of keeping its intermediate values.
 
     Args:
-        f: Returns a nest of arrays. It may use variables.
+        f: A function that returns a nest of arrays. It may use variables.
 
     Returns:
         A function with the same arguments and results.
@@ -137,7 +138,7 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Rule:
-    """What `f`'s rule computes, as a jaxpr whose constants come first."""
+    """The jaxpr of a gradient function, called with its constants and then its arguments."""
 
     def __init__(self, jaxpr: Any) -> None:
         self._jaxpr = jaxpr
@@ -149,7 +150,7 @@ class _Rule:
 
 
 class _Arguments(NamedTuple):
-    """The arguments of a call, taken apart."""
+    """The flattened arguments of a call, and the positions of the arrays among them."""
 
     leaves: list[Any]
     tree: Any
@@ -158,21 +159,21 @@ class _Arguments(NamedTuple):
 
     @classmethod
     def of(cls, args: Any) -> _Arguments:
-        """Find the arrays among arguments."""
+        """Flatten arguments, and convert floats and variables to arrays."""
         leaves, tree = jax.tree.flatten(args)
         wanted = (float, complex, _compat.KerasVariable)
         places = [i for i, x in enumerate(leaves) if is_array(x) or isinstance(x, wanted)]
         return cls(leaves, tree, places, [jnp.asarray(leaves[i]) for i in places])
 
     def rebuild(self, arrays: Sequence[Any]) -> Any:
-        """The arguments, with these arrays in place of the given ones."""
+        """The arguments with other arrays."""
         leaves = list(self.leaves)
         for place, array in zip(self.places, arrays, strict=True):
             leaves[place] = array
         return self.tree.unflatten(leaves)
 
     def of_arrays(self, returned: Any) -> list[Any]:
-        """The gradients of the arrays; a method's `self` has none, a number may have one."""
+        """Pick the arrays' gradients from the returned ones, which may include Python numbers'."""
         gradients = jax.tree.leaves(returned, is_leaf=lambda leaf: leaf is None)
         if len(gradients) == len(self.arrays):
             return gradients
@@ -183,9 +184,9 @@ class _Arguments(NamedTuple):
         ]
         if len(gradients) != len(counted):
             raise UsageError(
-                "The function that `custom_gradient` got returns a gradient for each argument. "
-                f"Received: {len(gradients)} for {len(self.arrays)} arrays. They are matched in "
-                "order. Return None for an argument without influence."
+                "The gradient function of `custom_gradient` returns a gradient for each argument. "
+                f"Received: {len(gradients)} for {len(self.arrays)} arrays. "
+                "Return None for an argument without influence."
             )
         by_place = dict(zip(counted, gradients, strict=True))
         return [by_place[place] for place in self.places]
@@ -194,9 +195,8 @@ class _Arguments(NamedTuple):
 def _result_and_rule(returned: Any) -> tuple[Any, Callable[..., Any]]:
     if not (isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])):
         raise UsageError(
-            "What `custom_gradient` decorates returns its result and a function for the gradients. "
-            f"Received: {type(returned).__name__}. Without the second there is no derivative. "
-            "Return `(result, grad_fn)`."
+            "A function with `custom_gradient` returns its result and a gradient function. "
+            f"Received: {type(returned).__name__}. Return `(result, grad_fn)`."
         )
     return jax.tree.map(jnp.asarray, returned[0]), returned[1]
 
@@ -204,23 +204,23 @@ def _result_and_rule(returned: Any) -> tuple[Any, Callable[..., Any]]:
 def _gradients(
     rule: Callable[..., Any], weights: Sequence[Any], given: _Arguments, variables: list[Any]
 ) -> list[Any]:
-    """What the user's rule says: gradients of the variables, then of arrays; None for zero."""
+    """Call the gradient function; gradients of the variables, then of arrays; None for zero."""
     trainable = [variable for variable in variables if variable.trainable]
     if not trainable:
         return [*[None] * len(variables), *given.of_arrays(rule(*weights))]
     parameters = inspect.signature(rule).parameters.values()
     if not any(p.name == "variables" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise UsageError(
-            "A function with a gradient of its own that reads variables gives theirs, too. "
-            f"Received: a function for the gradients without `variables`; {trainable[0].path!r} is "
-            "read. Its gradient would be zero. Let it take `variables=None` and return the "
-            "gradients of the arguments and a list of the variables'."
+            "The gradient function of a function that reads trainable variables takes `variables`. "
+            f"Received: a gradient function without it, though {trainable[0].path!r} is read. "
+            "Let it take `variables=None` and return the gradients of the arguments and a list "
+            "of the variables' gradients."
         )
     of_arguments, of_variables = rule(*weights, variables=trainable)
     if len(of_variables) != len(trainable):
         raise UsageError(
-            "The function for the gradients returns one for each variable. Received: "
-            f"{len(of_variables)} for {len(trainable)} variables. They are matched in order. "
+            "The gradient function returns a gradient for each variable. Received: "
+            f"{len(of_variables)} for {len(trainable)} variables. "
             "Return them in the order of `variables`."
         )
     by_variable = dict(zip(map(id, trainable), of_variables, strict=True))
@@ -236,7 +236,7 @@ def _like(gradient: Any, value: Any) -> Any:
 
 @final
 class Purified:
-    """A function of arrays whose variables are arguments, and whose assignments are results."""
+    """A pure function: variables become arguments, and assignments become results."""
 
     def __init__(self, call: Callable[[Sequence[Any]], Any]) -> None:
         self.variables: list[Any] = []
@@ -245,7 +245,7 @@ class Purified:
         self._missing: list[Any] = []
 
     def __call__(self, values: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """The function's result, and the new values of the variables that it assigned."""
+        """The result, and the new values of the assigned variables."""
         with self.lent(values) as scope:
             try:
                 result = self._call(arrays)
@@ -257,14 +257,14 @@ class Purified:
 
     @contextlib.contextmanager
     def lent(self, values: Sequence[Any]) -> Iterator[CaptureScope]:
-        """Let the variables have these values in a `with` block."""
+        """Give the variables these values in a `with` block."""
         with CaptureScope(finds=True) as scope:
             scope.lend(zip(self.variables, values, strict=True))
             yield scope
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last call read no variable that is not yet an argument."""
+        """Whether all variables that the last call read are arguments."""
         return not self._missing
 
     def run(
@@ -272,13 +272,13 @@ class Purified:
         transformed: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, Sequence[Any]]],
         arrays: Sequence[Any],
     ) -> Any:
-        """Call the transformed function, once more if it was not known what it reads."""
+        """Call the transformed function, again until all variables that it reads are arguments."""
         while True:
             values = [_compat.read(variable) for variable in self.variables]
             try:
                 result, news = transformed(values, arrays)
             except Exception:
-                # Maybe because a variable that is no argument yet is a tracer of JAX' own.
+                # A variable that is not yet an argument may be a tracer of an outer trace.
                 if self.is_complete:
                     raise
             else:

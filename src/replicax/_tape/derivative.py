@@ -1,7 +1,7 @@
-"""Derivatives of single operations, traced once for each kind of operation and of operands.
+"""Derivatives of single operations, traced once for each primitive and operand types.
 
-`jax.vjp` takes a fraction of a millisecond to set up, and a model has thousands of operations of a
-few kinds. Here what it does is kept as two jaxprs: there, and back.
+`jax.vjp` takes a fraction of a millisecond, and a model has thousands of operations of a few
+kinds. So the forward and the backward pass of each kind are cached as jaxprs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import jax.extend
 from replicax._program.jaxpr import Values, is_jit
 
 _core = jax.extend.core
-KINDS = 2048
-"""Of how many kinds of operations derivatives are kept."""
+MAX_DERIVATIVES = 2048  # in the cache
 
 
 def derivative_of(
     primitive: Any, params: dict[str, Any], operands: Sequence[Any], places: Sequence[int]
 ) -> Derivative | None:
-    """The derivative of an operation by some of its operands; None if it should not be kept."""
+    """The cached derivative of an operation by the operands at `places`; None if not cacheable."""
     if any(True for _ in _core.jaxprs_in_params(params)):
         inner = params.get("jaxpr")
-        # What `jnp` compiles by itself; a loop or a function of the user's is new each time.
+        # Functions that `jnp` compiles recur; loops and users' functions are new each time.
         if not is_jit(primitive) or getattr(inner, "consts", True):
             return None
     kinds = tuple(map(jax.typeof, operands))
@@ -36,18 +35,16 @@ def derivative_of(
     mesh = jax.sharding.get_abstract_mesh()
     try:
         found = _kept(primitive, tuple(sorted(params.items())), kinds, tuple(places), mesh)
-    except (
-        TypeError
-    ):  # something is not hashable; if it is the operation's own error it comes again
+    except TypeError:  # a parameter is not hashable, or the operation fails: then it fails again
         return None
     return found if found.is_plain else None
 
 
-@functools.lru_cache(maxsize=KINDS)
+@functools.lru_cache(maxsize=MAX_DERIVATIVES)
 def _kept(
     primitive: Any, params: Any, kinds: tuple[Any, ...], places: tuple[int, ...], mesh: Hashable
 ) -> Derivative:
-    del mesh  # what is traced depends on it
+    del mesh  # a part of the key, because the trace depends on it
 
     def call(operands: Sequence[Any]) -> list[Any]:
         results = primitive.bind(*operands, **dict(params))
@@ -58,10 +55,10 @@ def _kept(
 
 @final
 class Derivative:
-    """An operation and its derivative, as jaxprs.
+    """The forward and the backward pass of an operation, as jaxprs.
 
-    `call` is from a list of operands to a list of results; `places` are the operands to
-    differentiate by.
+    `call` maps a list of operands to a list of results. The derivative is by the operands at
+    `places`.
     """
 
     def __init__(
@@ -76,27 +73,27 @@ class Derivative:
             return results, others, back
 
         self.chosen: list[bool] = []
-        self._there, shapes = jax.make_jaxpr(both, return_shape=True)(*kinds)
+        self._forward, shapes = jax.make_jaxpr(both, return_shape=True)(*kinds)
         results, others, back = shapes
         self._counts = len(results), len(others)
         residuals, tree = jax.tree.flatten(back)
-        self._back = jax.make_jaxpr(
+        self._backward = jax.make_jaxpr(
             lambda residuals, gradients: list(tree.unflatten(residuals)(gradients))
         )(residuals, results)
-        equations = [*self._there.jaxpr.eqns, *self._back.jaxpr.eqns]
-        # Whether it consists of operations that can be carried out as they stand.
+        equations = [*self._forward.jaxpr.eqns, *self._backward.jaxpr.eqns]
+        # Whether each equation can be bound again; calls and custom derivatives cannot.
         self.is_plain = all(type(equation.primitive) is _core.Primitive for equation in equations)
 
     def __call__(
         self, operands: Sequence[Any]
     ) -> tuple[list[Any], list[Any], Callable[[Sequence[Any]], Sequence[Any]]]:
-        """Carry the operation out: differentiable results, the others, and the way back."""
-        found = _carried_out(self._there, operands)
+        """Run the operation: the differentiable results, the others, and the backward function."""
+        found = _evaluate(self._forward, operands)
         first, second = self._counts
         residuals = found[first + second :]
 
         def backward(gradients: Sequence[Any]) -> Sequence[Any]:
-            return _carried_out(self._back, [*residuals, *gradients])
+            return _evaluate(self._backward, [*residuals, *gradients])
 
         return found[:first], found[first : first + second], backward
 
@@ -107,9 +104,9 @@ def differentiable(
     places: Sequence[int],
     chosen: list[bool],
 ) -> Callable[..., tuple[list[Any], list[Any]]]:
-    """An operation as a function of some operands, to its differentiable results and the others.
+    """A function of the operands at `places`, to the differentiable results and the other ones.
 
-    `places` are these operands. `chosen` is told of each result whether it is differentiable.
+    A call fills `chosen`: for each result, whether it is differentiable.
     """
 
     def function(*values: Any) -> tuple[list[Any], list[Any]]:
@@ -125,12 +122,12 @@ def differentiable(
 
 
 def is_differentiable(value: Any) -> bool:
-    """Whether a value is made of real or complex numbers."""
+    """Whether a value consists of real or complex numbers."""
     return jax.numpy.issubdtype(getattr(value, "dtype", type(value)), jax.numpy.inexact)
 
 
-def _carried_out(closed: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Carry out a jaxpr, as if its operations stood here: `eval_jaxpr` keeps their old context."""
+def _evaluate(closed: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Run a jaxpr in the current context; `eval_jaxpr` would restore the context of its trace."""
     jaxpr = closed.jaxpr
     values = Values(jaxpr, closed.consts, inputs)
     for equation in jaxpr.eqns:

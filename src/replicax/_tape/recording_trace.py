@@ -1,7 +1,7 @@
-"""A JAX trace that notes differentiable operations while they are carried out as always.
+"""A JAX trace that records differentiable operations and passes all operations on.
 
-This is the one file that relies on how JAX traces: on `jax.core.Trace`, whose methods have changed
-before, and on `jax.extend.core`. Tested with JAX 0.10.0 to 0.10.2; pyproject.toml pins the range.
+Only this file relies on `jax.core.Trace`, whose methods have changed before, and on tracing by
+`jax.extend.core`. Tested with JAX 0.10.0 to 0.10.2; pyproject.toml pins the range.
 tests/unit/_core/test_recording_trace.py holds a contract test for each method.
 """
 
@@ -30,7 +30,7 @@ from replicax._tape.derivative import (
 )
 
 if TYPE_CHECKING:
-    from replicax._tape.wengert import WengertList
+    from replicax._tape.tape_entries import TapeEntries
 
 _core = jax.extend.core
 _FUNCTIONS = (_core.ClosedJaxpr, _core.Jaxpr)
@@ -39,20 +39,20 @@ _known: weakref.WeakKeyDictionary[Any, tuple[Any, ...]] = weakref.WeakKeyDiction
 
 @final
 class RecordingTrace(jax.core.Trace):
-    """Carries out each operation in the trace around it, and notes it on a list.
+    """Runs each operation in its parent trace, and records it.
 
-    Values are not wrapped: what comes out is what the trace around makes, an array or its tracer.
-    So values may be used after the recording, and recordings may be nested.
+    Values are not wrapped: results are the parent's arrays or tracers. So they may be used after
+    the recording, and recordings may be nested.
     """
 
-    def __init__(self, parent: Any, log: WengertList) -> None:
+    def __init__(self, parent: Any, log: TapeEntries) -> None:
         super().__init__()
         self.parent = parent
         self.log = log
 
     @property
     def is_eager(self) -> bool:
-        """Whether operations are carried out at once, and not compiled."""
+        """Whether operations run eagerly, and are not compiled."""
         parent = self.parent
         return parent.is_eager if isinstance(parent, RecordingTrace) else parent is evaluation()
 
@@ -60,14 +60,14 @@ class RecordingTrace(jax.core.Trace):
         return self.parent.stage_value(val)
 
     def process_primitive(self, primitive: Any, tracers: Any, params: Any, /) -> Any:
-        if self.log.recording and self._followed(closed_over(params)):
-            return self._opened(primitive, tracers, params)
-        places = self._followed(tracers)
+        if self.log.recording and self._watched_places(closed_over(params)):
+            return self._call_opened(primitive, tracers, params)
+        places = self._watched_places(tracers)
         if not places:
             return self.parent.process_primitive(primitive, tracers, params)
         if primitive.name == "stop_gradient":
             (value,) = tracers
-            return self.fresh(value)
+            return self.detached(value)
 
         def call(operands: Sequence[Any]) -> list[Any]:
             results = primitive.bind(*operands, **params)
@@ -76,22 +76,22 @@ class RecordingTrace(jax.core.Trace):
         try:
             known = derivative_of(primitive, params, tracers, places)
             results = self._record(call, tracers, places, known)
-        except Exception as error:  # of its derivative; if it is its own it comes again
+        except Exception as error:  # of the derivative; the operation's own error is raised again
             results = self.parent.process_primitive(primitive, tracers, params)
             results = list(results) if primitive.multiple_results else [results]
             self._record_opaque(results, tracers, places, error)
         return results if primitive.multiple_results else results[0]
 
-    def _opened(self, primitive: Any, tracers: Any, params: Any) -> list[Any]:
-        """Call a compiled function with what it closes over, and is followed, as arguments."""
+    def _call_opened(self, primitive: Any, tracers: Any, params: Any) -> list[Any]:
+        """Call a compiled function with the watched arrays that it closes over as arguments."""
         closed = params.get("jaxpr")
         constants = getattr(closed, "consts", ())
-        places = self._followed(constants)
-        if not is_jit(primitive) or len(places) < len(self._followed(closed_over(params))):
+        places = self._watched_places(constants)
+        if not is_jit(primitive) or len(places) < len(self._watched_places(closed_over(params))):
             raise TapeMisuse(
                 "A function that closes over an array hides it from a tape. Received: a "
                 f"`{primitive.name}` of a function in which a `jax.jit` closes over an array that "
-                "a tape follows. It is a constant there, and its gradient would be missing. Give "
+                "a tape watches. There it is a constant, and its gradient would be missing. Pass "
                 "the array to the inner function as an argument."
             )
         call = with_arguments(closed, tuple(places), tuple(params["out_shardings"]))
@@ -110,8 +110,8 @@ class RecordingTrace(jax.core.Trace):
         return self._nested("process_custom_vjp_call", before, tracers, options)
 
     def _nested(self, method: str, before: Any, tracers: Any, options: Any) -> Any:
-        """An operation that consists of functions: the trace that differentiates it knows how."""
-        places = self._followed(tracers)
+        """Record a custom derivative. The trace that `jax.vjp` starts differentiates it."""
+        places = self._watched_places(tracers)
         if not places:
             return getattr(self.parent, method)(*before, tracers, **options)
 
@@ -121,8 +121,8 @@ class RecordingTrace(jax.core.Trace):
 
         return self._record(call, tracers, places)
 
-    def _followed(self, operands: Sequence[Any]) -> list[int]:
-        """Which operands depend on something that is watched."""
+    def _watched_places(self, operands: Sequence[Any]) -> list[int]:
+        """The positions of the operands that depend on a watched value."""
         if not self.log.recording:
             return []
         return [place for place, operand in enumerate(operands) if operand in self.log]
@@ -134,7 +134,7 @@ class RecordingTrace(jax.core.Trace):
         places: Sequence[int],
         known: Derivative | None = None,
     ) -> list[Any]:
-        """Carry out an operation, ready to be differentiated by the operands at `places`."""
+        """Run an operation, and record its derivative by the operands at `places`."""
         chosen: list[bool] = []
         function = differentiable(call, operands, places, chosen)
         watched = [operands[place] for place in places]
@@ -155,7 +155,7 @@ class RecordingTrace(jax.core.Trace):
         places: Sequence[int],
         error: Exception,
     ) -> None:
-        """Note an operation that has no derivative: an error if one is needed."""
+        """Record an operation without a derivative, so that the backward pass raises `error`."""
 
         def refuse(*_: Any) -> Any:
             raise error
@@ -164,7 +164,7 @@ class RecordingTrace(jax.core.Trace):
         self.log.add(refuse, watched, list(filter(is_differentiable, results)), refuse)
 
     def _distinct(self, results: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-        """Give each result an identity of its own: JAX may return an operand, or one twice."""
+        """Copy results that are not new objects: JAX may return an operand, or a result twice."""
         taken = set(map(id, operands))
         distinct = []
         for result in results:
@@ -173,34 +173,34 @@ class RecordingTrace(jax.core.Trace):
             taken.add(id(distinct[-1]))
         return distinct
 
-    def fresh(self, value: Any) -> Any:
-        """A copy that does not depend on anything watched; in compiled code it costs nothing."""
+    def detached(self, value: Any) -> Any:
+        """A copy that depends on no watched value; free in compiled code."""
         with _core.set_current_trace(self.parent):
             return jnp.array(value)
 
-    def sees(self, value: Any) -> bool:
-        """Whether what is now computed from a followed value gets onto the list."""
+    def records(self, value: Any) -> bool:
+        """Whether an operation on a watched value would be recorded here and now."""
         trace: Any = current_trace()
         while isinstance(trace, RecordingTrace):
             if trace is self:
                 return True
             trace = trace.parent
-        # `vmap` and `grad` pass a constant on to the trace around; `jit` and `scan` swallow it.
+        # `vmap` and `grad` pass constants on to the outer trace; `jit` and `scan` do not.
         length = len(self.log)
         jnp.array(value)
         return len(self.log) > length
 
 
 @contextlib.contextmanager
-def recorded(log: WengertList) -> Generator[RecordingTrace]:
-    """Note the operations of a `with` block on a list."""
+def recorded(log: TapeEntries) -> Generator[RecordingTrace]:
+    """Record the operations of a `with` block."""
     trace = RecordingTrace(current_trace(), log)
     with _core.set_current_trace(trace):
         yield trace
 
 
 def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
-    """The arrays that the functions of an operation close over, and those in these functions."""
+    """All arrays that the functions of an operation close over, nested functions included."""
     found: tuple[Any, ...] = ()
     for value in params.values():
         for item in value if type(value) is tuple else (value,):
@@ -213,9 +213,9 @@ def closed_over(params: dict[str, Any]) -> tuple[Any, ...]:
 def with_arguments(
     closed: Any, places: tuple[int, ...], layouts: tuple[Any, ...]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
-    """A compiled function of some constants, at these places, and of its operands.
+    """A compiled function of the constants at `places` and of its operands.
 
-    A layout that is no `Sharding` stands for anywhere.
+    A layout that is not a `Sharding` leaves the placement to XLA.
     """
 
     def call(values: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`GradientTape`: derivatives of what a `with` block computes, also by Keras variables."""
+"""`GradientTape`: gradients of the computation in a `with` block, also by Keras variables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from replicax._core.errors import TapeMisuse
 from replicax._keras import _compat
 from replicax._tape.derivative import is_differentiable
 from replicax._tape.recording_trace import recorded
+from replicax._tape.tape_entries import TapeEntries
 from replicax._tape.tape_values import (
     UnconnectedGradients,
     basis_for,
@@ -27,7 +28,6 @@ from replicax._tape.tape_values import (
     stored_type,
     total,
 )
-from replicax._tape.wengert import WengertList
 
 if TYPE_CHECKING:
     from replicax._tape.recording_trace import RecordingTrace
@@ -37,20 +37,20 @@ logger = logging.getLogger("replicax")
 
 @final
 class GradientTape:
-    """Record what a `with` block computes, to differentiate it.
+    """Record the computation in a `with` block, to differentiate it.
 
-    It works in `rx.function` and in `strategy.run`, where it costs what `rx.value_and_grad` costs:
-    the forward pass is computed once, and the program is the same. Outside compiled code it
-    works, too, but slowly: each operation is differentiated by itself.
+    In `rx.function` and in `strategy.run` it is as fast as `rx.value_and_grad`: the forward pass
+    is computed once, and the program is the same. Outside compiled code it is slow, because each
+    operation is differentiated alone.
 
-    **Differs from TF:** NumPy arrays and Python numbers cannot be watched (`jnp.asarray` makes an
-    array of them). Gradients by complex numbers are those of `jax.grad`: the conjugates of
-    TensorFlow's. Outside compiled code, a variable that is read while a part of the block is
-    compiled (`jax.jit`, `lax.scan`, an LSTM) raises an error.
+    **Differs from TF:** NumPy arrays and Python numbers cannot be watched; convert them with
+    `jnp.asarray`. Gradients by complex numbers follow `jax.grad`, and are the conjugates of
+    TensorFlow's. Outside compiled code, reading a variable while a part of the block is compiled
+    (`jax.jit`, `lax.scan`, an LSTM) raises an error.
 
     Args:
         persistent: Whether gradients may be computed more than once.
-        watch_accessed_variables: Whether trainable variables are watched when they are read.
+        watch_accessed_variables: Whether reading a trainable variable watches it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -69,7 +69,7 @@ class GradientTape:
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self._persistent = persistent
-        self._log = WengertList()
+        self._log = TapeEntries()
         self._variables = TapeVariables(self._log, accessed=watch_accessed_variables)
         self._block: contextlib.ExitStack | None = None
         self._state = "unused"
@@ -77,15 +77,15 @@ class GradientTape:
     def __enter__(self) -> GradientTape:
         if self._block is not None:
             raise TapeMisuse(
-                "A tape is entered once at a time. Received: a tape whose block is open already. "
-                "It records in it. Make another `GradientTape()`."
+                "A tape has one open block at a time. Received: a tape whose block is already "
+                "open. Make another `GradientTape()`."
             )
         if self._state == "spent":
             self._variables.clear()
         self._state = "recording"
         with contextlib.ExitStack() as stack:
             self._variables.begin(stack.enter_context(recorded(self._log)))
-            stack.enter_context(_compat.reads_heard(self._variables.hear))
+            stack.enter_context(_compat.reads_heard(self._variables.observe))
             self._block = stack.pop_all()
         self._log.recording = True
         return self
@@ -97,13 +97,13 @@ class GradientTape:
             block.close()
 
     def watch(self, tensor: Any) -> None:
-        """Follow what is computed from arrays or variables.
+        """Record the computations that depend on arrays or variables.
 
         Args:
             tensor: An array, a variable, or a nest of them.
 
         Raises:
-            UsageError: If something is neither.
+            UsageError: If a leaf is neither an array nor a variable.
             TapeMisuse: If the block of the tape is not open.
         """
         self._check_open("watch")
@@ -115,11 +115,11 @@ class GradientTape:
             if is_differentiable(value):
                 self._log.watch(value)
             else:
-                logger.warning("A tape follows real and complex numbers, not %s.", value.dtype)
+                logger.warning("A tape watches real and complex numbers, not %s.", value.dtype)
 
     @contextlib.contextmanager
     def stop_recording(self) -> Iterator[None]:
-        """Record nothing in a `with` block inside the tape's.
+        """Record nothing in a `with` block inside the tape's block.
 
         Raises:
             TapeMisuse: If the block of the tape is not open.
@@ -132,7 +132,7 @@ class GradientTape:
             self._log.recording = before
 
     def reset(self) -> None:
-        """Forget what was recorded and watched so far; the block goes on.
+        """Forget all records and watched variables; the block stays open.
 
         Raises:
             TapeMisuse: If the block of the tape is not open.
@@ -142,7 +142,7 @@ class GradientTape:
         self._variables.clear()
 
     def watched_variables(self) -> tuple[Any, ...]:
-        """The variables that are watched, in the order in which they were first read."""
+        """The watched variables, in the order of their first reads."""
         return tuple(self._variables.watched.values())
 
     def gradient(
@@ -157,14 +157,15 @@ class GradientTape:
         Args:
             target: An array that the block computed, or a nest of them.
             sources: Arrays, variables, or a nest of them.
-            output_gradients: What each target's gradient is multiplied by: a nest as `target`'s.
-            unconnected_gradients: What a source gets that no target depends on: "none" or "zero".
+            output_gradients: Weights of the targets' elements, in the nest of `target`.
+            unconnected_gradients: The gradient by a source on which no target depends: "none" or
+                "zero".
 
         Returns:
-            A gradient for each source, in a nest as theirs.
+            A gradient for each source, in the nest of `sources`.
 
         Raises:
-            TapeMisuse: If the tape is not persistent and was asked before.
+            TapeMisuse: If the tape is not persistent and has been used.
             PerReplicaMisuse: If a target or a source has a component for each replica.
             UsageError: If a target or a source is not an array.
         """
@@ -173,7 +174,7 @@ class GradientTape:
         seeds = [(t, s) for t, s in seeds_for(targets, output_gradients) if t in self._log]
         values = [self._values_of(source) for source in leaves_of(sources)]
         with self._used() as again:
-            found = self._log.pull_back(seeds, sum(values, []), again=again)
+            found = self._log.backward(seeds, sum(values, []), again=again)
         gradients = [
             gradient_of(source, [found[id(v)] for v in vs if id(v) in found], unconnected)
             for source, vs in zip(leaves_of(sources), values, strict=True)
@@ -194,14 +195,14 @@ class GradientTape:
             target: An array that the block computed.
             sources: Arrays, variables, or a nest of them.
             unconnected_gradients: As in `gradient`.
-            parallel_iterations: Ignored, as the next: all elements are computed at once.
+            parallel_iterations: Ignored: all elements are computed at once.
             experimental_use_pfor: Ignored.
 
         Returns:
-            For each source an array of the target's shape followed by the source's.
+            For each source an array of the target's shape followed by the source's shape.
 
         Raises:
-            TapeMisuse: If the tape is not persistent and was asked before.
+            TapeMisuse: If the tape is not persistent and has been used.
             UsageError: If the target or a source is not an array.
         """
         del parallel_iterations, experimental_use_pfor
@@ -222,20 +223,20 @@ class GradientTape:
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
-        """Differentiate each element of a target by its own row of the source.
+        """Differentiate each element of a target by the same row of the source.
 
         Args:
-            target: An array whose row i depends on row i of the source only.
-            source: An array with as many rows.
+            target: An array whose row i depends only on row i of the source.
+            source: An array with the same number of rows.
             unconnected_gradients: As in `gradient`.
-            parallel_iterations: Ignored, as the next: all elements are computed at once.
+            parallel_iterations: Ignored: all elements are computed at once.
             experimental_use_pfor: Ignored.
 
         Returns:
             An array of the target's shape followed by the shape of a row of the source.
 
         Raises:
-            TapeMisuse: If the tape is not persistent and was asked before.
+            TapeMisuse: If the tape is not persistent and has been used.
             UsageError: If the numbers of rows differ.
         """
         del parallel_iterations, experimental_use_pfor
@@ -247,26 +248,26 @@ class GradientTape:
         return jacobian_of(rows, source.shape[1:], stored_type(source), target.shape, unconnected)
 
     def _rows(self, target: Any, sources: Any, basis: Any) -> list[Any]:
-        """The gradients of the sources for each output gradient of a basis; None for none."""
+        """The gradients by the sources for each output gradient of `basis`; None if unconnected."""
         values = [self._values_of(source) for source in leaves_of(sources)]
 
         with self._used() as again:
 
             def row(weights: Any) -> list[Any]:
                 seeds = [(target, weights)] if target in self._log else []
-                found = self._log.pull_back(seeds, sum(values, []), again=again)
+                found = self._log.backward(seeds, sum(values, []), again=again)
                 return [total([found[id(v)] for v in vs if id(v) in found]) for vs in values]
 
             return jax.vmap(row)(basis)
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[bool]:
-        """Compute gradients; whether they are recorded, too."""
+        """Compute gradients in a `with` block; yields whether they are recorded in turn."""
         if self._state == "spent":
             raise TapeMisuse(
-                "A tape gives gradients once. Received: a second call of `gradient` or "
-                "`jacobian`. What it had recorded is gone. Ask for all gradients in one call, or "
-                "make it `GradientTape(persistent=True)`."
+                "A tape computes gradients once. Received: a second call of `gradient` or "
+                "`jacobian`, after which its records are deleted. Compute all gradients in one "
+                "call, or use `GradientTape(persistent=True)`."
             )
         if self._persistent:
             yield self._log.recording
@@ -279,17 +280,17 @@ class GradientTape:
     def _check_open(self, what: str) -> None:
         if self._block is None:
             raise TapeMisuse(
-                f"`{what}` is for the block of a tape. Received: a call outside of it. Nothing is "
-                "recorded there. Call it inside `with rx.GradientTape() as tape:`."
+                f"`{what}` works in the block of a tape. Received: a call outside of the block. "
+                "Call it inside `with rx.GradientTape() as tape:`."
             )
 
     def _target(self, target: Any) -> Any:
         if isinstance(target, _compat.KerasVariable):
-            shown = self._variables.values_of(target)
-            if shown:
-                return shown[-1]
+            copies = self._variables.values_of(target)
+            if copies:
+                return copies[-1]
             self._variables.watch(target)
-            return self._variables.stand_in(target, _compat.read(target))
+            return self._variables.copy_of(target, _compat.read(target))
         target = checked(target, "differentiate")
         if not is_differentiable(target):
             logger.warning("A tape differentiates real and complex numbers, not %s.", target.dtype)
@@ -303,75 +304,71 @@ class GradientTape:
 
 @final
 class TapeVariables:
-    """The variables that a tape watches, and the values that stand for them on its list.
+    """The variables that a tape watches, and the recorded copies of their values.
 
-    Each read gives a copy of the variable's value, which stands for this variable and nothing else:
-    two variables may hold one array. In compiled code a copy costs nothing. With `accessed`,
-    trainable variables are watched when they are read.
+    A read returns a copy that belongs to this variable alone, because two variables may hold one
+    array. In compiled code a copy is free. With `accessed`, reading a trainable variable watches
+    it.
     """
 
-    def __init__(self, log: WengertList, *, accessed: bool) -> None:
+    def __init__(self, log: TapeEntries, *, accessed: bool) -> None:
         self.watched: dict[int, Any] = {}
         self._log = log
         self._accessed = accessed
-        self._shown: dict[int, list[tuple[Any, Any]]] = {}
+        self._copies: dict[int, list[tuple[Any, Any]]] = {}  # pairs (value, copy)
 
     def begin(self, trace: RecordingTrace) -> None:
-        """The tape's block is entered."""
+        """Start a block of the tape."""
         self._trace = trace
         self._scope = _compat.get_stateless_scope()
 
     def clear(self) -> None:
-        """Forget what was watched and read."""
+        """Forget the watched variables and their copies."""
         self.watched.clear()
-        self._shown.clear()
+        self._copies.clear()
 
     def watch(self, variable: Any) -> None:
         """Watch a variable, trainable or not."""
         self.watched[id(variable)] = variable
 
     def values_of(self, variable: Any) -> list[Any]:
-        """The values that stand for a variable: one, and one more for each assignment."""
-        return [shown for _, shown in self._shown.get(id(variable), [])]
+        """The copies of a variable's value: one, and one more for each assignment."""
+        return [copy for _, copy in self._copies.get(id(variable), [])]
 
-    def hear(self, variable: Any, value: Any) -> Any:
-        """A variable is read: what the tape lets the reader see."""
+    def observe(self, variable: Any, value: Any) -> Any:
+        """Called at each read of a variable; returns the value that the reader gets."""
         if not self._log.recording or not self._is_read_here(variable):
             return value
         if self._accessed and variable.trainable:
             self.watch(variable)
         if id(variable) not in self.watched or not is_differentiable(value):
-            # What was assigned is a value like any other from now on: no gradient flows through.
-            return self._trace.fresh(value) if value in self._log else value
-        return self.show(variable, value)
-
-    def stand_in(self, variable: Any, value: Any) -> Any:
-        """The value that stands for a variable with this value."""
-        shown_for = self._shown.setdefault(id(variable), [])
-        shown = next((shown for known, shown in shown_for if known is value), None)
-        if shown is None:
-            shown = self._trace.fresh(value)
-            self._log.watch(shown)
-            shown_for.append((value, shown))
-        return shown
-
-    def show(self, variable: Any, value: Any) -> Any:
-        """The value that stands for a variable that is read in the block."""
-        shown = self.stand_in(variable, value)
-        if self._trace.is_eager and not self._trace.sees(shown):
+            # No gradient flows through an assignment.
+            return self._trace.detached(value) if value in self._log else value
+        copy = self.copy_of(variable, value)
+        if self._trace.is_eager and not self._trace.records(copy):
             raise TapeMisuse(
-                "A tape outside compiled code sees what is computed at once. Received: variable "
+                "A tape outside compiled code records only eager operations. Received: variable "
                 f"'{variable.path}', read while JAX compiles a part of the block: a `jax.jit`, a "
                 "scan, a loop, or a recurrent layer. There the variable is a constant, and its "
                 "gradient would be missing. Put the whole step into an `rx.function`."
             )
-        return shown
+        return copy
+
+    def copy_of(self, variable: Any, value: Any) -> Any:
+        """The recorded copy of a variable with this value."""
+        copies = self._copies.setdefault(id(variable), [])
+        copy = next((copy for known, copy in copies if known is value), None)
+        if copy is None:
+            copy = self._trace.detached(value)
+            self._log.watch(copy)
+            copies.append((value, copy))
+        return copy
 
     def _is_read_here(self, variable: Any) -> bool:
-        """Whether a read sees the variable as it is at the tape's block, and not one lent."""
+        """Whether a read returns the variable's value in the tape's block, not a substitute."""
         scope: Any = _compat.get_stateless_scope()
         while scope is not None and scope is not self._scope:
-            # Where shapes are computed, or it is found out what a function reads, no value counts.
+            # Symbolic scopes and scopes that look for a function's variables use placeholders.
             finds = getattr(scope, "finds", _compat.in_symbolic_scope())
             if finds or id(variable) in scope.state_mapping:
                 return False

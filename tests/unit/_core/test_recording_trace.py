@@ -17,21 +17,21 @@ from replicax._core.errors import TapeMisuse
 from replicax._core.tracing import current_trace
 from replicax._tape.derivative import _kept
 from replicax._tape.recording_trace import RecordingTrace, recorded
-from replicax._tape.wengert import WengertList
+from replicax._tape.tape_entries import TapeEntries
 
 X = jnp.array([0.3, -1.2, 2.5, 0.9], jnp.float32)
 
 
 def derivatives(fn, *inputs):
     """The value of a scalar function and its gradients, by a recording; 0 where there is none."""
-    log = WengertList()
+    log = TapeEntries()
     with recorded(log):
         log.recording = True
         for x in inputs:
             log.watch(x)
         value = fn(*inputs)
         log.recording = False
-    found = log.pull_back([(value, jnp.ones_like(value))], inputs)
+    found = log.backward([(value, jnp.ones_like(value))], inputs)
     return value, [found.get(id(x), jnp.zeros_like(x)) for x in inputs]
 
 
@@ -237,7 +237,7 @@ def test_derivatives_of_operations_are_traced_once_for_each_kind():
 
 
 def test_nothing_is_recorded_of_what_does_not_depend_on_what_is_watched():
-    log = WengertList()
+    log = TapeEntries()
     with recorded(log) as trace:
         log.recording = True
         log.watch(X)
@@ -255,7 +255,7 @@ def test_a_recording_knows_whether_it_is_compiled():
     seen = []
 
     def fn(x):
-        with recorded(WengertList()) as outer, recorded(WengertList()) as inner:
+        with recorded(TapeEntries()) as outer, recorded(TapeEntries()) as inner:
             seen.append((outer.is_eager, inner.is_eager))
         return x
 

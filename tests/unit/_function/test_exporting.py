@@ -159,7 +159,7 @@ def test_what_cannot_be_saved(path):
     def gives_a_type(x):
         return x, float
 
-    with pytest.raises(rx.errors.UsageError, match="What a saved function takes and gives"):
+    with pytest.raises(rx.errors.UsageError, match="Arguments and results of a saved function"):
         saved_model.save(tf.Module(), path, signatures=gives_a_type)
     assert not saved_model.contains_saved_model(path)
 
@@ -391,4 +391,4 @@ def test_a_function_that_cannot_be_saved_leaves_the_others(path, caplog):
     loaded = saved_model.load(path)
     assert int(loaded.counts(tf.constant(1))) == 2
     assert not hasattr(loaded, "asks")
-    assert "is not saved for a call" in caplog.text
+    assert "is not saved for one of its past calls" in caplog.text

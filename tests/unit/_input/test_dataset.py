@@ -136,7 +136,7 @@ def test_the_spec_of_a_piece():
 def test_an_empty_data_set_has_no_spec():
     dataset = distribute_dataset([], Target(2), rx.InputOptions())
     # Not StopIteration, which would silently end a generator around it.
-    with pytest.raises(rx.errors.UsageError, match="are known from its first batch"):
+    with pytest.raises(rx.errors.UsageError, match="is read from its first batch"):
         _ = dataset.element_spec
 
 

@@ -42,8 +42,8 @@ def test_who_has_no_rows_left_goes_on_with_none():
     short, long = steps([share(2), None], [share(2), share(2)])
     assert [step.sizes for step in short] == [((1, 1), (1, 1)), ((0, 0), (1, 1))]
     assert [step.is_even for step in long] == [True, False]
-    assert short[1].share.sizes == [0, 0]
-    assert short[1].share.pieces[0]["x"].shape == (0, 2)
+    assert short[1].batch.sizes == [0, 0]
+    assert short[1].batch.pieces[0]["x"].shape == (0, 2)
 
 
 def test_shares_are_announced_before_they_are_needed():
@@ -104,7 +104,7 @@ def test_the_same_data_is_the_same_on_all():
 def together(*shares):
     """Shares that are known with the first of them."""
     known = tuple((each.sizes, each.digest) for each in shares)
-    return [replace(each, together=() if i else known) for i, each in enumerate(shares)]
+    return [replace(each, announced=() if i else known) for i, each in enumerate(shares)]
 
 
 def exchanges(columns, is_same=False):

@@ -42,7 +42,7 @@ def test_falling_back_is_said():
 
 
 def test_no_files_for_the_file_policy():
-    with pytest.raises(rx.errors.UsageError, match="a data set that reads none"):
+    with pytest.raises(rx.errors.UsageError, match="a data set that reads no files"):
         plan(NUMBERS, FILE, workers=1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._input.sharing import Dealing, Share, Sharing, cut, redistributed
+from replicax._input.sharing import PerReplicaSource, ShardedSource, WorkerBatch, cut, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import Prefetch
@@ -34,7 +34,7 @@ def files(*names):
 
 
 def sharing(dataset, policy, workers=1, worker=0, replicas=1):
-    return Sharing(dataset.prepared(), policy, workers, worker, replicas)
+    return ShardedSource(dataset.prepared(), policy, workers, worker, replicas)
 
 
 def rows(share):
@@ -98,7 +98,7 @@ def test_an_empty_piece_keeps_the_other_axes():
 def test_a_share_is_joined_again():
     share = cut(np.arange(5), [3, 2])
     assert share.batch().tolist() == [0, 1, 2, 3, 4]
-    assert Share(share.pieces).batch().tolist() == [0, 1, 2, 3, 4]
+    assert WorkerBatch(share.pieces).batch().tolist() == [0, 1, 2, 3, 4]
     assert [piece.shape for piece in share.without_rows().pieces] == [(0,), (0,)]
 
 
@@ -127,7 +127,7 @@ def test_of_rows_in_memory_a_worker_fetches_its_own(monkeypatch):
 
 def known(shares):
     """What all shares are known by, in their order, and how many at a time."""
-    groups = [share.known for share in shares]
+    groups = [share.announcements for share in shares]
     return [one for group in groups for one in group], list(map(len, groups))
 
 
@@ -176,7 +176,7 @@ def test_a_position_among_batches_that_are_known_together(ahead):
 
 def test_of_batches_behind_one_that_was_passed_over_the_others_are_told():
     batches = Dataset.from_tensor_slices(np.arange(80.0)).batch(4).prepared()
-    node = Sharing(Prefetch(batches, 2, portion=3), DATA, 2, 0, 1)
+    node = ShardedSource(Prefetch(batches, 2, portion=3), DATA, 2, 0, 1)
     feed, rest = Feed(node, (0,)), Feed(node, (0,))
     feed.elements(2)  # of three that were read together: their position is that of the first
     rest.set_state(feed.get_state())
@@ -274,7 +274,7 @@ def test_more_replicas_than_rows():
 
 
 def test_batches_are_dealt_to_the_replicas_in_turn():
-    dealing = Dealing((numbers(9).batch(2).node,), 2)
+    dealing = PerReplicaSource((numbers(9).batch(2).node,), 2)
     found = [rows(share) for share in Feed(dealing, (0,)).elements(9)]
     assert found == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], []]]  # 37
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicax._input.policy import plan_shards
-from replicax._input.sharing import Sharing, redistributed
+from replicax._input.sharing import ShardedSource, redistributed
 from replicax.data import AutoShardPolicy, Dataset
 from replicax.data._node import Feed
 from replicax.data._nodes.files import FileRecords
@@ -53,13 +53,13 @@ FEW = st.integers(1, 4)
 
 
 def shares_of(dataset, asked, workers, replicas):
-    """One `Sharing` per worker, or None if the policy needs more files than there are."""
+    """One `ShardedSource` per worker, or None if the policy needs more files than there are."""
     if asked is AutoShardPolicy.FILE:
         asked = AutoShardPolicy.AUTO
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # AUTO with too few files says that it is DATA
         plan = plan_shards(dataset.node, asked, workers=workers, replicas=replicas)
-    return [Sharing(dataset.node, plan.policy, workers, w, replicas) for w in range(workers)]
+    return [ShardedSource(dataset.node, plan.policy, workers, w, replicas) for w in range(workers)]
 
 
 def rows(shares):

@@ -296,7 +296,7 @@ def test_a_function_that_makes_a_data_set_makes_one_in_each_call(mirrored, caplo
 
     with caplog.at_level(logging.INFO, "replicax"):
         assert make() is not make()
-    assert "gives back a data set" in caplog.text
+    assert "returns a data set" in caplog.text
 
 
 @pytest.mark.parametrize("compiled", [False, True])

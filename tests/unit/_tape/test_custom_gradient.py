@@ -111,10 +111,10 @@ def test_second_derivatives(once):
 def test_what_the_functions_must_return():
     w = keras.Variable(3.0)
     wrong = {
-        "returns its result and a function for the gradients": lambda x: x,
+        "returns its result and a gradient function": lambda x: x,
         "a gradient for each argument. Received: 2 for 1": lambda x: (x, lambda g: (g, g)),
-        "gives theirs, too. Received: a function for": lambda x: (x * w, lambda g: g),
-        "returns one for each variable. Received: 0 for 1": lambda x: (
+        "that reads trainable variables takes `variables`": lambda x: (x * w, lambda g: g),
+        "a gradient for each variable. Received: 0 for 1": lambda x: (
             x * w,
             lambda g, variables: (g, []),
         ),

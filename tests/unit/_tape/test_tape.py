@@ -153,7 +153,7 @@ def test_gradients_once_or_often():
         tape.watch(TWO)
         y = TWO**2
     close(tape.gradient(y, TWO), 4.0)
-    with pytest.raises(TapeMisuse, match="A tape gives gradients once. Received: a second call"):
+    with pytest.raises(TapeMisuse, match="A tape computes gradients once"):
         tape.gradient(y, TWO)
     with tape:  # it begins anew
         tape.watch(TWO)
@@ -243,9 +243,9 @@ def test_stop_recording_and_reset(once):
 def test_what_belongs_into_the_block():
     tape = rx.GradientTape()
     for use in (lambda: tape.watch(TWO), tape.reset, lambda: tape.stop_recording().__enter__()):
-        with pytest.raises(TapeMisuse, match="is for the block of a tape. Received: a call outsi"):
+        with pytest.raises(TapeMisuse, match="works in the block of a tape"):
             use()
-    with tape, pytest.raises(TapeMisuse, match="A tape is entered once at a time"), tape:
+    with tape, pytest.raises(TapeMisuse, match="A tape has one open block at a time"), tape:
         pass
     with pytest.raises(ZeroDivisionError), rx.GradientTape() as tape:
         1 / 0  # noqa: B018
@@ -328,7 +328,7 @@ def test_jacobians_that_there_are_not():
     assert tape.jacobian(y, x) is None
     assert tape.batch_jacobian(y, x) is None
     assert tape.batch_jacobian(y, x, unconnected_gradients="zero").shape == (2, 4, 3)
-    with pytest.raises(UsageError, match=r"with as many rows. Received: shapes \(2, 4\) and"):
+    with pytest.raises(UsageError, match=r"same number of rows. Received: shapes \(2, 4\) and"):
         tape.batch_jacobian(y, jnp.ones(3))
 
 
@@ -343,7 +343,7 @@ def test_what_is_no_array():
                 tape.watch(value)
         tape.watch(TWO)
         y = TWO * 2
-    with pytest.raises(PerReplicaMisuse, match="`strategy.run` is given, or combine the value"):
+    with pytest.raises(PerReplicaMisuse, match="or combine the value with"):
         tape.gradient(per_replica, TWO)
     with pytest.raises(UsageError, match="can differentiate by an array or a variable"):
         tape.gradient(y, [2.0])
@@ -372,7 +372,7 @@ def test_a_variable_that_only_a_compiled_part_reads():
             y = lstm(x)
         return tape.gradient(y, lstm.trainable_variables)
 
-    with pytest.raises(TapeMisuse, match="A tape outside compiled code sees what is computed at"):
+    with pytest.raises(TapeMisuse, match="outside compiled code records only eager operations"):
         in_jit(TWO)
     with pytest.raises(TapeMisuse, match="'lstm/lstm_cell/kernel', read while JAX compiles a part"):
         in_lstm(jnp.ones((1, 3, 2)))
