@@ -48,7 +48,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
 import replicax as rx  # noqa: E402
-from replicax._keras.pace import Pace, rows_of  # noqa: E402
+from replicax._fit.pace import Pace, rows_of  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(OPTIONS.steps * OPTIONS.batch_size, 784)).astype("float32")

@@ -9,7 +9,7 @@ import pytest
 
 import replicax as rx
 from replicax._core.errors import UsageError
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
 from replicax._ps.hosts.dialer import Dialer
 from replicax._ps.queue.lanes import ServerGone
 from replicax._ps.recording.record import record

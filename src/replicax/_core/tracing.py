@@ -1,4 +1,4 @@
-"""What is traced now, and who answers when data is asked for meanwhile: see _keras/feeding.py.
+"""What is traced now, and who answers when data is asked for meanwhile: see _program/feeding.py.
 
 Data sets know neither Keras nor compiled functions. While a function is traced they must not give
 away an element: it would become a constant of the program.

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 
 from replicax._fit.destinations import refuse_unwritable
+from replicax._fit.pace import Figures, Pace, pace_of
 from replicax._fit.trainer import own_steps_of
 from replicax._keras import _compat, workers
 from replicax._keras.distribution import installed
-from replicax._keras.pace import Figures, Pace, pace_of
 
 if TYPE_CHECKING:
     from replicax._control import Channel

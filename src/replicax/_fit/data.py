@@ -19,8 +19,8 @@ from replicax._core.context import current_frame
 from replicax._core.errors import UsageError
 from replicax._core.values import WorkerRows
 from replicax._keras import _compat
-from replicax._keras.blaming import before_the_build
 from replicax._keras.distribution import StoreDistribution
+from replicax._program.explain import before_the_build
 
 # Batches that a look at the first one takes, where one is placed on the devices ahead.
 _LOOKED_AT = 2

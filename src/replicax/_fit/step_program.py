@@ -1,16 +1,30 @@
-"""The steps of a Keras model as one program: `fit` runs it, `replicax plan` only compiles it."""
+"""The steps of a Keras model as one program: `fit` runs it, `replicax plan` only compiles it.
+
+It divides each batch over the replicas, and loops over several batches.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from replicax._core import seams
-from replicax._keras.program import ProgramState
-from replicax._keras.repeated import gathered, repeated
+from replicax._core.reduce import Combine, ReduceOp, SyncGroup
+from replicax._core.topology import AXIS
+from replicax._cpu.products import with_products_turned
 from replicax._keras.slots import noted
+from replicax._program.bucketing import with_sums_together
+from replicax._program.program import ProgramState
+from replicax._program.table_gradients import with_rows
+
+if TYPE_CHECKING:
+    from replicax._core.topology import Topology
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -95,3 +109,108 @@ def program_of_steps(
         out_shardings=(logs, flat[len(flat) - len(state.written) :], None),
         devices=next((layout.device_set for layout in flat), None),
     )
+
+
+def are_alike(batches: Sequence[Any]) -> bool:
+    """Whether one program can loop over these batches."""
+    kinds = {
+        (tree, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        for leaves, tree in map(jax.tree.flatten, batches)
+    }
+    return len(kinds) == 1
+
+
+def repeated(
+    step: Callable[[Any, Any], tuple[Any, Any]],
+    state: Any,
+    batches: Sequence[Any],
+    layouts: Any,
+    *,
+    join: bool,
+) -> tuple[Any, Any]:
+    """Inside a compiled program: one step for each batch.
+
+    Args:
+        step: From state and batch to logs and new state.
+        state: The state before.
+        batches: Nests of equal structure and shapes.
+        layouts: Where each array of the state lives, also between the steps.
+        join: Whether to return all logs, one after the other along the batch axis.
+
+    Returns:
+        The logs, those of the last step unless they are joined, and the new state.
+    """
+
+    def body(state: Any, batch: Any) -> tuple[Any, Any]:
+        logs, new = step(state, batch)
+        return jax.tree.map(_like, new, state, layouts), logs
+
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+    start = jax.tree.map(lambda value: lax.convert_element_type(value, value.dtype), state)
+    end, logs = lax.scan(body, start, stacked)
+    if join:
+        return jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), logs), end
+    return jax.tree.map(lambda rows: rows[-1], logs), end
+
+
+def _like(new: Any, old: Any, layout: Any) -> Any:
+    """A value as the next turn of the loop wants it: of the same type, in the same place."""
+    new = lax.convert_element_type(new, old.dtype)
+    several = isinstance(layout, NamedSharding) and len(layout.device_set) > 1
+    return lax.with_sharding_constraint(new, layout) if several else new
+
+
+@jax.jit
+def joined(outputs: Sequence[Any]) -> Any:
+    """The outputs of several batches, one after the other along the batch axis."""
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
+
+
+def gathered(state: Any, layouts: Any) -> Any:
+    """Inside a compiled program: a model's variables, whole on each replica.
+
+    Where they are divided over the replicas, XLA might divide the layers instead of the batch. What
+    an optimizer keeps stays divided: the first two groups of the state are the model's trainable
+    and other variables.
+    """
+    model = [jax.tree.map(_whole, state[i], layouts[i]) for i in (0, 1)]
+    return (*model, *state[2:])
+
+
+def _whole(value: Any, layout: Any) -> Any:
+    if not isinstance(layout, NamedSharding) or AXIS not in layout.spec:
+        return value
+    spec = PartitionSpec(*(None if name == AXIS else name for name in layout.spec))
+    return lax.with_sharding_constraint(value, NamedSharding(layout.mesh, spec))
+
+
+def spread(topology: Topology, batch: Any) -> Any:
+    """Inside a compiled step: divide every leaf of a batch over the replicas.
+
+    A batch that the replicas do not divide is split unevenly by XLA, which masks what it
+    pads: results are those of one device, BatchNorm included. With fewer rows than
+    replicas every device computes all of them, which costs less than dividing.
+    """
+    replicas = topology.num_replicas
+
+    def one(leaf: Any) -> Any:
+        if leaf.ndim == 0 or leaf.shape[0] < replicas:
+            return leaf
+        return jax.lax.with_sharding_constraint(leaf, topology.split)
+
+    return jax.tree.map(one, batch) if replicas > 1 else batch
+
+
+def together(
+    topology: Topology, combine: Combine, step: Callable[[Any, Any], Any]
+) -> Callable[[Any, Any], Any]:
+    """A step of a compiled program, whose sums over rows travel as it pays."""
+    replicas, packs = topology.num_replicas, topology.packs_up_to
+    alone = topology.model_parallel == 1 < replicas
+    if topology.pays_per_array or (alone and packs is not None):
+        group = SyncGroup(replicas, combine, packs_up_to=packs)
+        add_up = functools.partial(group.all_reduce, ReduceOp.SUM)
+        step = with_sums_together(step, topology.mesh, add_up)
+    if topology.model_parallel > 1:
+        return with_products_turned(step, topology.platform)
+    return with_rows(step, topology.mesh if replicas > 1 else None, platform=topology.platform)

@@ -3,7 +3,7 @@
 One program serves every store; batches of any size are split; steps on virtual CPU devices
 cannot dead-lock; and a failed call leaves the model as it was. A step reads the variables and
 writes them, as that of a custom loop does, so Keras' loop carries no values. What is inside a
-program of several steps is in repeated.py.
+program of several steps is in step_program.py.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from replicax._core import events
 from replicax._core.events import Step, begin_step, settled, tell
 from replicax._core.interrupts import uninterrupted
 from replicax._core.placement import place, place_all
+from replicax._fit.pace import paced, rows_of
 from replicax._fit.step_program import (
+    are_alike,
+    joined,
     model_step,
     program_of_steps,
+    spread,
     step_state,
     step_variables,
     steps,
+    together,
 )
 from replicax._keras import _compat
-from replicax._keras.pace import paced, rows_of
-from replicax._keras.program import Program, queue_of
-from replicax._keras.repeated import are_alike, joined, spread, together
 from replicax._program.central import may_fail
 from replicax._program.compiling import compile_for
-from replicax._program.device_errors import blame
+from replicax._program.explain import blame
 from replicax._program.identity import agree_on_program
+from replicax._program.program import Program, queue_of
 from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:

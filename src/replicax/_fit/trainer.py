@@ -27,9 +27,9 @@ from replicax._fit.data import (
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
 from replicax._keras import _compat
-from replicax._keras.capture import raise_explained
 from replicax._keras.distribution import StoreDistribution, adopt, installed
 from replicax._keras.slots import noted
+from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")

@@ -26,8 +26,8 @@ from replicax._function.input_signature import (
     numpy_dtype,
 )
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, capture, is_array
-from replicax._keras.feeding import Elements, HostLoop
+from replicax._program.capture import Captured, capture, is_array
+from replicax._program.feeding import Elements, HostLoop
 
 logger = logging.getLogger("replicax")
 

@@ -27,8 +27,8 @@ from replicax._function.concrete import ConcreteFunction
 from replicax._function.function import BoundFunction, StatefulFunction
 from replicax._function.nests import to_json
 from replicax._keras import _compat
-from replicax._keras.capture import evaluate
 from replicax._keras.module import Module
+from replicax._program.capture import evaluate
 
 logger = logging.getLogger("replicax")
 

@@ -19,8 +19,8 @@ from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
 from replicax._function.input_signature import InputSignature
 from replicax._keras import _compat
-from replicax._keras.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._keras.per_instance import PerInstance
+from replicax._program.feeding import HostLoop, an_end_is_an_error, blanks_for
 from replicax._program.identity import agree_on_shared
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from replicax._core.startup import begin
 from replicax._core.topology import AXIS, MODEL
 from replicax._core.values import PerReplica, is_distributed
 from replicax._function.input_signature import PLAIN
-from replicax._keras.capture import Captured, Static, capture
-from replicax._keras.feeding import (
+from replicax._program.capture import Captured, Static, capture
+from replicax._program.compiling import compile_for, devices_of, platform_of
+from replicax._program.feeding import (
     Elements,
     Feed,
     Feeds,
@@ -30,10 +31,9 @@ from replicax._keras.feeding import (
     is_data,
     next_of,
 )
-from replicax._keras.program import Program, ProgramState
-from replicax._keras.signature import ProgramCache, Signature
-from replicax._program.compiling import compile_for, devices_of, platform_of
 from replicax._program.identity import agree_on_program
+from replicax._program.program import Program, ProgramState
+from replicax._program.signature import ProgramCache, Signature
 from replicax._program.table_gradients import evaluate_by_rows
 
 _EMPTY = Signature.of((), {})

@@ -26,7 +26,7 @@ from replicax._keras import _compat
 
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
-    from replicax._keras.pace import Members
+    from replicax._fit.pace import Members
 
 
 @final

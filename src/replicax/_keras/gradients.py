@@ -10,7 +10,7 @@ import jax
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
+from replicax._program.capture import CaptureScope
 
 
 def value_and_grad(

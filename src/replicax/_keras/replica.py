@@ -16,7 +16,7 @@ import keras
 from replicax._core.context import current_frame, gradients_reduced
 from replicax._core.reduce import ReduceOp
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope, current_recorder
+from replicax._program.capture import CaptureScope, current_recorder
 
 # Knuth's multiplicative constant: neighbouring replicas get distant seeds.
 SEED_STRIDE = 0x9E3779B9

@@ -20,8 +20,8 @@ from replicax._core.context import current_frame
 from replicax._core.errors import VariableNotReduced
 from replicax._core.options import VariableSynchronization
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
 from replicax._program.aggregation import Settlement, change, settle
+from replicax._program.capture import CaptureScope
 
 
 class VariableMethods:

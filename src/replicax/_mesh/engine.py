@@ -24,14 +24,14 @@ from replicax._core.reduce import ReduceOp, SyncGroup, gather_value, reduce_valu
 from replicax._core.tracing import is_staged, outside_of_all
 from replicax._core.values import DistributedValues, Mirrored, PerReplica, is_distributed
 from replicax._keras import _compat
-from replicax._keras.capture import current_recorder
 from replicax._keras.compressed import CompressedSum
 from replicax._keras.distribution import StoreDistribution, adopt
-from replicax._keras.program import Queue, queue_of
-from replicax._keras.signature import ProgramCache, Signature
+from replicax._mesh.pieces import put_pieces, put_uneven
 from replicax._mesh.spmd import ReplicaProgram, build, stack_of
-from replicax._mesh.transfer import put_pieces, put_uneven
+from replicax._program.capture import current_recorder
 from replicax._program.identity import agree_on_program, agree_on_shared
+from replicax._program.program import Queue, queue_of
+from replicax._program.signature import ProgramCache, Signature
 from replicax._program.state_watch import StateWatch
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from replicax._core.cross_device_ops import CrossDeviceOps
     from replicax._core.store import Store
     from replicax._core.topology import Topology
-    from replicax._keras.capture import Captured
+    from replicax._fit.local_steps import LocalSteps
     from replicax._keras.distribution import Closures
-    from replicax._keras.local_steps import LocalSteps
+    from replicax._program.capture import Captured
 
 
 @final

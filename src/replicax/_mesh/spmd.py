@@ -14,12 +14,12 @@ from replicax._core.reduce import Combine, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, capture
-from replicax._keras.feeding import Refusal
-from replicax._keras.program import Program, ProgramState
-from replicax._mesh.along import with_sums_along
 from replicax._mesh.uneven import build_uneven
-from replicax._mesh.writes import analyse, settled
+from replicax._program.aggregation import analyse, settled
+from replicax._program.bucketing import with_sums_along
+from replicax._program.capture import Captured, capture
+from replicax._program.feeding import Refusal
+from replicax._program.program import Program, ProgramState
 
 if TYPE_CHECKING:
     from replicax._program.state_watch import StateWatch

@@ -30,10 +30,9 @@ from replicax._core.reduce import Combine, GatherLog, SyncGroup
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, Static, abstract, capture
-from replicax._keras.feeding import Refusal
-from replicax._mesh.writes import analyse, settled
-from replicax._program.aggregation import Settlement
+from replicax._program.aggregation import Settlement, analyse, settled
+from replicax._program.capture import Captured, Static, abstract, capture
+from replicax._program.feeding import Refusal
 from replicax._program.jaxpr import Values, bind, called
 from replicax._program.replication import has_collective, is_collective, mentions_replica
 

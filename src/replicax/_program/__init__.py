@@ -1,7 +1,9 @@
-"""What becomes of a step's program before it runs: it is rewritten by passes, and compiled.
+"""From a stateful function to a compiled step.
 
-A pass goes through a jaxpr and gives one that computes the same: sums that travel together, rows
-of tables instead of whole gradients, an update done at home. `compiling.py` compiles the result for
-its devices. Workers compare their programs and what these compute. This imports the words of
-`_core`, `_control` and, for CPUs, `_cpu`; it knows no Keras.
+`capture.py` makes a function pure, `signature.py` says which calls share a program, and passes go
+through its jaxpr and give one that computes the same: all-reduces that travel together, rows of
+tables instead of whole gradients, an update done at home. `compiling.py` compiles the result for
+its devices, and `program.py` is the one executor. Workers compare their programs and what these
+compute. This imports the words of `_core`, `_control` and, for CPUs, `_cpu`. Of Keras it knows the
+names in `_keras/_compat.py` alone.
 """

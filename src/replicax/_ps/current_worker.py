@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from replicax._core.errors import UsageError
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
 from replicax._ps.data.per_worker_dataset import PerWorkerDataset
 from replicax._ps.on_worker import on_worker as on_worker
 from replicax._ps.on_worker import worker_here

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from replicax._core.errors import UsageError
 from replicax._cpu.attention import on_this_machine
 from replicax._cpu.programs import with_rules
-from replicax._keras.capture import evaluate
+from replicax._program.capture import evaluate
 from replicax._ps.tables.id_sources import source_of
 from replicax._ps.variables.shard_optimizer import check_by_rows
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope, evaluate, is_array
+from replicax._program.capture import CaptureScope, evaluate, is_array
 from replicax._tape.derivative import is_differentiable
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from replicax._core.errors import UsageError
 from replicax._core.event_files import EventFile
+from replicax._fit.pace import Count, between, pace_of
 from replicax._keras import _compat, workers
-from replicax._keras.pace import Count, between, pace_of
 
 
 class ReplicaMonitor(keras.callbacks.Callback):

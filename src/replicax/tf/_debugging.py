@@ -12,8 +12,8 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import Check, array_of, call_on_host, is_compiling
-from replicax._keras.blaming import current_line
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
+from replicax._program.explain import current_line
 from replicax.tf._calls import published
 
 _log_placement = [False]

@@ -21,7 +21,7 @@ from jax.core import Tracer
 from replicax._core.errors import UsageError
 from replicax._core.inside_pipeline import is_inside
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope, begin_with, keep_while
+from replicax._program.capture import CaptureScope, begin_with, keep_while
 from replicax.tf._calls import static_shape
 from replicax.tf._random_streams import as_key, streams
 

@@ -29,7 +29,7 @@ from replicax._core.context import current_frame
 from replicax._core.errors import UnavailableError
 from replicax._core.host_calls import is_compiling
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope, current_recorder
+from replicax._program.capture import CaptureScope, current_recorder
 
 _WORDS = 2**32
 

@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.capture import raise_explained
+from replicax._program.explain import raise_explained
 from replicax.data._host import HostTensor
 from replicax.tf._calls import array_function
 from replicax.tf._tensors import class_of_arrays

@@ -12,7 +12,7 @@ import pytest
 
 import replicax as rx
 from replicax._fit.batches import placed
-from replicax._keras.repeated import are_alike
+from replicax._fit.step_program import are_alike
 
 from helpers import run_python
 

@@ -12,9 +12,9 @@ import pytest
 
 import replicax as rx
 from replicax._core.store import VariableSpec
+from replicax._fit.step_program import spread
 from replicax._keras import _compat
 from replicax._keras.distribution import adopt, check_variable, installed
-from replicax._keras.repeated import spread
 from replicax.testing import MATRIX, strategy_params
 
 CENTRAL = "central_storage_2"

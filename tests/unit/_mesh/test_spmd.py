@@ -12,8 +12,8 @@ from jax import lax
 from replicax._core.errors import UsageError, VariableNotReduced
 from replicax._core.reduce import sum_leaves
 from replicax._core.topology import Topology
+from replicax._mesh.pieces import put_pieces
 from replicax._mesh.spmd import build, stack_of
-from replicax._mesh.transfer import put_pieces
 
 ONE, TWO = Topology.single("CPU:0"), Topology.local(["CPU:0", "CPU:1"])
 EVEN = put_pieces(TWO, [np.array([1.0, 2.0]), np.array([3.0, 4.0])])

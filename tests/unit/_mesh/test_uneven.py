@@ -13,7 +13,7 @@ from replicax._core.errors import UnevenBatch, VariableNotReduced
 from replicax._core.reduce import ReduceOp, sum_leaves
 from replicax._core.topology import AXIS, Topology
 from replicax._core.values import PerReplica
-from replicax._mesh.transfer import put_pieces
+from replicax._mesh.pieces import put_pieces
 from replicax._mesh.uneven import build_uneven, fingerprints, run_in_lockstep, same_outputs
 
 TWO = Topology.local(["CPU:0", "CPU:1"])

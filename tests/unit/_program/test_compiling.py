@@ -14,8 +14,8 @@ import replicax as rx
 from replicax._core.env import cores
 from replicax._core.topology import Topology, default_device
 from replicax._cpu import programs, tuning
-from replicax._keras import adam, program
-from replicax._program import central, compiling
+from replicax._keras import adam
+from replicax._program import central, compiling, program
 from replicax._program.compiling import compiled, devices_of
 
 from helpers import tuned

@@ -17,7 +17,7 @@ import numpy as np
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._input.dataset import DistributedDataset
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
 from replicax._ps.data.division import Division, divisible, whole
 from replicax._ps.data.making import made
 from replicax._ps.data.splits import Splits

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from replicax._keras import _compat
-from replicax._keras.capture import Captured, abstract, capture
-from replicax._keras.feeding import Refusal
+from replicax._program.capture import Captured, abstract, capture
+from replicax._program.feeding import Refusal
 from replicax._ps.recording.recorder import (
     DenseUse,
     Inputs,

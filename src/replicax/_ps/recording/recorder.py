@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from replicax._core.errors import UsageError
 from replicax._core.tracing import trace_around_tapes
 from replicax._keras import _compat
-from replicax._keras.capture import TraceAgain
 from replicax._program.aggregation import change
+from replicax._program.capture import TraceAgain
 
 if TYPE_CHECKING:
     from replicax._core.host_calls import Check

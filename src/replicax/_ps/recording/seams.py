@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from replicax._keras import _compat
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
 
 
 def install() -> None:

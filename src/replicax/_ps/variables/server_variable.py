@@ -17,8 +17,8 @@ from jax.core import Tracer
 from keras import Variable as KerasVariable
 
 from replicax._keras import _compat
-from replicax._keras.capture import current_recorder
 from replicax._keras.variable_methods import VariableMethods
+from replicax._program.capture import current_recorder
 from replicax._ps.recording.recorder import DenseUse
 
 

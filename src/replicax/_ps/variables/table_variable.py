@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from replicax._core.errors import UsageError
 from replicax._keras import _compat
-from replicax._keras.capture import current_recorder
+from replicax._program.capture import current_recorder
 from replicax._ps.variables.server_variable import ServerVariable, rehome
 
 

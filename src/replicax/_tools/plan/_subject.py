@@ -12,7 +12,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax._fit.hooks import install_hooks
 from replicax._keras import _compat
-from replicax._keras.capture import capture
+from replicax._program.capture import capture
 from replicax._tools.plan._compiled import (
     Lowered,
     build,

@@ -15,8 +15,8 @@ from malt.operators.function_wrappers import FunctionScope, with_function_scope
 from malt.operators.variables import UndefinedReturnValue
 
 from replicax._core.errors import UsageError
-from replicax._keras.blaming import current_line
-from replicax._keras.feeding import MAX_UNROLLED
+from replicax._program.explain import current_line
+from replicax._program.feeding import MAX_UNROLLED
 from replicax.data._host import HostTensor
 from replicax.tf._autograph.calling import converted_call
 from replicax.tf._autograph.staged import State, Undefined, branch, loop, undecided

@@ -22,7 +22,7 @@ from malt.operators.variables import UndefinedReturnValue
 from replicax._core.errors import UsageError
 from replicax._core.tracing import Reader, current_reader, current_trace, read_by
 from replicax._keras import _compat
-from replicax._keras.blaming import current_line
+from replicax._program.explain import current_line
 from replicax.tf._flow.ranges import Range
 from replicax.tf._flow.tensor_array import TensorArray
 from replicax.tf._flow.touched import Touched, arrays_of, in_scope, value_of

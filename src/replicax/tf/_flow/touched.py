@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
+from replicax._program.capture import CaptureScope
 
 
 @final

@@ -11,7 +11,7 @@ import pytest
 
 import replicax as rx
 from replicax import tf
-from replicax._keras import program
+from replicax._program import program
 
 
 def counter():

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from replicax._core.context import current_frame, entered
 from replicax._core.errors import UsageError
 from replicax._core.reduce import ReduceOp, SyncGroup
+from replicax._fit.step_program import are_alike
 from replicax._keras import _compat
-from replicax._keras.capture import CaptureScope
-from replicax._keras.repeated import are_alike
+from replicax._program.capture import CaptureScope
 
 if TYPE_CHECKING:
     from replicax._core.options import CommunicationOptions

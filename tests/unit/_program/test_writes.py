@@ -10,9 +10,8 @@ import pytest
 from replicax._core.errors import VariableNotReduced
 from replicax._core.reduce import SyncGroup, sum_leaves
 from replicax._core.topology import AXIS
-from replicax._keras.capture import capture
-from replicax._mesh.writes import analyse, settled
-from replicax._program.aggregation import Settlement
+from replicax._program.aggregation import Settlement, analyse, settled
+from replicax._program.capture import capture
 
 GROUP = SyncGroup(2, sum_leaves)
 

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from replicax._core.topology import AXIS, Topology
-from replicax._program.partial_sums import with_sums_together
+from replicax._program.bucketing import with_sums_together
 
 from helpers import assert_trees_close
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from replicax._core.values import Mirrored, PerReplica
-from replicax._keras.capture import Static
-from replicax._keras.signature import MANY_TRACES, ProgramCache, Signature
+from replicax._program.capture import Static
+from replicax._program.signature import MANY_TRACES, ProgramCache, Signature
 
 
 def key(*args, expand=False, **kwargs):

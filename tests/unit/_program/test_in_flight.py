@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras import program
-from replicax._keras.program import queue_of
+from replicax._program import program
+from replicax._program.program import queue_of
 
 from helpers import run_python
 

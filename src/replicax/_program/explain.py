@@ -1,17 +1,73 @@
-"""Where in the user's program an error comes from."""
+"""Errors of a program in the user's words: what is wrong, on which line, and on which worker."""
 
 from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
+import jax
+
+from replicax._control import current
 from replicax._core import seams
+from replicax._core.errors import LeakedTracer, UsageError
 
 _LIBRARIES = {"jax", "jaxlib", "keras", "malt", "numpy", "replicax"}
+_NEEDS_A_NUMBER = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+# What JAX says of the gradient of a loop without a known end.
+_NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
+# A status of the runtime. XLA:CPU raises those of its collectives as a plain ValueError.
+_STATUS = re.compile(
+    r"(?:UNKNOWN|INTERNAL|ABORTED|CANCELLED|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION): "
+)
+
+
+def raise_explained(error: Exception) -> NoReturn:
+    """Raise an error that came out of a trace, in the user's words if JAX's own were raised."""
+    explained = explain(error)
+    if explained is error:
+        raise error
+    root = root_of(error)
+    raise explained from (None if explained is root else root)
+
+
+def explain(error: Exception) -> Exception:
+    """Say a JAX tracing error in the user's words; any other error is returned as it is."""
+    root = root_of(error)
+    if isinstance(root, _NEEDS_A_NUMBER):
+        error = root
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return LeakedTracer(
+            "A traced array must not outlive the function that made it. Received: an array "
+            "that an earlier trace stored outside. The function runs once, to be compiled; "
+            "what it appends to a list or keeps on `self` is a placeholder, not a number. "
+            "Return the value instead, or keep it in a `keras.Variable`."
+        )
+    if isinstance(error, _NEEDS_A_NUMBER):
+        return LeakedTracer(
+            "Compiled code cannot look at the value of an array. Received: "
+            f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
+            f"are numbers, and {why_not_converted(error)}. Instead "
+            "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
+            "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
+        )
+    if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
+        return UsageError(
+            "Gradients flow through a loop whose number of rounds has a known limit. Received: "
+            f"{user_line(error)}, gradients of a `while`, or of a `for` up to an array. XLA lays "
+            "out memory for all rounds before it knows how many there are. Write in the loop "
+            "`tf.autograph.experimental.set_loop_options(maximum_iterations=n)`, or pass "
+            "`maximum_iterations` to `tf.while_loop`."
+        )
+    return of_the_layer(error)
 
 
 def user_line(error: BaseException) -> str:
@@ -92,3 +148,16 @@ def before_the_build(error: BaseException) -> BaseException:
 def _is_library(frame: Any) -> bool:
     package = frame.f_globals.get("__name__", "").partition(".")[0]
     return package in _LIBRARIES or package in sys.stdlib_module_names - {"__main__"}
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether an error came out of a running program, and so may be another worker's fault."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return True
+    return type(error) is ValueError and bool(_STATUS.match(str(error)))
+
+
+def blame(error: BaseException) -> None:
+    """If another worker is the cause of an error, end this process with a message that names it."""
+    if current().size > 1 and is_device_error(error):
+        current().explain(error)

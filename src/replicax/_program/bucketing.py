@@ -1,25 +1,33 @@
-"""Sums over the rows of a batch, each replica's part by itself, and then all of them together.
+"""All-reduces that travel together: where each has a price of its own, fewer of them are quicker.
+
+On CPUs of several processes it is one network operation per array, whatever XLA merges.
 
 In the global view XLA divides a program over the devices. Each weight's gradient is a sum over
-rows, and XLA puts an all-reduce behind each of these sums. Where an all-reduce has a price of its
-own (CPUs: one network operation per array, whatever XLA merges), sums that do not need each other
-are taken here by replica, and their parts travel together.
+rows, and XLA puts an all-reduce behind each of these sums. Sums that do not need each other are
+taken here by replica, and their parts are added up together.
+
+In the replica view gradients are packed when they are added up. A loop also sums the loss that each
+replica returns. If the replicas have their losses by then, those go along with the gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import Literal
 from jax.sharding import Mesh, PartitionSpec
 
+from replicax._core.packing import pack_size_of, sum_in_packs
 from replicax._core.topology import AXIS
 from replicax._cpu.products import turned
 from replicax._cpu.tuning import is_on
-from replicax._program.jaxpr import Operation, bind, flatten
+from replicax._program.capture import Captured, abstract
+from replicax._program.jaxpr import Operation, Values, bind, flatten, named
 from replicax._program.rows import Axis, axes_of_results, summed_axes
 
 
@@ -135,3 +143,49 @@ class _Known:
 
 def _spec(axis: Axis) -> PartitionSpec:
     return PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, AXIS)
+
+
+def with_sums_along(
+    captured: Captured, varies: Sequence[bool], replicas: int
+) -> tuple[Captured, tuple[int, ...]]:
+    """A replica function with more outputs, the sums of numbers it returns; and which these are."""
+    jaxpr = captured.jaxpr.jaxpr
+    sums = (i for i, equation in enumerate(jaxpr.eqns) if pack_size_of(equation) == 0)
+    place = next(sums, None)
+    if place is None:
+        return captured, ()
+    known = {*jaxpr.invars, *jaxpr.constvars}
+    known |= {var for equation in jaxpr.eqns[:place] for var in equation.outvars}
+    kinds = {atom.aval.dtype for atom in jaxpr.eqns[place].invars}
+
+    def goes_along(number: int) -> bool:
+        atom = jaxpr.outvars[number]
+        if isinstance(atom, Literal) or atom not in known or not varies[number]:
+            return False
+        # A number of its own kind would be a pack of its own, a narrow one is added up otherwise.
+        kind = atom.aval.dtype
+        return not atom.aval.shape and kind in kinds and kind in (jnp.float32, jnp.float64)
+
+    chosen = tuple(filter(goes_along, range(captured.num_outputs)))
+    if not chosen:
+        return captured, ()
+
+    def run(*args: Any) -> list[Any]:
+        values = Values(jaxpr, captured.jaxpr.consts, args)
+        sums: list[Any] = []
+        for number, equation in enumerate(jaxpr.eqns):
+            with named(equation):
+                if number == place:
+                    own = values.read(equation.invars)
+                    found = sum_in_packs([*own, *values.read([jaxpr.outvars[i] for i in chosen])])
+                    results, sums = found[: len(own)], found[len(own) :]
+                else:
+                    results = bind(equation, values.read(equation.invars))
+            values.write(equation, results)
+        found = values.read(jaxpr.outvars)
+        return [*found[: captured.num_outputs], *sums, *found[captured.num_outputs :]]
+
+    inputs = [abstract(var.aval) for var in jaxpr.invars]
+    closed = jax.make_jaxpr(run, axis_env=[(AXIS, replicas)])(*inputs)
+    more = (None,) * len(chosen)
+    return replace(captured, jaxpr=closed, outputs=(*captured.outputs, *more)), chosen

@@ -14,8 +14,8 @@ import jax
 from replicax._core.events import COMPILE, timed
 from replicax._core.tracing import is_host_loop
 from replicax._core.values import Mirrored, PerReplica, is_distributed
-from replicax._keras.capture import ARRAYS, Static
-from replicax._keras.feeding import is_iterator
+from replicax._program.capture import ARRAYS, Static
+from replicax._program.feeding import is_iterator
 
 logger = logging.getLogger("replicax")
 

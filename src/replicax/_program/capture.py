@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, NamedTuple, final
 
 import jax
 import jax.extend
@@ -19,20 +19,15 @@ import keras
 import numpy as np
 from jax.core import Tracer
 
-from replicax._core.errors import LeakedTracer, UsageError
+from replicax._core.errors import UsageError
 from replicax._core.tracing import Reader, read_by
 from replicax._keras import _compat
-from replicax._keras.beginnings import Beginning, begin, give_up, seeds_in
-from replicax._keras.blaming import of_the_layer, root_of, user_line, why_not_converted
+from replicax._program.beginnings import Beginning, begin, give_up, seeds_in
+from replicax._program.explain import raise_explained
 
 MAX_TRACES = 6
 ARRAYS = (jax.Array, Tracer, np.ndarray, np.generic)
 
-_NEEDS_A_NUMBER = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
 _MADE_OF_ARGUMENTS = (
     "A variable that a compiled function makes begins with a value that can be computed before it "
     "runs. Received: one that is made of the function's arguments, which are not at hand here: in "
@@ -45,8 +40,6 @@ _MADE_IN_EACH_CALL = (
     "There would be new ones in every step, and none would be kept. Make variables, layers and "
     "optimizers outside; or in it, `if self.v is None: self.v = tf.Variable(…)`."
 )
-# What JAX says of the gradient of a loop without a known end.
-_NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 
 
 class TraceAgain(Exception):
@@ -318,43 +311,3 @@ def is_array(leaf: Any) -> bool:
 def evaluate(jaxpr: Any, *args: Any) -> list[Any]:
     """Run a closed jaxpr on arrays or tracers."""
     return jax.extend.core.jaxpr_as_fun(jaxpr)(*args)
-
-
-def raise_explained(error: Exception) -> NoReturn:
-    """Raise an error that came out of a trace, in the user's words if JAX's own were raised."""
-    explained = explain(error)
-    if explained is error:
-        raise error
-    root = root_of(error)
-    raise explained from (None if explained is root else root)
-
-
-def explain(error: Exception) -> Exception:
-    """Say a JAX tracing error in the user's words; any other error is returned as it is."""
-    root = root_of(error)
-    if isinstance(root, _NEEDS_A_NUMBER):
-        error = root
-    if isinstance(error, jax.errors.UnexpectedTracerError):
-        return LeakedTracer(
-            "A traced array must not outlive the function that made it. Received: an array "
-            "that an earlier trace stored outside. The function runs once, to be compiled; "
-            "what it appends to a list or keeps on `self` is a placeholder, not a number. "
-            "Return the value instead, or keep it in a `keras.Variable`."
-        )
-    if isinstance(error, _NEEDS_A_NUMBER):
-        return LeakedTracer(
-            "Compiled code cannot look at the value of an array. Received: "
-            f"{type(error).__name__} {user_line(error)}. The function is traced once, before there "
-            f"are numbers, and {why_not_converted(error)}. Instead "
-            "of `if` use `tf.cond`, `tf.where` or `keras.ops.cond`; of `while`, `tf.while_loop`; "
-            "of `int`, `float` or NumPy, arrays. Or return the value and look at it outside."
-        )
-    if isinstance(error, ValueError) and str(error).startswith(_NO_REVERSE):
-        return UsageError(
-            "Gradients flow through a loop whose number of rounds has a known limit. Received: "
-            f"{user_line(error)}, gradients of a `while`, or of a `for` up to an array. XLA lays "
-            "out memory for all rounds before it knows how many there are. Write in the loop "
-            "`tf.autograph.experimental.set_loop_options(maximum_iterations=n)`, or pass "
-            "`maximum_iterations` to `tf.while_loop`."
-        )
-    return of_the_layer(error)

@@ -17,7 +17,7 @@ import jax
 
 from replicax._core.errors import OutOfRangeError, UsageError
 from replicax._core.tracing import current_reader, current_trace, read_by, refuse_inside_a_trace
-from replicax._keras.capture import TraceAgain
+from replicax._program.capture import TraceAgain
 
 # A loop of so few rounds costs little when it is written out, and stays part of the program.
 MAX_UNROLLED = 16

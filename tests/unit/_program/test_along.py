@@ -9,8 +9,8 @@ import numpy as np
 from replicax._core.packing import pack_size_of, sum_in_packs
 from replicax._core.reduce import ReduceOp, reduce_value
 from replicax._core.values import PerReplica
-from replicax._keras.capture import capture
-from replicax._mesh.along import with_sums_along
+from replicax._program.bucketing import with_sums_along
+from replicax._program.capture import capture
 
 X = np.array([[1.0, 2.0], [3.0, 5.0]], np.float32)
 

@@ -30,13 +30,12 @@ from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_staged, is_transformed, outside_of_all
 from replicax._keras import _compat
-from replicax._keras.capture import raise_explained
 from replicax._program.central import CentralProgram, may_fail, tells_python
 from replicax._program.compiling import compiled
-from replicax._program.device_errors import blame
+from replicax._program.explain import blame, raise_explained
 
 if TYPE_CHECKING:
-    from replicax._keras.capture import Captured
+    from replicax._program.capture import Captured
     from replicax._program.state_watch import StateWatch
 
 

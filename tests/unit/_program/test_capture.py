@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras.capture import (
+from replicax._program.capture import (
     CaptureScope,
     Static,
     capture,
     evaluate,
-    explain,
     is_array,
 )
+from replicax._program.explain import explain
 
 
 def run(captured, *arrays):

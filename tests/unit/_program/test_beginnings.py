@@ -9,7 +9,7 @@ import pytest
 
 import replicax as rx
 import replicax.tf as tf
-from replicax._keras.capture import MadeOfArguments
+from replicax._program.capture import MadeOfArguments
 
 from helpers import few_strategies, local
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras.feeding import Feeds
-from replicax._keras.signature import ProgramCache
+from replicax._program.feeding import Feeds
+from replicax._program.signature import ProgramCache
 from replicax.data import Dataset
 from replicax.tf._flow.loops import map_fn, scan
 

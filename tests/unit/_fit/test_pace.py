@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import replicax as rx
-from replicax._keras import _compat, pace
-from replicax._keras.pace import Count, Figures, Members, Pace, between, pace_of, rows_of
+from replicax._fit import pace
+from replicax._fit.pace import Count, Figures, Members, Pace, between, pace_of, rows_of
+from replicax._keras import _compat
 
 from fitting import ROWS, TARGETS, dense_net, made
 from helpers import wait_until
