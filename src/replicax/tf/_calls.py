@@ -181,7 +181,8 @@ def numpy_or_jax(*arguments: Any) -> Any:
 
 
 # Tuples, as `X | Y` is made anew in each call; a pipeline asks for every element.
-_ON_HOST, _NUMBERS, _NESTS = (np.ndarray, np.generic, str, bytes), (int, float, complex), (list, tuple)
+_ON_HOST = (np.ndarray, np.generic, str, bytes)
+_NUMBERS, _NESTS = (int, float, complex), (list, tuple)
 
 
 def _note_kinds(values: Any, kinds: set[bool]) -> None:
