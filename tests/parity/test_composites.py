@@ -9,29 +9,27 @@ import numpy as np
 import pytest
 
 import replicax.tf as tf
-from replicax._core.inside_pipeline import inside
+from replicax._core.tracing import call_inside
 
 from . import composite_cases
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_composites.json").read_text())
 
 
-@pytest.fixture(params=["alone", "in a pipeline"])
-def where(request):
-    token = inside.set(request.param == "in a pipeline")
-    yield request.param
-    inside.reset(token)
+def alone(fn):
+    return fn()
 
 
+@pytest.mark.parametrize("call", [alone, call_inside], ids=["alone", "in a pipeline"])
 @pytest.mark.parametrize("name", composite_cases.CASES)
-def test_results(name, where):
+def test_results(name, call):
     case, recorded = composite_cases.CASES[name], RECORDED[name]
     if recorded is None:
         with pytest.raises((ValueError, IndexError)):
-            case(tf)
+            call(lambda: case(tf))
         return
     # Through JSON, as what was recorded: tuples are lists there, NaN is NaN.
-    found = json.loads(json.dumps(composite_cases.described(tf, case(tf))))
+    found = call(lambda: json.loads(json.dumps(composite_cases.described(tf, case(tf)))))
     assert_same(found, recorded)
 
 

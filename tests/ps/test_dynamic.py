@@ -226,7 +226,7 @@ def test_what_a_dynamic_table_cannot_do(strategy, trained):
     ids, _ = data()
     with pytest.raises(UsageError, match="What is looked up in a dynamic table is an integer"):
         trained.get_layer("table")(ids.astype("float32"))
-    with pytest.raises(UsageError, match="Several ids per example are filled up to one shape"):
+    with pytest.raises(UsageError, match="Several ids per example are padded to one length"):
         rx.layers.DynamicTable(WIDTH, combiner="sum", padding_value=None)
     with pytest.raises(UsageError, match="The ids of a plain model have 32 bits"):
         rx.layers.to_plain(trained)
@@ -279,8 +279,8 @@ def test_only_a_model_that_can_be_taken_apart_becomes_plain():
         def call(self, inputs):
             return inputs
 
-    with pytest.raises(UsageError, match="Only a functional or sequential model can be taken"):
+    with pytest.raises(UsageError, match="Only a functional or sequential model can be copied"):
         rx.layers.to_plain(Own())
     ids = keras.Input((3,), dtype="int32")
-    with pytest.raises(UsageError, match="A table is replaced where it is a layer of the model"):
+    with pytest.raises(UsageError, match="A table is replaced if it is a layer of the model"):
         rx.layers.to_plain(keras.Model(ids, Inside()(ids)))

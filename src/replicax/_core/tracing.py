@@ -1,16 +1,17 @@
 """What is traced now, and who answers when data is asked for meanwhile: see _program/feeding.py.
 
 Data sets know neither Keras nor compiled functions. While a function is traced they must not give
-away an element: it would become a constant of the program.
+away an element: it would become a constant of the program. What a function of a pipeline makes of
+numbers alone stays on the host.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, final
 
 import jax
 import jax.core
@@ -39,35 +40,83 @@ class Reader(Protocol):
         ...
 
 
-# In place of a reader, where a compiled function runs as plain Python: nobody has to answer there.
-_HOST_LOOP = "host loop"
-_reader: ContextVar[Reader | str | None] = ContextVar("replicax_reader", default=None)
+@final
+class NeedsValues(UsageError):
+    """A result whose shape depends on values was asked for in compiled code, which has none."""
+
+
+class _Reading(NamedTuple):
+    """How the running code comes by data.
+
+    Args:
+        reader: Who answers; None if no function is traced.
+        is_host_loop: Whether a compiled function runs as plain Python: nobody has to answer there.
+        is_pipeline: Whether it is a function of a pipeline, or called by one.
+        is_known: Whether it asks only for what is known before an element is read.
+    """
+
+    reader: Reader | None = None
+    is_host_loop: bool = False
+    is_pipeline: bool = False
+    is_known: bool = False
+
+
+_reading: ContextVar[_Reading] = ContextVar("replicax_reading", default=_Reading())  # noqa: B039
+
+
+@contextlib.contextmanager
+def _reads(**changes: Any) -> Generator[None, None, None]:
+    token = _reading.set(_reading.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        _reading.reset(token)
 
 
 def current_reader() -> Reader | None:
     """Who answers now; None if no function is traced."""
-    reader = _reader.get()
-    return None if isinstance(reader, str) else reader
+    return _reading.get().reader
 
 
-@contextlib.contextmanager
-def read_by(reader: Reader | str | None) -> Generator[None, None, None]:
+def read_by(reader: Reader | None) -> contextlib.AbstractContextManager[None]:
     """Let `reader` answer in a `with` block."""
-    token = _reader.set(reader)
-    try:
-        yield
-    finally:
-        _reader.reset(token)
+    return _reads(reader=reader, is_host_loop=False)
 
 
 def is_host_loop() -> bool:
     """Whether a compiled function runs as a host loop now, and none is traced in it."""
-    return _reader.get() is _HOST_LOOP
+    return _reading.get().is_host_loop
 
 
 def host_loop() -> contextlib.AbstractContextManager[None]:
     """Run a `with` block as part of a host loop."""
-    return read_by(_HOST_LOOP)
+    return _reads(reader=None, is_host_loop=True)
+
+
+def is_inside() -> bool:
+    """Whether a function of a pipeline runs now."""
+    return _reading.get().is_pipeline
+
+
+def call_inside(fn: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of a pipeline."""
+    now = _reading.get()
+    # Each element takes this way: neither a generator nor `_replace`, which take a microsecond.
+    token = _reading.set(_Reading(now.reader, now.is_host_loop, True, now.is_known))
+    try:
+        return fn(*args)
+    finally:
+        _reading.reset(token)
+
+
+def may_read() -> bool:
+    """Whether an element may be read to learn what elements are like."""
+    return not _reading.get().is_known
+
+
+def known_before() -> contextlib.AbstractContextManager[None]:
+    """A `with` block in which to read an element for that is an error."""
+    return _reads(is_known=True)
 
 
 def refuse_to_loop(what: str) -> None:

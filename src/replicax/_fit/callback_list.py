@@ -17,7 +17,7 @@ import time
 import types
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -57,6 +57,7 @@ def _adopt(callback: Any, model: Any) -> None:
     if is_list or workers.channel_of(model).size > 1:
         callback.__class__ = _with_ours(type(callback))
     if is_list:
+        callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
@@ -66,17 +67,15 @@ def _adopt(callback: Any, model: Any) -> None:
 class StrategyCallbackList(_compat.CallbackList):
     """Keras' list of callbacks; for a model without a strategy it only tries the files."""
 
+    #: The pace of the model, if it is one of a strategy.
+    pace: Pace | None = None
     _is_in_epoch = False
+    #: For each hook of batches, as this loop has called it: who hears, and which of them are bars.
+    _hearers: Mapping[str, tuple[list[Any], list[Any]]] = types.MappingProxyType({})
 
     @property
     def _channel(self) -> Channel:
         return workers.channel_of(_compat.model_of(self))
-
-    @property
-    def _pace(self) -> Pace | None:
-        """The pace of the model, if it is one of a strategy."""
-        model = _compat.model_of(self)
-        return None if _compat.strategy_of(model) is None else pace_of(model)
 
     def set_params(self, params: Any) -> None:
         """Take the parameters of a loop; of several workers, one shows progress."""
@@ -94,7 +93,8 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Begin to time an epoch."""
         super().on_epoch_begin(epoch, logs)
-        pace = self._pace
+        self._hearers = {}
+        pace = self.pace
         if pace is not None:
             self._is_in_epoch = True
             pace.begin()
@@ -104,11 +104,17 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Leave validation out of the time of an epoch."""
-        pace = self._pace
+        self._hearers = {}
+        pace = self.pace
         # An `evaluate` that a callback calls has a list of its own.
         if pace is not None and self._is_in_epoch:
             pace.end()
         super().on_test_begin(logs)
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Begin `predict`."""
+        self._hearers = {}
+        super().on_predict_begin(logs)
 
     def on_test_end(self, logs: Any = None) -> None:
         """Let workers compare their state at the next step."""
@@ -118,7 +124,7 @@ class StrategyCallbackList(_compat.CallbackList):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End the time of an epoch; let workers compare their state at the next step."""
         self._end_epoch()
-        pace = self._pace
+        pace = self.pace
         if pace is not None:
             self._is_in_epoch = False
             logs = _compat.numbers_of(logs)  # as Keras does next: now all steps have ended
@@ -143,11 +149,14 @@ class StrategyCallbackList(_compat.CallbackList):
 
     def _tell(self, hook: str, batch: int, logs: Any, *older: str) -> None:
         """Call a hook of those that have their own, of bars only of those that draw."""
-        pace, plain = self._pace, getattr(super(), hook)
+        pace, plain = self.pace, getattr(super(), hook)
         if pace is None:
             return plain(batch, logs)
-        hearers = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
-        bars = [one for one in hearers if isinstance(one, keras.callbacks.ProgbarLogger)]
+        if hook not in self._hearers:
+            found = [one for one in self.callbacks if not _compat.has_defaults(one, (hook, *older))]
+            bars = [one for one in found if isinstance(one, keras.callbacks.ProgbarLogger)]
+            self._hearers = {**self._hearers, hook: (found, bars)}
+        hearers, bars = self._hearers[hook]
         drawing = [one for one in bars if _draws(one, pace)]
         if len(bars) == len(hearers):
             return plain(batch, logs) if drawing else None

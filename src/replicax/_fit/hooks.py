@@ -7,14 +7,14 @@ import jax
 from replicax._control import current
 from replicax._core.seams import put_in_if_keras_is_there
 from replicax._fit import callback_list, trainer
-from replicax._keras import adam, attention, replica, slots, workers
+from replicax._keras import adam, attention, distribution, replica, workers
 
 
 def install_hooks() -> None:
     """Put every seam into Keras; a second call changes nothing."""
     replica.install()
     trainer.install()
-    slots.install()
+    distribution.install()
     callback_list.install()
     adam.install()
     attention.install()

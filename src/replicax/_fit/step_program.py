@@ -18,7 +18,7 @@ from replicax._core import seams
 from replicax._core.reduce import Combine, ReduceOp, SyncGroup
 from replicax._core.topology import AXIS
 from replicax._cpu.products import with_products_turned
-from replicax._keras.slots import noted
+from replicax._keras.distribution import marked
 from replicax._program.bucketing import with_sums_together
 from replicax._program.program import ProgramState
 from replicax._program.table_gradients import with_rows
@@ -43,7 +43,7 @@ def step_variables(model: Any, kind: str) -> Sequence[Sequence[Any]]:
     """The variables whose values are the state of a step, in groups."""
     groups = [model.trainable_variables, model.non_trainable_variables]
     if kind == "train":
-        groups.append(noted(model.optimizer.variables))
+        groups.append(marked(model.optimizer.variables))
     return groups if kind == "predict" else [*groups, model.metrics_variables]
 
 

@@ -31,10 +31,10 @@ from replicax._fit.step_program import (
     together,
 )
 from replicax._keras import _compat
-from replicax._program.central import may_fail
 from replicax._program.compiling import compile_for
 from replicax._program.explain import blame
 from replicax._program.identity import agree_on_program
+from replicax._program.jaxpr import may_fail
 from replicax._program.program import Program, queue_of
 from replicax._program.state_watch import StateWatch
 

@@ -27,8 +27,7 @@ from replicax._fit.data import (
 from replicax._fit.replica_steps import ReplicaSteps
 from replicax._fit.steps import Steps
 from replicax._keras import _compat
-from replicax._keras.distribution import StoreDistribution, adopt, installed
-from replicax._keras.slots import noted
+from replicax._keras.distribution import StoreDistribution, adopt, installed, marked
 from replicax._program.explain import raise_explained
 
 _log = logging.getLogger("replicax")
@@ -197,7 +196,7 @@ def _variables(model: Any, *, of_optimizer: bool) -> list[Any]:
     return [
         *model.variables,
         *model.metrics_variables,
-        *(noted(optimizer.variables) if optimizer else ()),
+        *(marked(optimizer.variables) if optimizer else ()),
     ]
 
 

@@ -13,8 +13,7 @@ import jax
 from replicax._core import seams
 from replicax._core.eager import functions_run_eagerly
 from replicax._core.events import Step, tell
-from replicax._core.inside_pipeline import NeedsValues, is_inside
-from replicax._core.tracing import host_loop
+from replicax._core.tracing import NeedsValues, host_loop, is_inside
 from replicax._function.concrete import ConcreteFunction
 from replicax._function.function_programs import Traces
 from replicax._function.input_signature import InputSignature

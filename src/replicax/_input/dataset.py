@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import jax
 
 from replicax._core.errors import UsageError
-from replicax._core.tracing import refuse_to_loop
+from replicax._core.tracing import known_before, refuse_to_loop
 from replicax._core.values import WorkerRows
 from replicax._input.in_step import InStep, Offer
 from replicax._input.iterator import DistributedIterator
@@ -26,7 +26,6 @@ from replicax._input.source import has_scalars
 from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
-from replicax.data._nodes.sources import known_before
 from replicax.data._spec import own_copy
 
 if TYPE_CHECKING:

@@ -826,11 +826,6 @@ def set_trainable(layer: Any, trainable: bool) -> None:
         variable.trainable = trainable
 
 
-def trained_by(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer was built for."""
-    return list(optimizer._trainable_variables)
-
-
 def share_counts(optimizer: Any, other: Any) -> None:
     """Let an optimizer that is not built count updates, and take its rate, with another one."""
     for name in ("_iterations", "_learning_rate"):

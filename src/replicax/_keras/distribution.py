@@ -2,11 +2,15 @@
 
 It is current inside `strategy.scope()`, where variables are made, and while a method of a model
 that this strategy owns runs; never for other models.
+
+Keras gives momentum and its like the layout of the variable that they are for. A store is asked
+about them, too, and told what they are: what an optimizer keeps may live elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, final
@@ -27,6 +31,12 @@ from replicax._keras import _compat
 if TYPE_CHECKING:
     from replicax._core.topology import Topology
     from replicax._fit.pace import Members
+
+
+def install() -> None:
+    """Put the seams into Keras; a second call changes nothing."""
+    _compat.wrap(_compat.BaseOptimizer, _compat.SLOT_OF, _served)
+    _compat.wrap(_compat.BaseOptimizer, _compat.ANY_SLOT, _added)
 
 
 @final
@@ -189,3 +199,35 @@ def installed(distribution: Any) -> Generator[None, None, None]:
         yield
     finally:
         _compat.set_distribution(before)
+
+
+def _served(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        with _compat.adding_slot(reference_variable):
+            return original(self, reference_variable, *args, **kwargs)
+
+    return add
+
+
+def _added(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def add(self: Any, *args: Any, **kwargs: Any) -> Any:
+        parameter = _compat.parameter_being_served()
+        if parameter is not None and isinstance(_compat.distribution(), StoreDistribution):
+            kwargs["layout"] = None  # the store is asked, not the parameter
+        with _compat.adding_slot(_compat.ANY_SLOT if parameter is None else parameter):
+            variable = original(self, *args, **kwargs)
+        _compat.note_slot(variable, parameter)
+        return variable
+
+    return add
+
+
+def marked(variables: Iterable[Any]) -> list[Any]:
+    """The variables of an optimizer; those that were made before the seams are marked as its."""
+    found = list(variables)
+    for variable in found:
+        if _compat.slot(variable) is None:
+            _compat.note_slot(variable, None)
+    return found

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from replicax._core.tracing import is_traced
 from replicax._program.compiling import compiled
-from replicax._program.jaxpr import Operation, any_equation
+from replicax._program.jaxpr import Operation, may_fail
 from replicax._program.parting import Operations, computed, computed_once, parted
 
 if TYPE_CHECKING:
@@ -172,14 +172,3 @@ def _taken(
 def _array(value: Any, aval: Any) -> Any:
     """A value of a program, where a constant may be a number."""
     return value if isinstance(value, jax.Array) else jnp.asarray(value, aval.dtype)
-
-
-def may_fail(closed: Any) -> bool:
-    """Whether a program calls Python, which may raise in its midst."""
-    names = {"pure_callback", "io_callback", "debug_callback", "debug_print"}
-    return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
-
-
-def tells_python(closed: Any) -> bool:
-    """Whether a program calls Python for what that does: to check, to print."""
-    return any_equation(closed.jaxpr, lambda one: one.primitive.name == "debug_callback")

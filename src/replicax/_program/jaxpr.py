@@ -91,6 +91,17 @@ def any_equation(jaxpr: Any, test: Callable[[Any], bool]) -> bool:
     )
 
 
+def may_fail(closed: Any) -> bool:
+    """Whether a program calls Python, which may raise in its midst."""
+    names = {"pure_callback", "io_callback", "debug_callback", "debug_print"}
+    return any_equation(closed.jaxpr, lambda equation: equation.primitive.name in names)
+
+
+def tells_python(closed: Any) -> bool:
+    """Whether a program calls Python for what that does: to check, to print."""
+    return any_equation(closed.jaxpr, lambda one: one.primitive.name == "debug_callback")
+
+
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of an equation, under the settings that it was traced under."""
     params = equation.primitive.get_bind_params(equation.params)

@@ -30,9 +30,10 @@ from replicax._core.placement import copied
 from replicax._core.topology import may_deadlock
 from replicax._core.tracing import is_staged, is_transformed, outside_of_all
 from replicax._keras import _compat
-from replicax._program.central import CentralProgram, may_fail, tells_python
+from replicax._program.central import CentralProgram
 from replicax._program.compiling import compiled
 from replicax._program.explain import blame, raise_explained
+from replicax._program.jaxpr import may_fail, tells_python
 
 if TYPE_CHECKING:
     from replicax._program.capture import Captured

@@ -1,4 +1,4 @@
-"""Keras layers for tables of embeddings too large for one process, and for text and ids."""
+"""Keras layers for embedding tables that are too large for one process, and for text and ids."""
 
 from replicax._function.saved_layer import TFSMLayer as TFSMLayer
 from replicax._ps.tables.hashing import hash_ids as hash_ids

@@ -1,4 +1,4 @@
-"""`Discretization`: numbers become the bins they fall into."""
+"""`Discretization`: the bin of each number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replicax.layers._vocabulary import batches_of
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class Discretization(keras.layers.Discretization):
-    """`keras.layers.Discretization`, whose `adapt` does not need TensorFlow.
+    """`keras.layers.Discretization` with an `adapt` that does not need TensorFlow.
 
     Example:
         >>> import replicax as rx
@@ -24,11 +24,11 @@ class Discretization(keras.layers.Discretization):
     """
 
     def adapt(self, data: Any, steps: int | None = None) -> None:
-        """Learn the bins: as many values in each.
+        """Learn bins that hold equally many values.
 
         Args:
             data: An array or a list, or a data set of batches.
-            steps: How many batches; None for all.
+            steps: The number of batches to read; None for all.
         """
         self.reset_state()
         for batch in batches_of(data, steps):

@@ -1,4 +1,4 @@
-"""`DynamicTable`: an embedding whose ids are not known beforehand."""
+"""`DynamicTable`: an embedding table without a fixed vocabulary."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from replicax._ps.tables.table_home import place_table
 
 @keras.saving.register_keras_serializable(package="replicax")
 class DynamicTable(keras.layers.Layer):
-    """Turns ids into rows of a table that has no fixed vocabulary.
+    """Looks ids up in an embedding table without a fixed vocabulary.
 
-    Any integer of 64 bits is an id. One that is seen for the first time in training gets a row,
-    whose beginning depends on the `seed` and the id alone; in `evaluate` and `predict` it is
-    answered that row without getting it. Under `ParameterServerStrategy` the rows are on the
-    servers, each id on one by its hash, with what the optimizer keeps for them. A worker fetches
-    the rows that a batch names, each of them once, and sends gradients for these rows only. The
-    optimizer works row by row, and leaves alone what is not named: SGD, Adagrad, Adam and Ftrl
-    in NumPy, any other Keras optimizer that treats each row by itself as compiled code.
+    An id is any 64-bit integer. In training, a new id gets a row, whose initial value depends only
+    on the `seed` and the id. In `evaluate` and `predict` a new id returns that initial value
+    without getting a row. Under `ParameterServerStrategy` the servers hold the rows and their
+    optimizer slots; the hash of an id chooses its server. A worker fetches each row that a batch
+    names once, and sends gradients for these rows only. The optimizer updates only these rows:
+    SGD, Adagrad, Adam and Ftrl run in NumPy, other Keras optimizers that treat each row
+    independently run as compiled code.
 
-    If there is a bound, `max_rows`, an id may lose its row; seen again, it begins anew. Rows that
-    were used least often lose theirs first, of equals those not used for longest; old uses count
-    less and less.
+    With a limit, `max_rows`, an id may lose its row, and starts again at the initial value. The
+    least frequently used rows are evicted first, and among equals the least recently used ones;
+    older uses count less.
 
-    Ids of 64 bits arrive whole where they stand in the data, cut out and reshaped at most, also
-    if Keras' input says `int32`, which is all that JAX has. Ids that the model computes have 32
-    bits, and so have those of `model(ids)` outside `fit`, `evaluate`, `predict` and closures. To
-    make ids of text, see `rx.layers.hash_ids`.
+    64-bit ids stay exact if they come from the data, sliced and reshaped at most, even if the
+    Keras input is `int32`, since JAX has no 64-bit integers. Ids that the model computes have 32
+    bits, as have the ids in `model(ids)` outside `fit`, `evaluate`, `predict` and closures. Use
+    `rx.layers.hash_ids` to make ids from text.
 
-    Without a `ParameterServerStrategy`, the table is in this process: it can be asked for rows,
-    saved and loaded, but is not trained and not compiled. `rx.layers.to_plain` makes a model of
-    plain Keras layers of one with dynamic tables.
+    Without a `ParameterServerStrategy` the table is in this process. Rows can be looked up, saved
+    and loaded, but not trained or compiled. `rx.layers.to_plain` converts a model with dynamic
+    tables to plain Keras layers.
 
-    Weights are saved with the model (`save`, `save_weights`, `rx.train.Checkpoint`): ids, rows and
-    what the optimizer keeps for them; they may be loaded with any number of servers, or none. For
+    Ids, rows and optimizer slots are saved with the model (`save`, `save_weights`,
+    `rx.train.Checkpoint`), and may be loaded with any number of servers, or without servers. For
     Keras the layer has a weight of shape (0, output_dim), so `get_weights` has no rows.
 
     Args:
-        output_dim: How long a row is.
-        embeddings_initializer: How a row begins: a Keras initializer whose numbers depend on no
-            shape. Its own seed is not used.
-        combiner: None gives a row for each id; "sum", "mean" or "sqrtn" combine the rows of the
+        output_dim: The length of a row.
+        embeddings_initializer: The initial values of a row: a Keras initializer whose numbers do
+            not depend on the shape. The initializer's seed is not used.
+        combiner: None returns a row for each id; "sum", "mean" or "sqrtn" combine the rows of the
             ids on the last axis, as `rx.nn.embedding_lookup_sparse` does.
-        padding_value: The id that stands where there is none: it gives zeros, and gets no row.
-            None if all are ids.
-        max_rows: How many ids have a row at most, on all servers together; more than a batch has.
-            None for any number.
-        on_disk: Whether rows are in files of the servers, in their folder for temporary files;
-            memory then holds those in use, as far as it reaches.
-        seed: Chooses among the initial rows.
+        padding_value: An id that stands for no id: its result is zeros, and it gets no row.
+            None if every integer is an id.
+        max_rows: The largest number of rows on all servers together; larger than the number of
+            ids in a batch. None for no limit.
+        on_disk: Whether servers keep rows in files, in their folder for temporary files, with the
+            rows in use in memory as far as it suffices.
+        seed: The seed of the initial values.
         **kwargs: `name`, `dtype` and the like.
 
     Example:
@@ -91,7 +91,7 @@ class DynamicTable(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # Ids of 64 bits would be cut.
+        # Keras would cut 64-bit ids to 32 bits.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
         self.output_dim = output_dim
@@ -100,9 +100,9 @@ class DynamicTable(keras.layers.Layer):
         self.max_rows, self.on_disk, self.seed = max_rows, on_disk, seed
         if combiner is not None and padding_value is None:
             raise UsageError(
-                "Several ids per example are filled up to one shape. Received: "
-                f"combiner={combiner!r} and padding_value=None. What fills up would be taken for "
-                "ids. Choose a padding_value that is no id, such as -1."
+                "Several ids per example are padded to one length. Received: "
+                f"combiner={combiner!r} and padding_value=None, so the padding would be taken for "
+                "ids. Choose a padding_value that is not an id, such as -1."
             )
 
     def build(self, input_shape: Any) -> None:
@@ -129,7 +129,7 @@ class DynamicTable(keras.layers.Layer):
         """Look ids up.
 
         Args:
-            inputs: Integers; with a combiner of shape (…, ids of an example).
+            inputs: Integers; with a combiner, the last axis has the ids of an example.
             weights: A weight for each id, with a combiner.
         """
         table: Any = self.embeddings
@@ -138,7 +138,7 @@ class DynamicTable(keras.layers.Layer):
             return self._cast(rows)
         most = inputs.shape[-1]
         combined = embedding_lookup_sparse(
-            _Found(keras.ops.reshape(rows, (-1, most, self.output_dim))),
+            _FetchedRows(keras.ops.reshape(rows, (-1, most, self.output_dim))),
             keras.ops.where(keras.ops.reshape(there, (-1, most)), 0, NO_ID),
             None if weights is None else keras.ops.reshape(weights, (-1, most)),
             combiner=self.combiner,
@@ -151,20 +151,20 @@ class DynamicTable(keras.layers.Layer):
         return (*kept, self.output_dim)
 
     def statistics(self) -> dict[str, int]:
-        """What the table has done since it was made, on all servers.
+        """Counts over all servers since the table was made.
 
         Returns:
-            `rows`: how many ids have a row. `created`: how many got one. `evicted`: how many lost
-            it to a bound. `hits`: how often an id that was looked up had a row already.
+            `rows`: ids that have a row. `created`: ids that got a row. `evicted`: rows lost to
+            `max_rows`. `hits`: look-ups of ids that already had a row.
         """
         return self._table.statistics()
 
     def export(self) -> dict[str, Any]:
-        """All rows, by `ids` and `values`, and what optimizers keep for them."""
+        """All `ids`, the `values` of their rows, and their optimizer slots."""
         return self._table.export()
 
-    def mean_of_new(self) -> float:
-        """The mean of what rows begin with."""
+    def mean_initial_value(self) -> float:
+        """The mean of the initial values of rows."""
         numbers = _plain_config(self.embeddings_initializer)
         if "minval" in numbers:
             return (numbers["minval"] + numbers["maxval"]) / 2
@@ -172,17 +172,17 @@ class DynamicTable(keras.layers.Layer):
         return numbers.get("mean", numbers.get("value", float(is_one)))
 
     def save_own_variables(self, store: Any) -> None:
-        """Save ids, rows and what optimizers keep for them."""
+        """Save ids, rows and optimizer slots."""
         for name, array in self.export().items():
             store[name] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what was saved, in place of all that there is."""
+        """Load ids, rows and optimizer slots, and drop the present ones."""
         names: Mapping[str, Any] = {name: store[name][()] for name in store.keys()}  # noqa: SIM118
         self._table.load(names)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,
@@ -204,8 +204,8 @@ class DynamicTable(keras.layers.Layer):
         return keras.ops.cast(rows, self.compute_dtype)
 
 
-class _Found:
-    """Rows that were looked up already, as a table."""
+class _FetchedRows:
+    """Rows that were looked up before, in the form of a table."""
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -215,6 +215,6 @@ class _Found:
 
 
 def _plain_config(initializer: Any) -> dict[str, Any]:
-    """The numbers of an initializer."""
+    """The numbers in the configuration of an initializer."""
     config = initializer.get_config()
     return {name: value for name, value in config.items() if isinstance(value, int | float)}

@@ -1,4 +1,4 @@
-"""`Hashing` and `HashedCrossing`: ids of texts and integers without a vocabulary."""
+"""`Hashing` and `HashedCrossing`: ids for text and integers without a vocabulary."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from replicax.layers._vocabulary import as_texts, check_mode, counted, is_text, 
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class Hashing(keras.layers.Layer):
-    """Turns texts and integers into numbers below a bound, as `keras.layers.Hashing`, on the host.
+    """Hashes text and integers to bins on the host, like `keras.layers.Hashing`.
 
-    Keras' own needs TensorFlow.
+    Keras' layer needs TensorFlow.
 
-    **Differs from Keras:** the hash is that of `rx.layers.hash_ids`, so the numbers are others.
+    **Differs from Keras:** the hash function is `rx.layers.hash_ids`, so the bins differ.
 
     Args:
-        num_bins: How many numbers there are.
-        mask_value: What gets the number 0, which then stands for nothing else.
-        salt: Chooses another hash.
+        num_bins: The number of bins.
+        mask_value: The input that gets bin 0; no other input gets it.
+        salt: Selects another hash function.
         output_mode: "int", "one_hot", "multi_hot" or "count".
         sparse: Not supported.
-        name: Of the layer.
+        name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 
     Raises:
-        UsageError: If the arguments do not fit together.
+        UsageError: If the arguments contradict each other.
 
     Example:
         >>> import replicax as rx
@@ -59,28 +59,28 @@ class Hashing(keras.layers.Layer):
         self.output_mode = check_mode(output_mode, sparse)
         if self.output_mode == "tf_idf" or num_bins <= (mask_value is not None):
             raise UsageError(
-                "`Hashing` makes 'int', 'one_hot', 'multi_hot' or 'count' of at least one bin. "
-                f"Received: output_mode={output_mode!r}, num_bins={num_bins}, mask_value="
-                f"{mask_value!r}. Nothing is learnt of the data, and the masked value has a bin "
-                "of its own. Use one of these, and more bins."
+                "`Hashing` has output modes 'int', 'one_hot', 'multi_hot' and 'count', and one bin "
+                f"at least. Received: output_mode={output_mode!r}, num_bins={num_bins}, mask_value="
+                f"{mask_value!r}, which takes a bin of its own unless it is None. Use one of these "
+                "modes, and more bins."
             )
 
     @property
     def compute_dtype(self) -> str:
-        """What the inputs are, unless they are integers."""
+        """The dtype of the inputs, unless they are integers."""
         return "string"
 
     @property
     def variable_dtype(self) -> str:
-        """What the inputs are, unless they are integers."""
+        """The dtype of the inputs, unless they are integers."""
         return "string"
 
     def build(self, input_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """No-op: the layer has no weights."""
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        """Hash texts or integers."""
+        """Hash text or integers."""
         keys = as_texts(inputs) if is_text(inputs) else np.asarray(inputs)
         salted = keys if self.salt is None else _salted(keys, self.salt)
         masks = int(self.mask_value is not None)
@@ -105,12 +105,12 @@ class Hashing(keras.layers.Layer):
         return (*(shape if is_single else shape[:-1]), self.num_bins)
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and type of the result."""
+        """The shape and dtype of the result."""
         kind = "int64" if self.output_mode == "int" else keras.config.floatx()
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "num_bins": self.num_bins,
@@ -128,21 +128,21 @@ def _salted(keys: np.ndarray, salt: Any) -> np.ndarray:
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class HashedCrossing(keras.layers.Layer):
-    """Turns pairs of texts or integers into numbers, as `keras.layers.HashedCrossing`.
+    """Hashes pairs of texts or integers to bins, like `keras.layers.HashedCrossing`.
 
-    Keras' own needs TensorFlow.
+    Keras' layer needs TensorFlow.
 
-    **Differs from Keras:** the hash is that of `rx.layers.hash_ids`, so the numbers are others.
+    **Differs from Keras:** the hash function is `rx.layers.hash_ids`, so the bins differ.
 
     Args:
-        num_bins: How many numbers there are.
+        num_bins: The number of bins.
         output_mode: "int" or "one_hot".
         sparse: Not supported.
-        name: Of the layer.
+        name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 
     Raises:
-        UsageError: If there is no such output mode.
+        UsageError: If the output mode is unknown.
 
     Example:
         >>> import replicax as rx
@@ -166,11 +166,11 @@ class HashedCrossing(keras.layers.Layer):
         self._hash = Hashing(num_bins, output_mode=output_mode, sparse=sparse)
 
     def build(self, input_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """No-op: the layer has no weights."""
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        """Hash what stands together in all inputs."""
+        """Hash the elements at the same position of all inputs together."""
         columns = [as_texts(column) for column in inputs]
         pairs = ["\x1f".join(pair) for pair in zip(*(c.ravel() for c in columns), strict=True)]
         return self._hash(np.array(pairs, dtype=object).reshape(columns[0].shape))
@@ -180,11 +180,11 @@ class HashedCrossing(keras.layers.Layer):
         return self._hash.compute_output_shape(input_shape[0])
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and type of the result."""
+        """The shape and dtype of the result."""
         return self._hash.compute_output_spec(inputs[0])
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "num_bins": self.num_bins,

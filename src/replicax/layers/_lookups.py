@@ -1,4 +1,4 @@
-"""`StringLookup` and `IntegerLookup`: the index of a token in a vocabulary, given or learnt."""
+"""`StringLookup` and `IntegerLookup`: indices of tokens in a given or learnt vocabulary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from replicax._core.errors import UsageError
 from replicax.layers import _text_models
 from replicax.layers._vocabulary import (
-    Learnt,
+    TokenCounts,
     Vocabulary,
     as_texts,
     batches_of,
@@ -29,15 +29,10 @@ _FILE = "vocabulary.json"
 
 
 class _Lookup(keras.layers.Layer):
-    """A layer with a vocabulary, given or learnt: what lookup layers share.
+    """A layer with a vocabulary: the base of the lookup layers.
 
-    Args:
-        name: The layer's name.
-        kwargs: What else Keras programs pass.
-        given: All other arguments.
-
-    Raises:
-        UsageError: If they do not fit together.
+    `given` are the arguments of a lookup layer; `kwargs` are those that Keras programs may pass
+    besides. Raises `UsageError` if they contradict each other.
     """
 
     vocabulary_dtype: str
@@ -51,7 +46,7 @@ class _Lookup(keras.layers.Layer):
 
     def __init__(self, name: str | None, kwargs: dict[str, Any], given: dict[str, Any]) -> None:
         super().__init__(name=name, trainable=kwargs.get("trainable", True))
-        # Text is no tensor for Keras, and JAX would cut integers of 64 bits.
+        # Keras cannot convert text to a tensor, and JAX would cut 64-bit integers.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
         vocabulary, sparse = given.pop("vocabulary"), given.pop("sparse")
@@ -60,9 +55,10 @@ class _Lookup(keras.layers.Layer):
         self.output_mode = check_mode(mode, sparse, invert=self.invert)
         if (self.max_tokens or 2) <= 1 or (self.pad_to_max_tokens and self.max_tokens is None):
             raise UsageError(
-                "`max_tokens` counts all tokens, also those for unknown and masked ones. Received: "
-                f"max_tokens={self.max_tokens}, pad_to_max_tokens={self.pad_to_max_tokens}. There "
-                "would be no room for a vocabulary. Use a larger number."
+                "`max_tokens` counts all tokens, with the special ones for unknown and masked "
+                f"inputs. Received: max_tokens={self.max_tokens}, pad_to_max_tokens="
+                f"{self.pad_to_max_tokens}, which leaves no room for a vocabulary. Use a larger "
+                "number."
             )
         masks = int(self.mask_token is not None and self.output_mode == "int")
         self.vocabulary = Vocabulary(
@@ -73,9 +69,10 @@ class _Lookup(keras.layers.Layer):
             oov_token=self.oov_token,
             integers=self.vocabulary_dtype != "string",
         )
-        self.learnt, self.token_weights = Learnt(), None
+        self.counts = TokenCounts()
+        self.token_weights = None
         self.is_given = vocabulary is not None
-        # What is in a file is saved as what is learnt is: beside the configuration.
+        # A vocabulary from a file is saved like a learnt one, beside the configuration.
         in_file = isinstance(vocabulary, str | os.PathLike)
         self.given = None if vocabulary is None or in_file else self.as_tokens(vocabulary)
         self.given_weights = None if idf_weights is None else np.asarray(idf_weights).tolist()
@@ -83,28 +80,29 @@ class _Lookup(keras.layers.Layer):
             self.set_vocabulary(vocabulary, idf_weights)
 
     def vocabulary_size(self) -> int:
-        """How many tokens there are, with those for unknown and masked ones."""
+        """The number of tokens, with the special tokens for unknown and masked inputs."""
         return len(self.vocabulary)
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
         """The tokens in the order of their indices.
 
         Args:
-            include_special_tokens: Whether with those for unknown and masked ones.
+            include_special_tokens: Whether to include the tokens for unknown and masked inputs.
         """
         special = self.vocabulary.special if include_special_tokens else []
         return [*special, *self.vocabulary.tokens]
 
     def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """Give the layer its tokens.
+        """Set the tokens.
 
         Args:
-            vocabulary: The tokens, or the path of a file with one per line. Those for unknown
-                and masked ones may stand at its beginning.
-            idf_weights: For `tf_idf`, how much each counts.
+            vocabulary: The tokens, or the path of a file with one token per line. The special
+                tokens for unknown and masked inputs may come first.
+            idf_weights: For `tf_idf`, the weight of each token.
 
         Raises:
-            UsageError: If tokens are repeated, too many, or none; or weights do not fit.
+            UsageError: If tokens are repeated, too many or missing, or if the number of weights
+                differs.
         """
         given, special = self.as_tokens(vocabulary), self.vocabulary.special
         has_special = bool(special) and given[: len(special)] == special
@@ -116,23 +114,22 @@ class _Lookup(keras.layers.Layer):
             raise UsageError(
                 "A vocabulary holds each token once, at most `max_tokens`, and special ones only "
                 f"at its beginning, as {special}. Received: {len(tokens)} tokens, max_tokens="
-                f"{self.max_tokens}; repeated or misplaced: {wrong[:5]}. Each token has one "
-                "index. Take them out, or `adapt` the layer to data."
+                f"{self.max_tokens}; repeated or misplaced: {wrong[:5]}. "
+                "Remove these, or `adapt` the layer to data."
             )
         fits = idf_weights is None or len(idf_weights) == len(given)
         if (self.output_mode == "tf_idf") != (idf_weights is not None) or not fits:
             raise UsageError(
                 "`idf_weights` belong to a vocabulary with output_mode='tf_idf', one to each "
                 f"token. Received: output_mode={self.output_mode!r}, {len(given)} tokens, "
-                f"idf_weights={idf_weights!r:.60}. They say how much a token counts. Pass as many "
-                "as tokens, or leave them out."
+                f"idf_weights={idf_weights!r:.60}. Pass a weight for each token, or leave them out."
             )
         self.vocabulary.fill(tokens)
         if idf_weights is not None:
             self._weigh(np.asarray(idf_weights, np.float32), 0 if has_special else len(special))
 
     def as_tokens(self, vocabulary: Any) -> list[Any]:
-        """Tokens as a list, of an array or a file."""
+        """The tokens of an array or a file as a list."""
         is_string = self.vocabulary_dtype == "string"
         if isinstance(vocabulary, str | os.PathLike):
             lines = Path(vocabulary).read_text(encoding="utf-8").splitlines()
@@ -140,7 +137,7 @@ class _Lookup(keras.layers.Layer):
         return (as_texts(vocabulary) if is_string else np.asarray(vocabulary)).ravel().tolist()
 
     def _weigh(self, weights: np.ndarray, special: int) -> None:
-        # What unknown tokens count is not known: the mean.
+        # Unknown tokens get the mean weight.
         self.token_weights = np.pad(weights, (special, 0), constant_values=weights.mean())
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
@@ -148,59 +145,58 @@ class _Lookup(keras.layers.Layer):
 
         Args:
             data: An array or a list, or a data set of batches.
-            batch_size: Accepted for Keras programs.
-            steps: How many batches; None for all.
+            batch_size: Ignored.
+            steps: The number of batches to read; None for all.
 
         Raises:
-            UsageError: If the layer was given a vocabulary.
+            UsageError: If the layer was made with a vocabulary.
         """
         is_whole = hasattr(data, "dtype") or isinstance(data, list | tuple)
         for batch in batches_of(data, steps):
             array = as_texts(batch) if self.vocabulary_dtype == "string" else np.asarray(batch)
             one_each = is_whole and array.ndim == 1
-            self.see(
+            self.count(
                 array.reshape(-1, 1 if one_each or not array.ndim else array.shape[-1]).tolist()
             )
         self.learn()
 
-    def see(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Count the tokens of some documents, of which `learn` makes the vocabulary.
+    def count(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Count the tokens of documents, for `learn`.
 
         Raises:
-            UsageError: If the layer was given a vocabulary.
+            UsageError: If the layer was made with a vocabulary.
         """
         if self.is_given:
             raise UsageError(
                 "A layer learns its vocabulary, or is given one. Received: `adapt` of layer "
-                f"'{self.name}', which was given one. It would be lost. Make the layer without "
-                "`vocabulary`."
+                f"'{self.name}', which was given one. Make the layer without `vocabulary`."
             )
-        self.learnt.see(rows)
+        self.counts.add(rows)
 
     def learn(self) -> None:
-        """Make the vocabulary of what was counted."""
+        """Make the vocabulary from the counts."""
         special = self.vocabulary.special
         most = None if self.max_tokens is None else self.max_tokens - len(special)
-        tokens = self.learnt.tokens([self.mask_token, self.oov_token], most)
+        tokens = self.counts.tokens([self.mask_token, self.oov_token], most)
         self.vocabulary.fill(tokens)
         if self.output_mode == "tf_idf" and tokens:
-            self._weigh(self.learnt.weights(tokens), len(special))
-        self.learnt = Learnt()
+            self._weigh(self.counts.weights(tokens), len(special))
+        self.counts = TokenCounts()
 
     def depth(self) -> int:
-        """How many numbers there are for an example, where they are not its indices."""
+        """The width of an encoded row, in other output modes than "int"."""
         return (
             self.max_tokens if self.pad_to_max_tokens and self.max_tokens else len(self.vocabulary)
         )
 
     def ids_of(self, inputs: Any) -> Any:
-        """The index of each token; negative for what does not count."""
+        """The index of each token; negative for masked tokens without an index."""
         if self.vocabulary_dtype == "string":
             return self.vocabulary.texts(as_texts(inputs))
         return self.vocabulary.integers(inputs)
 
     def call(self, inputs: Any) -> Any:
-        """Look tokens up, or with `invert` their indices."""
+        """Look up the indices of tokens, or with `invert` the tokens of indices."""
         if self.invert:
             return on_host(self.vocabulary.tokens_at(np.asarray(inputs)))
         ids = self.ids_of(inputs)
@@ -212,7 +208,7 @@ class _Lookup(keras.layers.Layer):
             return on_host(one_hot(ids, self.depth()))
         lead, width = ids.shape[:-1], ids.shape[-1] if ids.ndim else 1
         rows = np.arange(int(np.prod(lead, dtype=int))).repeat(width)
-        return self.of_counts(counted(ids.reshape(-1), rows, lead, self.depth()))
+        return self.encode(counted(ids.reshape(-1), rows, lead, self.depth()))
 
     def _encoded_on_device(self, ids: Any) -> Any:
         ops: Any = keras.ops
@@ -222,17 +218,17 @@ class _Lookup(keras.layers.Layer):
         counts = ops.sum(ops.one_hot(ids, self.depth()), axis=-2)
         return self._weighed(counts)
 
-    def of_counts(self, counts: np.ndarray) -> Any:
-        """What the mode makes of how often each token stands in an example.
+    def encode(self, counts: np.ndarray) -> Any:
+        """Encode the counts of tokens in each example, by the output mode.
 
         Raises:
             UsageError: If there is no vocabulary yet.
         """
         if not self.vocabulary.tokens:
             raise UsageError(
-                f"A layer with output_mode={self.output_mode!r} has a vocabulary before it is "
-                f"used. Received: layer '{self.name}' without one. How wide the result is, is "
-                "not known. Call `adapt(data)`, or pass `vocabulary`."
+                f"A layer with output_mode={self.output_mode!r} needs a vocabulary before it is "
+                f"called. Received: layer '{self.name}' without one. "
+                "Call `adapt(data)`, or pass `vocabulary`."
             )
         return on_host(self._weighed(counts))
 
@@ -254,7 +250,7 @@ class _Lookup(keras.layers.Layer):
         return (*(shape if is_single else shape[:-1]), self.depth())
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and type of the result."""
+        """The shape and dtype of the result."""
         if self.invert:
             kind = self.vocabulary_dtype
         else:
@@ -263,20 +259,20 @@ class _Lookup(keras.layers.Layer):
 
     @property
     def compute_dtype(self) -> str:
-        """What the inputs are."""
+        """The dtype of the inputs."""
         return self.vocabulary_dtype
 
     @property
     def variable_dtype(self) -> str:
-        """What the inputs are."""
+        """The dtype of the inputs."""
         return self.vocabulary_dtype
 
     def build(self, input_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """No-op: the layer has no weights."""
         self.built = True
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of; a vocabulary that was learnt is saved beside it."""
+        """The arguments of the layer; a learnt vocabulary is saved beside them."""
         return {
             **super().get_config(),
             "max_tokens": self.max_tokens,
@@ -291,22 +287,22 @@ class _Lookup(keras.layers.Layer):
         }
 
     def save_assets(self, dir_path: str) -> None:
-        """Save a vocabulary that was learnt, or read from a file."""
+        """Save a vocabulary that was learnt or read from a file."""
         if self.given is None:
             Path(dir_path, _FILE).write_text(json.dumps(self.vocabulary.tokens), encoding="utf-8")
 
     def load_assets(self, dir_path: str) -> None:
-        """Load what was saved."""
+        """Load a saved vocabulary."""
         if self.given is None:
             self.vocabulary.fill(json.loads(Path(dir_path, _FILE).read_text(encoding="utf-8")))
 
     def save_own_variables(self, store: Any) -> None:
-        """Save how much each token counts."""
+        """Save the weights of tokens."""
         if self.token_weights is not None:
             store["idf_weights"] = self.token_weights
 
     def load_own_variables(self, store: Any) -> None:
-        """Load what was saved."""
+        """Load the weights of tokens."""
         if self.output_mode == "tf_idf" and "idf_weights" in store:
             self.token_weights = np.asarray(store["idf_weights"][()])
 
@@ -314,32 +310,35 @@ class _Lookup(keras.layers.Layer):
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class StringLookup(_Lookup):
-    """Turns texts into their indices in a vocabulary, as `keras.layers.StringLookup`.
+    """Maps text to indices in a vocabulary, like `keras.layers.StringLookup`.
 
-    Keras' own needs TensorFlow. This one computes on the host: call it on arrays and lists of
-    text, in `dataset.map`, or as the first layer of a model whose input is text.
+    Keras' layer needs TensorFlow. This layer runs on the host: call it on arrays and lists of
+    text, in `dataset.map`, or as the first layer of a model with text inputs.
 
-    **Differs from Keras:** the result is a NumPy array (with `numpy()`); with several indices for
-    unknown texts, another hash chooses among them; output modes other than "int" give floats.
+    **Differs from Keras:** the result is a NumPy array (with `numpy()`). With several indices for
+    unknown texts, another hash function chooses among them. Output modes other than "int" return
+    floats.
 
     Args:
-        max_tokens: How many tokens there are at most, with those for unknown and masked ones.
-        num_oov_indices: How many indices unknown texts share; with 0 an unknown text is refused.
-        mask_token: The text that gets the index 0; with other modes than "int", none.
-        oov_token: What stands for unknown texts with `invert`.
-        vocabulary: The texts in order, or the path of a file with one per line; or see `adapt`.
-        idf_weights: With output_mode="tf_idf" and a vocabulary, how much each text counts.
-        invert: Whether to turn indices into texts.
-        output_mode: "int"; or for each example a row over the vocabulary, "one_hot", "multi_hot",
-            "count" or "tf_idf".
-        pad_to_max_tokens: Whether such a row has `max_tokens` numbers in any case.
+        max_tokens: The largest number of tokens, with the special ones for unknown and masked
+            texts.
+        num_oov_indices: The number of indices that unknown texts share; with 0, unknown texts are
+            refused.
+        mask_token: The text that gets index 0; no text in other modes than "int".
+        oov_token: The token for unknown texts, with `invert`.
+        vocabulary: The texts in order, or the path of a file with one text per line; see `adapt`.
+        idf_weights: With output_mode="tf_idf" and a vocabulary, the weight of each text.
+        invert: Whether to map indices to texts.
+        output_mode: "int"; or "one_hot", "multi_hot", "count" or "tf_idf" for a row over the
+            vocabulary for each example.
+        pad_to_max_tokens: Whether such a row always has `max_tokens` numbers.
         sparse: Not supported.
-        encoding: Accepted for Keras programs: bytes are UTF-8.
-        name: Of the layer.
+        encoding: Ignored: bytes are UTF-8.
+        name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 
     Raises:
-        UsageError: If the arguments do not fit together.
+        UsageError: If the arguments contradict each other.
 
     Example:
         >>> import replicax as rx
@@ -387,29 +386,30 @@ class StringLookup(_Lookup):
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class IntegerLookup(_Lookup):
-    """Turns integers into their indices in a vocabulary, as `keras.layers.IntegerLookup`.
+    """Maps integers to indices in a vocabulary, like `keras.layers.IntegerLookup`.
 
-    Keras' own needs TensorFlow. On NumPy arrays and lists it computes on the host, with 64 bits;
-    on JAX arrays and in compiled code on the device, with 32.
+    Keras' layer needs TensorFlow. NumPy arrays and lists are looked up on the host, with 64 bits;
+    JAX arrays and compiled code on the device, with 32 bits.
 
     Args:
-        max_tokens: How many tokens there are at most, with those for unknown and masked ones.
-        num_oov_indices: How many indices unknown integers share, by their remainder; with 0 one is
-            refused (on the host).
-        mask_token: The integer that gets the index 0; with other modes than "int", none.
-        oov_token: What stands for unknown integers with `invert`.
-        vocabulary: The integers in order, or the path of a file with one per line.
-        vocabulary_dtype: Accepted for Keras programs: integers are integers.
-        idf_weights: With output_mode="tf_idf" and a vocabulary, how much each counts.
-        invert: Whether to turn indices into integers.
+        max_tokens: The largest number of tokens, with the special ones for unknown and masked
+            integers.
+        num_oov_indices: The number of indices that unknown integers share, by their remainder;
+            with 0, unknown integers are refused (on the host).
+        mask_token: The integer that gets index 0; no integer in other modes than "int".
+        oov_token: The token for unknown integers, with `invert`.
+        vocabulary: The integers in order, or the path of a file with one integer per line.
+        vocabulary_dtype: Ignored: tokens are 64-bit integers.
+        idf_weights: With output_mode="tf_idf" and a vocabulary, the weight of each integer.
+        invert: Whether to map indices to integers.
         output_mode: As in `StringLookup`.
         sparse: Not supported.
         pad_to_max_tokens: As in `StringLookup`.
-        name: Of the layer.
+        name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 
     Raises:
-        UsageError: If the arguments do not fit together.
+        UsageError: If the arguments contradict each other.
 
     Example:
         >>> import replicax as rx

@@ -1,4 +1,4 @@
-"""`to_plain`: a model of plain Keras layers, of one with tables on parameter servers."""
+"""`to_plain`: a model of plain Keras layers, from a model with tables on parameter servers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _IDS = np.iinfo(np.int32)
 
 
 def to_plain(model: Any) -> Any:
-    """Copy a model into one that needs no parameter servers, to be served anywhere.
+    """Copy a model to a model that needs no parameter servers, for serving.
 
-    A `ShardedEmbedding` becomes a `keras.layers.Embedding`, or stays what it is (then of this
-    process) if it combines rows. A `DynamicTable` becomes a `VocabularyEmbedding` of the ids that
-    have a row; all others share one, the mean of what rows begin with.
+    A `ShardedEmbedding` becomes a `keras.layers.Embedding`; if it combines rows, it stays a
+    `ShardedEmbedding`, in this process. A `DynamicTable` becomes a `VocabularyEmbedding` of the ids
+    that have a row. All other ids share one row, the mean of the initial values.
 
     Args:
         model: A functional or sequential model.
@@ -30,8 +30,8 @@ def to_plain(model: Any) -> Any:
         A model with the same layers, names and predictions, not compiled.
 
     Raises:
-        UsageError: If the model cannot be taken apart, or an id does not fit into the 32 bits that
-            integers have in Keras on JAX.
+        UsageError: If the model is not functional or sequential, or an id does not fit into the 32
+            bits that integers have in Keras on JAX.
 
     Example:
         >>> import keras
@@ -52,9 +52,9 @@ def to_plain(model: Any) -> Any:
             plain = keras.models.clone_model(model, clone_function=copy, recursive=True)
         except ValueError as error:
             raise UsageError(
-                "Only a functional or sequential model can be taken apart. Received: "
-                f"{type(model).__name__} '{model.name}': {error} The layers of another one are "
-                "called in its own code. Build the model as a functional one."
+                "Only a functional or sequential model can be copied layer by layer. Received: "
+                f"{type(model).__name__} '{model.name}': {error} Other models call their layers "
+                "in their own code. Build the model as a functional model."
             ) from error
         for new, values in copies:
             for variable, value in zip(getattr(new, "variables", ()), values, strict=True):
@@ -64,10 +64,10 @@ def to_plain(model: Any) -> Any:
 
 
 def _copied(layer: Any) -> tuple[Any, list[np.ndarray]]:
-    """A plain layer, and the values of its variables."""
+    """The plain layer for a layer, and the values of its variables."""
     if isinstance(layer, DynamicTable):
         return _vocabulary(layer)
-    # What is no layer but an operation has no variables.
+    # Operations that are not layers have no variables.
     values = [np.asarray(variable.value) for variable in getattr(layer, "variables", ())]
     if not isinstance(layer, ShardedEmbedding) or layer.combiner is not None:
         return type(layer).from_config(layer.get_config()), values
@@ -84,14 +84,17 @@ def _vocabulary(layer: DynamicTable) -> tuple[Any, list[np.ndarray]]:
         wrong = ids.max() if ids.max() > _IDS.max else ids.min()
         raise UsageError(
             "The ids of a plain model have 32 bits, as all integers of Keras on JAX. Received: "
-            f"id {wrong} in table '{layer.name}'. It would be taken for another one. Train with "
+            f"id {wrong} in table '{layer.name}', which would be cut to another id. Train with "
             "smaller ids, `rx.layers.hash_ids(keys, buckets=2**31 - 1)`; or take ids and rows "
             "from `layer.export()`."
         )
     if not len(ids):
-        ids, rows = np.zeros(1, np.int64), np.full((1, layer.output_dim), layer.mean_of_new())
+        ids, rows = (
+            np.zeros(1, np.int64),
+            np.full((1, layer.output_dim), layer.mean_initial_value()),
+        )
     order = np.argsort(ids)
-    unknown = np.full((1, layer.output_dim), layer.mean_of_new(), rows.dtype)
+    unknown = np.full((1, layer.output_dim), layer.mean_initial_value(), rows.dtype)
     plain = VocabularyEmbedding(
         len(ids),
         layer.output_dim,
@@ -107,7 +110,7 @@ def _refuse_hidden(model: Any) -> None:
     hidden = [one for one in model.variables if getattr(one, "is_dynamic", False)]
     if hidden:
         raise UsageError(
-            "A table is replaced where it is a layer of the model. Received: table "
-            f"'{hidden[0].path}' inside another layer, whose code calls it. It would be empty in "
+            "A table is replaced if it is a layer of the model. Received: table "
+            f"'{hidden[0].path}' inside another layer, where it would be empty in "
             "the copy. Make it a layer of the functional model."
         )

@@ -1,4 +1,4 @@
-"""`ShardedEmbedding`: an embedding of which only the rows that are looked up travel."""
+"""`ShardedEmbedding`: an embedding table that may be divided over parameter servers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from replicax._core.lookup import NO_ID, embedding_lookup, embedding_lookup_spar
 
 @keras.saving.register_keras_serializable(package="replicax")
 class ShardedEmbedding(keras.layers.Layer):
-    """Turns ids into rows of a table; the table may be divided over parameter servers.
+    """Looks ids up in an embedding table, which may be divided over parameter servers.
 
-    Under `ParameterServerStrategy` a worker fetches the rows that a batch names, each of them
-    once, and sends gradients for these rows only; their optimizer works row by row. Under every
-    other strategy, and without one, it is an ordinary embedding.
+    Under `ParameterServerStrategy` a worker fetches each row that a batch names once, and sends
+    gradients for these rows only, which the optimizer updates. Under other strategies, and without
+    a strategy, it is an ordinary embedding.
 
     **Differs from `keras.layers.Embedding`:** several ids per example can be combined into one
     row; a regularizer on the whole table is not possible.
 
     Args:
-        input_dim: How many rows the table has.
-        output_dim: How long a row is.
-        embeddings_initializer: How the table begins.
-        combiner: None gives a row for each id; "sum", "mean" or "sqrtn" combine the rows of the
+        input_dim: The number of rows of the table.
+        output_dim: The length of a row.
+        embeddings_initializer: The initial values of the table.
+        combiner: None returns a row for each id; "sum", "mean" or "sqrtn" combine the rows of the
             ids on the last axis, as `rx.nn.embedding_lookup_sparse` does.
-        padding_value: The id that stands where there is none; with a combiner.
+        padding_value: With a combiner, the id that stands for no id.
         **kwargs: `name`, `dtype` and the like.
 
     Example:
@@ -65,7 +65,7 @@ class ShardedEmbedding(keras.layers.Layer):
         """Look ids up.
 
         Args:
-            inputs: Integers; with a combiner of shape (…, ids of an example).
+            inputs: Integers; with a combiner, the last axis has the ids of an example.
             weights: A weight for each id, with a combiner.
         """
         ids: Any = inputs
@@ -89,7 +89,7 @@ class ShardedEmbedding(keras.layers.Layer):
         return (*kept, self.output_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "input_dim": self.input_dim,

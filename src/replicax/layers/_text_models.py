@@ -1,10 +1,10 @@
-"""Models whose input is text: their first layers run on the host, the others on the devices.
+"""Models with text inputs: their first layers run on the host, the others on the devices.
 
-Devices know no text. A functional or sequential model with an `Input(dtype="string")` is taken
-apart: the layers that read text make arrays of it, on the host; the rest is a function of those
-arrays, of the same layers. Called on text, both follow one another; `fit`, `evaluate` and
-`predict` compute the first part of each batch beforehand, and the strategy sees numbers only.
-Put into Keras by the first layer that reads text (`install`).
+Devices have no text. A functional or sequential model with an `Input(dtype="string")` is split in
+two functions of the same layers: the layers that read text make arrays on the host, and the other
+layers take these arrays on the devices. A call runs both, one after the other; `fit`, `evaluate`
+and `predict` run the host part on each batch beforehand, so that the strategy sees only numbers.
+The first layer that reads text installs this in Keras (`install`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from replicax._core.errors import UsageError
 from replicax._keras import _compat
 
 _PREPARED = "replicax prepared "
-_parts_of: weakref.WeakKeyDictionary[Any, Parts] = weakref.WeakKeyDictionary()
+_parts_of: weakref.WeakKeyDictionary[Any, TextModelParts] = weakref.WeakKeyDictionary()
 _is_installed = False
 
 
 def install() -> None:
-    """Put the seams into Keras; a second call changes nothing."""
+    """Patch Keras; a second call is a no-op."""
     global _is_installed
     if _is_installed:
         return
     _is_installed = True
-    # Of its own, so that other layers are called as they were.
+    # `Model` gets a `__call__` of its own, so that calls of other layers do not change.
     keras.Model.__call__ = _called(keras.Model.__call__)
     _compat.Functional.call = _prepared_call(_compat.Functional.call)
     trainer: Any = _compat.JAXTrainer
@@ -69,7 +69,7 @@ def _with_text(original: Callable[..., Any]) -> Callable[..., Any]:
         if functional is None:
             return original(self, x, *args, **kwargs)
         own = parts(functional)
-        if own.rest is None:
+        if own.device_part is None:
             return own.in_batches(x, *args, **kwargs)
         if kwargs.get("validation_data") is not None:
             kwargs["validation_data"] = own.prepared_data(kwargs["validation_data"], is_pair=True)
@@ -79,7 +79,7 @@ def _with_text(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _taking_text(model: Any, given: Any) -> Any:
-    """The functional model that a model is, if it reads text; a new sequential one is built."""
+    """The functional model of a model that reads text, else None; builds a sequential model."""
     if isinstance(model, keras.Sequential):
         model = _compat.functional_of(model) or _built(model, given)
     if model is None or not isinstance(model, _compat.Functional):
@@ -108,27 +108,23 @@ def _is_prepared(value: Any) -> bool:
     return isinstance(value, dict) and any(str(key).startswith(_PREPARED) for key in value)
 
 
-def parts(functional: Any) -> Parts:
-    """The two parts of a model that reads text."""
+def parts(functional: Any) -> TextModelParts:
+    """The host part and the device part of a model that reads text."""
     if functional not in _parts_of:
-        _parts_of[functional] = Parts(functional)
+        _parts_of[functional] = TextModelParts(functional)
     return _parts_of[functional]
 
 
 @final
-class Parts:
-    """A functional model as a function on the host, and a model of what that makes.
+class TextModelParts:
+    """The host part and the device part of a functional model.
 
-    Args:
-        functional: The model.
-
-    Raises:
-        UsageError: If text reaches a layer that has weights to train.
+    Raises `UsageError` if text reaches a layer with trainable weights.
     """
 
     def __init__(self, functional: Any) -> None:
         self._struct, self._inputs = functional.input, functional.inputs
-        made: dict[int, Any] = {}  # what is made of text, by the host
+        made: dict[int, Any] = {}  # the host part's results that are not text
         of_text = {id(tensor) for tensor in self._inputs if _is_text(tensor)}
         self._texts = [tensor for tensor in self._inputs if _is_text(tensor)]
         for operation, sources, results in _compat.nodes_of(functional):
@@ -138,25 +134,25 @@ class Parts:
             of_text |= {id(result) for result in results if _is_text(result)}
             made |= {id(result): result for result in results if not _is_text(result)}
         whole = {id(tensor) for tensor in keras.tree.flatten(functional.output)}
-        self.rest: Any = None
+        self.device_part: Any = None
         if whole <= {*of_text, *made}:
-            self._first = keras.Function(self._texts, functional.output)
+            self._host_part = keras.Function(self._texts, functional.output)
             return
-        self._first = keras.Function(self._texts, list(made.values()))
+        self._host_part = keras.Function(self._texts, list(made.values()))
         others = [tensor for tensor in self._inputs if not _is_text(tensor)]
-        # A function, not a model: that would add calls to the layers, which are seen outside.
-        self.rest = keras.Function([*made.values(), *others], functional.output)
+        # A function, because a model would add visible calls to the layers.
+        self.device_part = keras.Function([*made.values(), *others], functional.output)
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
-        """What the model makes of text, or of what was prepared."""
-        if self.rest is None:
+        """Call the model on text, or on prepared inputs."""
+        if self.device_part is None:
             return self._on_host(self._flat(inputs))
         prepared = self.prepared(inputs)
         flat = [prepared[_PREPARED + str(number)] for number in range(len(prepared))]
-        return _compat.run_graph(self.rest, flat, training)
+        return _compat.run_graph(self.device_part, flat, training)
 
     def prepared(self, inputs: Any) -> Any:
-        """The inputs with arrays in place of text."""
+        """Run the host part: replace text among the inputs by arrays."""
         if _is_prepared(inputs):
             return inputs
         flat = self._flat(inputs)
@@ -165,7 +161,7 @@ class Parts:
         return {_PREPARED + str(number): value for number, value in enumerate([*made, *others])}
 
     def prepared_data(self, data: Any, *, is_pair: bool = False) -> Any:
-        """Data as `fit` takes them, with arrays in place of text."""
+        """Run the host part on data in any form that `fit` takes."""
         if callable(getattr(data, "map", None)):
             return data.map(self._prepared_batch)
         if is_pair:
@@ -176,13 +172,13 @@ class Parts:
             return self.prepared(data)
         raise UsageError(
             "A model that reads text takes arrays of text, a `Dataset`, or a generator. Received: "
-            f"a {type(data).__name__}. Text is made numbers before it is shared among devices. "
-            "Map the layers that read text over the data set: `dataset.map(lambda text, y: "
-            "(vectorize(text), y))`, and let the model begin behind them."
+            f"a {type(data).__name__}. "
+            "Map the layers that read text over the data set, `dataset.map(lambda text, y: "
+            "(vectorize(text), y))`, and start the model with the layer after them."
         )
 
     def in_batches(self, x: Any, *_: Any, **__: Any) -> Any:
-        """What `predict` gives of a model that is all on the host."""
+        """`predict` of a model that runs on the host completely."""
         if not callable(getattr(x, "map", None)):
             return self(x)
         results = [keras.tree.flatten(self(_as_tuple(batch)[0])) for batch in x]
@@ -193,7 +189,7 @@ class Parts:
         return (self.prepared(x), *rest) if rest else self.prepared(x)
 
     def _flat(self, inputs: Any) -> list[Any]:
-        """The inputs in the order of the model's."""
+        """The inputs in the order of the model's inputs."""
         struct = self._struct
         if isinstance(struct, dict) and isinstance(inputs, dict):
             return [inputs[name] for name in sorted(struct)]
@@ -208,14 +204,14 @@ class Parts:
         texts = [x for x, tensor in zip(flat, self._inputs, strict=True) if _is_text(tensor)]
         wanted = [tensor.shape for tensor in self._texts]
         arrays = [_with_rank(x, shape) for x, shape in zip(texts, wanted, strict=True)]
-        # An element of a data set, without the axis of the batch.
+        # All inputs may be one element of a data set, without a batch axis.
         alone = all(array.ndim == len(s) - 1 for array, s in zip(arrays, wanted, strict=True))
-        results = self._first([array[None] if alone else array for array in arrays])
+        results = self._host_part([array[None] if alone else array for array in arrays])
         return keras.tree.map_structure(lambda r: r[0], results) if alone else results
 
 
 def _with_rank(value: Any, shape: tuple[Any, ...]) -> np.ndarray:
-    """Text as an array; an axis of one, as Keras does it, is added or left out."""
+    """Text as an array; as in Keras, a last axis of size one is added or removed."""
     array = np.asarray(value, dtype=object)
     if array.ndim == len(shape) - 1 and shape[-1] == 1:
         return array[..., None]
@@ -233,5 +229,5 @@ def _refuse_weights(operation: Any) -> None:
         raise UsageError(
             "Text goes to layers without weights, such as TextVectorization and StringLookup. "
             f"Received: layer '{operation.name}' ({type(operation).__name__}), which has weights. "
-            "They are on devices, which know no text. Turn the text into numbers in front of it."
+            "Convert the text to numbers before it."
         )

@@ -1,4 +1,4 @@
-"""`TextVectorization`: texts become rows of the indices of their words."""
+"""`TextVectorization`: text as rows of word indices."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ _PUNCTUATION = re.compile(r"""[!"#$%&()*+,\-./:;<=>?@\[\\\]^_`{|}~']""")
 @final
 @keras.saving.register_keras_serializable(package="replicax")
 class TextVectorization(keras.layers.Layer):
-    """Turns texts into numbers, as `keras.layers.TextVectorization`, on the host.
+    """Maps text to numbers on the host, like `keras.layers.TextVectorization`.
 
-    Keras' own needs TensorFlow. Call it on arrays and lists of text, in `dataset.map` (on batches
-    it is quickest), or as the first layer of a model whose input is text.
+    Keras' layer needs TensorFlow. Call it on arrays and lists of text, in `dataset.map` (fastest on
+    batches), or as the first layer of a model with text inputs.
 
     **Differs from Keras:** the result is a NumPy array (with `numpy()`). Functions for
-    `standardize` and `split` get a NumPy array of `str`; `split` returns a list of words for each.
+    `standardize` and `split` get a NumPy array of `str`; `split` returns a list of words for each
+    text.
 
     Args:
-        max_tokens: How many tokens there are at most, with those for padding and unknown words.
+        max_tokens: The largest number of tokens, with the special ones for padding and unknown
+            words.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", a function of
             all texts, or None.
-        split: "whitespace", "character", a function of all texts, or None for texts that are one
-            token each.
-        ngrams: Up to how many words form tokens, too; a tuple for exactly these numbers.
-        output_mode: "int"; or one row for each text over the vocabulary: "multi_hot", "count" or
-            "tf_idf".
-        output_sequence_length: To how many tokens texts are filled up, or cut off.
-        pad_to_max_tokens: Whether rows over the vocabulary have `max_tokens` numbers in any case.
-        vocabulary: The tokens in order, or the path of a file with one per line; or see `adapt`.
-        idf_weights: With output_mode="tf_idf" and a vocabulary, how much each token counts.
+        split: "whitespace", "character", a function of all texts, or None if each text is one
+            token.
+        ngrams: Groups of up to so many words are tokens as well; a tuple for exactly these sizes.
+        output_mode: "int"; or "multi_hot", "count" or "tf_idf" for a row over the vocabulary for
+            each text.
+        output_sequence_length: The number of tokens to which texts are padded or cut.
+        pad_to_max_tokens: Whether rows over the vocabulary always have `max_tokens` numbers.
+        vocabulary: The tokens in order, or the path of a file with one token per line; see `adapt`.
+        idf_weights: With output_mode="tf_idf" and a vocabulary, the weight of each token.
         sparse: Not supported.
         ragged: Not supported.
-        encoding: Accepted for Keras programs: bytes are UTF-8.
-        name: Of the layer.
+        encoding: Ignored: bytes are UTF-8.
+        name: The name of the layer.
         **kwargs: `trainable`, `dtype`, without effect.
 
     Raises:
-        UsageError: If the arguments do not fit together.
+        UsageError: If the arguments contradict each other.
 
     Example:
         >>> import replicax as rx
@@ -99,16 +101,16 @@ class TextVectorization(keras.layers.Layer):
 
     @property
     def compute_dtype(self) -> str:
-        """What the inputs are."""
+        """The dtype of the inputs."""
         return "string"
 
     @property
     def variable_dtype(self) -> str:
-        """What the inputs are."""
+        """The dtype of the inputs."""
         return "string"
 
     def build(self, input_shape: Any = None) -> None:
-        """There is nothing to make."""
+        """No-op: the layer has no weights."""
         self.built = True
 
     def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
@@ -116,37 +118,37 @@ class TextVectorization(keras.layers.Layer):
 
         Args:
             data: Texts in an array or a list, or a data set of batches of texts.
-            batch_size: Accepted for Keras programs.
-            steps: How many batches; None for all.
+            batch_size: Ignored.
+            steps: The number of batches to read; None for all.
 
         Raises:
-            UsageError: If the layer was given a vocabulary.
+            UsageError: If the layer was made with a vocabulary.
         """
         for batch in batches_of(data, steps):
-            self.lookup.see(self.tokens_of(as_texts(batch))[0])
+            self.lookup.count(self.tokens_of(as_texts(batch))[0])
         self.lookup.learn()
 
     def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """Give the layer its tokens; see `StringLookup.set_vocabulary`."""
+        """Set the tokens; see `StringLookup.set_vocabulary`."""
         self.lookup.set_vocabulary(vocabulary, idf_weights)
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
         """The tokens in the order of their indices.
 
         Args:
-            include_special_tokens: Whether with those for padding and unknown words.
+            include_special_tokens: Whether to include the tokens for padding and unknown words.
         """
         return self.lookup.get_vocabulary(include_special_tokens)
 
     def vocabulary_size(self) -> int:
-        """How many tokens there are, with those for padding and unknown words."""
+        """The number of tokens, with the special tokens for padding and unknown words."""
         return self.lookup.vocabulary_size()
 
     def tokens_of(self, array: np.ndarray) -> tuple[list[list[str]], tuple[int, ...]]:
         """The tokens of each text, and the shape of the texts.
 
         Raises:
-            UsageError: If there are several texts for an example.
+            UsageError: If an example has several texts.
         """
         flat: Any = array.reshape(-1)
         if callable(self.standardize):
@@ -159,9 +161,8 @@ class TextVectorization(keras.layers.Layer):
             return self._with_ngrams(rows), array.shape[:1]
         if array.ndim > 1 and array.shape[-1] != 1:
             raise UsageError(
-                "A text for each example is split into words. Received: texts of shape "
-                f"{array.shape}. Several rows of words would belong to an example. Join the "
-                "texts, or use a layer for each."
+                "Each example has one text, which is split into words. Received: texts of shape "
+                f"{array.shape}. Join the texts of an example, or use a layer for each."
             )
         shape = array.shape[:-1] if array.ndim > 1 else array.shape
         if callable(self.split):
@@ -180,7 +181,7 @@ class TextVectorization(keras.layers.Layer):
         ]
 
     def call(self, inputs: Any) -> Any:
-        """The numbers of texts."""
+        """Map texts to numbers."""
         rows, shape = self.tokens_of(as_texts(inputs))
         length = self.output_sequence_length
         if length is not None:
@@ -191,7 +192,7 @@ class TextVectorization(keras.layers.Layer):
         ids = self.lookup.ids_of(tokens)
         if self.output_mode != "int":
             row_of = np.arange(len(rows)).repeat(lengths)
-            return self.lookup.of_counts(counted(ids, row_of, shape, self.lookup.depth()))
+            return self.lookup.encode(counted(ids, row_of, shape, self.lookup.depth()))
         if self.split is None and self.ngrams is None and np.ndim(inputs) <= 1:
             return on_host(ids.reshape(shape))
         return on_host(padded(ids, lengths, length).reshape(*shape, -1))
@@ -203,12 +204,12 @@ class TextVectorization(keras.layers.Layer):
         return (*shape, self.output_sequence_length if is_int else self.lookup.depth())
 
     def compute_output_spec(self, inputs: Any) -> Any:
-        """The shape and type of the result."""
+        """The shape and dtype of the result."""
         kind = "int64" if self.output_mode == "int" else keras.config.floatx()
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=kind)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of; a vocabulary that was learnt is saved beside it."""
+        """The arguments of the layer; a learnt vocabulary is saved beside them."""
         of_lookup = self.lookup.get_config()
         names = ("max_tokens", "output_mode", "pad_to_max_tokens", "vocabulary", "idf_weights")
         return {
@@ -222,7 +223,7 @@ class TextVectorization(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TextVectorization:
-        """The layer of a configuration."""
+        """Make a layer from its configuration."""
         functions = {name: config[name] for name in ("standardize", "split")}
         found = {
             name: keras.saving.deserialize_keras_object(value) if isinstance(value, dict) else value
@@ -240,8 +241,8 @@ def _check(standardize: Any, split: Any, mode: str, length: Any, ragged: bool) -
             f"`standardize` is a function or one of {', '.join(map(repr, known))}; `split` a "
             "function, 'whitespace', 'character' or None; `output_sequence_length` belongs to "
             f"output_mode='int'. Received: standardize={standardize!r}, split={split!r}, "
-            f"output_mode={mode!r}, output_sequence_length={length}, ragged={ragged}. There are "
-            "no other ways, and no ragged arrays. Use one of these."
+            f"output_mode={mode!r}, output_sequence_length={length}, ragged={ragged}. Ragged "
+            "results are not supported. Use one of these."
         )
 
 

@@ -1,7 +1,4 @@
-"""Texts as arrays, a vocabulary of tokens, ids as rows of numbers: what text layers compute with.
-
-All of it is on the host: devices know no text.
-"""
+"""The computation of text layers on the host: arrays of text, vocabularies, encodings of ids."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ def is_text(value: Any) -> bool:
 
 
 def as_texts(value: Any) -> np.ndarray:
-    """An array of `str`, of text or bytes, or of a nest of lists of them."""
+    """Convert text or bytes, or a nest of lists of them, to an array of `str`."""
     array = np.asarray(value)
     if array.dtype.kind in "US":
-        # From the beginning: NumPy cuts off zeros at the end of a text of fixed width.
+        # Convert `value` again: NumPy strips zeros at the end of texts of fixed width.
         array = np.array(value, dtype=object)
     flat = [_as_str(one) for one in array.ravel().tolist()]
     result = np.empty(len(flat), dtype=object)
@@ -45,25 +42,22 @@ def _as_str(value: Any) -> str:
 
 
 def on_host(array: Any) -> HostTensor:
-    """A result, with `numpy()`."""
+    """An array with a method `numpy()`."""
     return np.asarray(array).view(HostTensor)
 
 
 def one_hot(ids: np.ndarray, depth: int) -> np.ndarray:
-    """A one at each id, none where it is negative; an axis of one is replaced."""
+    """Encode ids as one-hot rows, zeros for negative ids; a last axis of size one is replaced."""
     if ids.ndim > 1 and ids.shape[-1] == 1:
         ids = ids[..., 0]
     return (ids[..., None] == np.arange(depth)).astype(keras.config.floatx())
 
 
 def counted(ids: np.ndarray, rows: np.ndarray, shape: Sequence[int], depth: int) -> np.ndarray:
-    """How often each id stands in each row.
+    """Count each id in each row, without negative ids.
 
-    Args:
-        ids: Of all rows, one after the other; what is negative does not count.
-        rows: The row of each id.
-        shape: Of the result, without the last axis.
-        depth: How many ids there are.
+    `ids` are the ids of all rows, and `rows` the row of each id. The result has the shape
+    `(*shape, depth)`.
     """
     kept = ids >= 0
     count = int(np.prod(shape, dtype=int))
@@ -72,12 +66,10 @@ def counted(ids: np.ndarray, rows: np.ndarray, shape: Sequence[int], depth: int)
 
 
 def padded(ids: np.ndarray, lengths: np.ndarray, length: int | None) -> np.ndarray:
-    """Rows of different lengths in one array, filled up with zeros, or cut off.
+    """Rows of different `lengths` in one array, padded with zeros or cut to `length`.
 
-    Args:
-        ids: Of all rows, one after the other.
-        lengths: How many each row has.
-        length: Of the result; None for the longest row.
+    `ids` are the ids of all rows, one after the other. Without `length`, rows are as long as the
+    longest one.
     """
     longest = int(lengths.max(initial=0))
     result = np.zeros((len(lengths), longest), np.int64)
@@ -88,7 +80,7 @@ def padded(ids: np.ndarray, lengths: np.ndarray, length: int | None) -> np.ndarr
 
 
 def batches_of(data: Any, steps: int | None) -> Any:
-    """What `adapt` reads: batches of a data set, or one array as one batch."""
+    """The batches that `adapt` reads: of a data set, or an array as one batch."""
     if isinstance(data, str | bytes | list | tuple) or hasattr(data, "dtype"):
         return [data]
     return data if steps is None else (batch for batch, _ in zip(data, range(steps), strict=False))
@@ -99,32 +91,24 @@ _OLDER = {"binary": "multi_hot", "tf-idf": "tf_idf"}
 
 
 def check_mode(mode: str, sparse: bool, *, invert: bool = False) -> str:
-    """The output mode under its name of today.
-
-    Raises:
-        UsageError: If there is none of this name, or it cannot be made.
-    """
+    """The output mode under its current name; `UsageError` if it is unknown or not supported."""
     known = _OLDER.get(mode, mode)
     if known not in MODES or sparse or (invert and known != "int"):
         raise UsageError(
-            f"An output mode is one of {', '.join(MODES)}; of `invert` it is 'int'. Received: "
-            f"output_mode={mode!r}, invert={invert}, sparse={sparse}. JAX has no sparse arrays "
-            "that layers take. Use one of these, and leave `sparse` out."
+            f"An output mode is one of {', '.join(MODES)}, and 'int' with `invert`. Received: "
+            f"output_mode={mode!r}, invert={invert}, sparse={sparse}. Layers on JAX "
+            "take no sparse arrays. Use one of these modes, and leave `sparse` out."
         )
     return known
 
 
 @final
 class Vocabulary:
-    """Tokens in an order, behind places for masked and unknown ones.
+    """Tokens with their indices, after special tokens for masked and unknown inputs.
 
-    Args:
-        special: What stands in those places.
-        unknown: Where the places for unknown tokens begin.
-        mask_token: The token that is masked, or None.
-        masked: The index it gets; negative if it does not count.
-        oov_token: What stands for unknown tokens where indices become tokens.
-        integers: Whether the tokens are integers.
+    Indices from `unknown` to the end of `special` are for unknown tokens. `mask_token` gets the
+    index `masked`, which is negative if it is not counted. `oov_token` replaces indices that are
+    not in the vocabulary.
     """
 
     def __init__(
@@ -147,7 +131,7 @@ class Vocabulary:
         return len(self.special) + len(self.tokens)
 
     def fill(self, tokens: Sequence[Any]) -> None:
-        """Give it its tokens."""
+        """Set the tokens."""
         self.tokens = list(tokens)
         numbers = range(len(self.special), len(self))
         self._index = dict(zip(self.tokens, numbers, strict=True))
@@ -161,11 +145,7 @@ class Vocabulary:
             self._values = np.array(list(self._index.values()), np.int64)[order]
 
     def texts(self, texts: np.ndarray) -> np.ndarray:
-        """The index of each text.
-
-        Raises:
-            UsageError: If a text is unknown and there is no place for such.
-        """
+        """The index of each text; `UsageError` if a text is unknown and has no index."""
         get, unknown = self._index.get, self._unknown if self._buckets == 1 else None
         found = [get(text, unknown) for text in texts.ravel().tolist()]
         if unknown is None and None in found:
@@ -178,10 +158,9 @@ class Vocabulary:
         return np.array(found, np.int64).reshape(texts.shape)
 
     def integers(self, numbers: Any) -> Any:
-        """The index of each integer; of an array on a device, or of compiled code, there.
+        """The index of each integer, computed on the device for JAX arrays and in compiled code.
 
-        Raises:
-            UsageError: If one is unknown and there is no place for such.
+        On the host, raises `UsageError` if an integer is unknown and has no index.
         """
         on_device = keras.ops.is_tensor(numbers)
         xp: Any = keras.ops if on_device else np
@@ -201,8 +180,8 @@ class Vocabulary:
     def _refuse_unknown(self, keys: Any) -> None:
         if len(keys) and not self._buckets:
             raise UsageError(
-                "With num_oov_indices=0 all inputs are in the vocabulary. Received: "
-                f"{list(dict.fromkeys(keys.tolist()))[:5]}, which are not. They have no index. "
+                "With num_oov_indices=0 all inputs must be in the vocabulary. Received: "
+                f"{list(dict.fromkeys(keys.tolist()))[:5]}, which are not. "
                 "Set num_oov_indices=1, or complete the vocabulary."
             )
 
@@ -215,34 +194,34 @@ class Vocabulary:
 
 
 def _hashed(keys: Any, buckets: int) -> np.ndarray:
-    # Here, so that no layer of text loads what parameter servers need.
+    # Imported here, so that text layers do not load the code of parameter servers.
     from replicax._ps.tables.hashing import hash_ids
 
     return hash_ids(keys, buckets)
 
 
 @final
-class Learnt:
-    """What has been seen of tokens."""
+class TokenCounts:
+    """Counts of tokens and of the documents that contain them."""
 
     def __init__(self) -> None:
         self._counts: Counter[Any] = Counter()
         self._documents: Counter[Any] = Counter()
-        self._seen = 0
+        self._num_documents = 0
 
-    def see(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Count the tokens of some documents."""
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Count the tokens of documents."""
         for row in rows:
             self._counts.update(row)
             self._documents.update(set(row))
-        self._seen += len(rows)
+        self._num_documents += len(rows)
 
     def tokens(self, without: Sequence[Any], most: int | None) -> list[Any]:
-        """The most frequent tokens first; of equals, as in Keras, the last by the alphabet."""
+        """The most frequent tokens; as in Keras, equals are in reverse alphabetical order."""
         counts = {token: n for token, n in self._counts.items() if token not in without}
         return sorted(counts, key=lambda token: (counts[token], token), reverse=True)[:most]
 
     def weights(self, tokens: Sequence[Any]) -> np.ndarray:
-        """How much a token counts: more, the fewer documents have it."""
-        having = np.array([self._documents[token] for token in tokens], np.float32)
-        return np.log1p(self._seen / (1 + having))
+        """The inverse document frequency of each token."""
+        containing = np.array([self._documents[token] for token in tokens], np.float32)
+        return np.log1p(self._num_documents / (1 + containing))

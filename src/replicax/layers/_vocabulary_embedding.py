@@ -1,4 +1,4 @@
-"""`VocabularyEmbedding`: a table of known ids, as an ordinary layer."""
+"""`VocabularyEmbedding`: an embedding of known ids, as an ordinary layer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from replicax._core.lookup import NO_ID, embedding_lookup_sparse
 
 @keras.saving.register_keras_serializable(package="replicax")
 class VocabularyEmbedding(keras.layers.Layer):
-    """An embedding of some ids, any of 32 bits; all others share one row.
+    """An embedding of a set of 32-bit ids; all other ids share one row.
 
-    What `rx.layers.to_plain` makes of a `DynamicTable`. It needs no servers, and is trained as
+    `rx.layers.to_plain` replaces a `DynamicTable` by it. It needs no servers, and is trained like
     any other layer.
 
     Args:
-        size: How many ids are known.
-        output_dim: How long a row is.
+        size: The number of known ids.
+        output_dim: The length of a row.
         combiner: As in `DynamicTable`.
         padding_value: As in `DynamicTable`.
         **kwargs: `name`, `dtype` and the like.
@@ -46,7 +46,7 @@ class VocabularyEmbedding(keras.layers.Layer):
         self.combiner, self.padding_value = combiner, padding_value
 
     def build(self, input_shape: Any) -> None:
-        """Make the rows, the last one for unknown ids, and the known ids in order."""
+        """Make the rows, the last row for unknown ids, and the sorted known ids."""
         self.embeddings = self.add_weight(
             shape=(self.size + 1, self.output_dim), initializer="uniform", name="embeddings"
         )
@@ -59,7 +59,7 @@ class VocabularyEmbedding(keras.layers.Layer):
         """Look ids up.
 
         Args:
-            inputs: Integers; with a combiner of shape (…, ids of an example).
+            inputs: Integers; with a combiner, the last axis has the ids of an example.
             weights: A weight for each id, with a combiner.
         """
         ops: Any = keras.ops
@@ -88,7 +88,7 @@ class VocabularyEmbedding(keras.layers.Layer):
         return (*kept, self.output_dim)
 
     def get_config(self) -> dict[str, Any]:
-        """What the layer is made of."""
+        """The arguments of the layer."""
         return {
             **super().get_config(),
             "size": self.size,

@@ -17,7 +17,7 @@ from jax.export import is_symbolic_dim
 
 from replicax._core.errors import UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.inside_pipeline import NeedsValues, is_inside
+from replicax._core.tracing import NeedsValues, is_inside
 from replicax.data._host import HostTensor
 from replicax.tf._dtypes import as_dtype
 

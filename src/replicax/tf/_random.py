@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.inside_pipeline import is_inside
+from replicax._core.tracing import is_inside
 from replicax._keras import _compat
 from replicax._program.capture import CaptureScope, begin_with, keep_while
 from replicax.tf._calls import static_shape

@@ -16,8 +16,8 @@ from replicax._core.host_calls import carried_out
 from replicax._core.topology import default_device
 from replicax._fit.step_program import model_step, step_variables
 from replicax._keras import _compat
-from replicax._program.central import may_fail
 from replicax._program.compiling import compiled
+from replicax._program.jaxpr import may_fail
 from replicax._program.table_gradients import with_rows
 from replicax.tf._keras2 import around, own_steps, uncalled
 from replicax.tf._sizes import trying_sizes

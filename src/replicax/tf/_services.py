@@ -21,8 +21,8 @@ from jax.experimental import io_callback
 import replicax
 from replicax._core.errors import UnknownDevice, UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.inside_pipeline import is_inside
 from replicax._core.topology import parse_device
+from replicax._core.tracing import is_inside
 from replicax._keras.variable import Variable
 from replicax.data._host import HostTensor
 from replicax.tf._calls import fitting

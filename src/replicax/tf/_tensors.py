@@ -17,7 +17,7 @@ from jax.dtypes import canonicalize_dtype
 
 from replicax._core.errors import LeakedTracer, UsageError
 from replicax._core.host_calls import is_compiling
-from replicax._core.inside_pipeline import is_inside
+from replicax._core.tracing import is_inside
 from replicax.data import ArraySpec
 from replicax.data._composite import Composite
 from replicax.data._host import HostTensor

@@ -109,5 +109,5 @@ def test_arguments_that_do_not_fit_are_refused(arguments):
 
 
 def test_several_texts_for_an_example_are_refused():
-    with pytest.raises(UsageError, match="A text for each example is split into words"):
+    with pytest.raises(UsageError, match="Each example has one text, which is split into words"):
         TextVectorization(vocabulary=["a"])([["a", "b"]])

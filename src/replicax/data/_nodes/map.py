@@ -19,7 +19,7 @@ from typing import Any, final
 import jax
 
 from replicax._core.errors import MapFailed, ReplicaxError
-from replicax._core.inside_pipeline import inside
+from replicax._core.tracing import call_inside
 from replicax.data._element import as_returned
 from replicax.data._node import Cursor, Feed, Handles, Node, OneByOne, Path
 from replicax.data._nodes.sources import first_spec
@@ -37,16 +37,13 @@ _EXIT_PATIENCE = 2.0  # seconds to wait for calls whose results nobody takes
 
 def call(fn: Callable[..., Any], element: Any, number: int) -> Any:
     """`fn(element)`; the parts of a tuple are separate arguments, as in tf.data."""
-    token = inside.set(True)
     try:
         # As in tf.data, a named tuple stays one argument.
-        return fn(*element) if type(element) is tuple else fn(element)
+        return call_inside(fn, *element if type(element) is tuple else (element,))
     except ReplicaxError:
         raise
     except Exception as error:
         raise failed(fn, f"element {number}", error) from error
-    finally:
-        inside.reset(token)
 
 
 def _result(fn: Callable[..., Any], element: Any, number: int) -> Any:

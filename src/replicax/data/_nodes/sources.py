@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,6 +11,7 @@ import jax
 import numpy as np
 
 from replicax._core.errors import UsageError
+from replicax._core.tracing import may_read
 from replicax.data._cardinality import UNKNOWN_CARDINALITY
 from replicax.data._element import as_element
 from replicax.data._node import Cursor, Handles, Node, OneByOne, Path, open_elements
@@ -221,22 +220,9 @@ def _conform(spec: ArraySpec, leaf: Any) -> Any:
     return array if array.ndim else array[()]
 
 
-_reads: ContextVar[bool] = ContextVar("replicax_reads_for_a_spec", default=True)
-
-
-@contextlib.contextmanager
-def known_before() -> Generator[None]:
-    """A context in which a spec that would need an element to be read is an error."""
-    token = _reads.set(False)
-    try:
-        yield
-    finally:
-        _reads.reset(token)
-
-
 def first_spec(node: Node) -> Any:
     """The spec of a node's first element, which is read for this."""
-    if not _reads.get():
+    if not may_read():
         raise UsageError(
             "What a batch looks like is known before it is there if the data set says it. "
             f"Received: {type(node).__name__.lower()}, of which only its elements tell. To read "

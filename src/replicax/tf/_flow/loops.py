@@ -11,7 +11,7 @@ from jax import lax
 from jax.core import Tracer
 
 from replicax._core.errors import LeakedTracer, UsageError
-from replicax._core.inside_pipeline import NeedsValues
+from replicax._core.tracing import NeedsValues
 from replicax._keras import _compat
 from replicax.data._spec import refuse_composites
 from replicax.tf._arrays import stack

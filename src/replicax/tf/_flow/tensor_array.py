@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from replicax._core.errors import UsageError
-from replicax._core.inside_pipeline import is_inside
+from replicax._core.tracing import is_inside
 
 
 @final

@@ -71,7 +71,7 @@ def _for_model(optimizer: Any, model: Any) -> Any:
     users = _users.setdefault(optimizer, _Map())
     if model in users:
         return users[model] or optimizer
-    known = set(map(id, _compat.trained_by(optimizer)))
+    known = set(map(id, _compat.trainable_variables(optimizer)))
     if not users and known.issubset(map(id, model.variables)):
         users[model] = None
         return optimizer
@@ -92,7 +92,7 @@ def _of_other_variables(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def build(self: Any, variables: Any) -> None:
         for other in _alike.get(self, ()):
-            known = set(map(id, _compat.trained_by(other))) if other is not self else set()
+            known = set(map(id, _compat.trainable_variables(other))) if other is not self else set()
             for variable in variables:
                 if id(variable) in known:
                     raise UsageError(
