@@ -46,7 +46,8 @@ def changed(name: str, images: np.ndarray, number: float) -> np.ndarray | None:
 
 def _address(array: np.ndarray) -> Any:
     """Where an array begins; `array.ctypes.data` takes as long as changing a small image."""
-    return _BEGIN.from_buffer(array) if array.flags.writeable else array.ctypes.data
+    buffer: Any = array
+    return _BEGIN.from_buffer(buffer) if array.flags.writeable else array.ctypes.data
 
 
 def resized(images: np.ndarray, rows: Any, columns: Any) -> np.ndarray | None:

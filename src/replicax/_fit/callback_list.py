@@ -57,7 +57,8 @@ def _adopt(callback: Any, model: Any) -> None:
     if is_list or workers.channel_of(model).size > 1:
         callback.__class__ = _with_ours(type(callback))
     if is_list:
-        callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
+        adopted: Any = callback  # of another class now
+        adopted.pace = None if _compat.strategy_of(model) is None else pace_of(model)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:
