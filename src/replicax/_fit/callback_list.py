@@ -53,12 +53,10 @@ def _adopted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _adopt(callback: Any, model: Any) -> None:
     """Give a callback, and those in a list, the methods that it needs for this model."""
-    is_list = isinstance(callback, _compat.CallbackList)
-    if is_list or workers.channel_of(model).size > 1:
+    if isinstance(callback, _compat.CallbackList) or workers.channel_of(model).size > 1:
         callback.__class__ = _with_ours(type(callback))
-    if is_list:
-        adopted: Any = callback  # of another class now
-        adopted.pace = None if _compat.strategy_of(model) is None else pace_of(model)
+    if isinstance(callback, StrategyCallbackList):
+        callback.pace = None if _compat.strategy_of(model) is None else pace_of(model)
         # First what wants to see the state before other callbacks change it.
         callback.callbacks.sort(key=lambda one: not getattr(one, "comes_first", False))
         for one in callback.callbacks:

@@ -20,7 +20,7 @@ import jax
 from replicax import testing
 from replicax._core import events, startup
 from replicax._core.errors import UsageError
-from replicax.strategies._standing_in import standing_in
+from replicax._tools.standing_in import standing_in
 
 if TYPE_CHECKING:
     from replicax.strategies import Strategy

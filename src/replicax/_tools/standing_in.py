@@ -9,15 +9,17 @@ from typing import Any, NoReturn
 from replicax._core.context import current_frame, set_frame
 from replicax._core.errors import UsageError
 from replicax.cluster_resolver import TFConfigClusterResolver
-from replicax.strategies._base import Strategy
-from replicax.strategies._central_storage import CentralStorageStrategy
-from replicax.strategies._current import experimental_set_strategy
-from replicax.strategies._mirrored import MirroredStrategy
-from replicax.strategies._model_parallel import ModelParallelStrategy
-from replicax.strategies._multi_worker_mirrored import MultiWorkerMirroredStrategy
-from replicax.strategies._one_device import OneDeviceStrategy
+from replicax.strategies import (
+    CentralStorageStrategy,
+    MirroredStrategy,
+    ModelParallelStrategy,
+    MultiWorkerMirroredStrategy,
+    OneDeviceStrategy,
+    Strategy,
+    TPUStrategy,
+    experimental_set_strategy,
+)
 from replicax.strategies._parameter_server import ParameterServerStrategy
-from replicax.strategies._tpu import TPUStrategy
 
 _OF_ONE_MACHINE = (
     MirroredStrategy,
@@ -74,7 +76,8 @@ def _alike(chosen: Strategy, resolver: Callable[[], Any] | None) -> Callable[...
     def init(self: Strategy, *args: Any, **kwargs: Any) -> None:
         _leave(chosen)
         # The engine is shared: what was made before, in the scope of the chosen one, fits.
-        Strategy.__init__(self, chosen._engine, cluster_resolver=resolver() if resolver else None)
+        engine = chosen.extended.distribution.engine
+        Strategy.__init__(self, engine, cluster_resolver=resolver() if resolver else None)
 
     return init
 
