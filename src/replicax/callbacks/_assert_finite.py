@@ -1,4 +1,4 @@
-"""A Keras callback that stops training at the first NaN and names where it stands."""
+"""A Keras callback that stops training at the first NaN, and names the variable."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from replicax._keras.finite import assert_finite
 class AssertFinite(keras.callbacks.Callback):
     """Stop `fit` with an error as soon as the loss is NaN or infinite.
 
-    The error names the first variable that is not finite. Looking at the loss waits for the
-    step, so with `every=1` steps cannot run ahead of Python.
+    The error names the first variable that is not finite. Reading the loss waits for the
+    step, so with `every=1` the devices cannot run ahead of Python.
 
     Args:
-        every: After how many batches the loss is looked at.
+        every: The number of batches between two checks.
 
     Raises:
         UsageError: If `every` is not positive.
@@ -32,7 +32,7 @@ class AssertFinite(keras.callbacks.Callback):
         if every < 1:
             raise UsageError(
                 "The loss is checked after a positive number of batches. Received: "
-                f"every={every}. There is no such batch. Use 1 for every batch."
+                f"every={every}. Use 1 for every batch."
             )
         self.every = every
 

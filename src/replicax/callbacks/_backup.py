@@ -1,8 +1,8 @@
-"""A Keras callback by which `fit` goes on where it was ended, in the middle of an epoch.
+"""A Keras callback with which `fit` resumes where it was ended, in the middle of an epoch.
 
-Keras draws the order of arrays from NumPy's random numbers and that of a `PyDataset` from
-Python's, whenever an epoch begins. So a place in the data is the state of both at that moment, and
-a number of batches, which are taken and dropped.
+At the start of an epoch, Keras draws the order of arrays from NumPy's random numbers, and the order
+of a `PyDataset` from Python's. So a place in the data is the state of both generators at that
+moment, and the number of batches to skip.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ if TYPE_CHECKING:
 
 
 class BackupAndRestore(keras.callbacks.Callback):
-    """Let `fit` go on after a restart, with the numbers of a run that was never ended.
+    """Resume `fit` after a restart, with the results of an uninterrupted run.
 
-    Saved are weights, optimizer, seeds, the metrics so far, the history, the epoch and batch,
-    and the place in the data: after each epoch, every few batches, and when SIGTERM asks the
-    program to end. On the same devices the restarted run gives the same numbers, bit for bit.
-    It is called before other callbacks, wherever it stands in the list. The last two backups stay:
-    a damaged one is named, and the one before it is used; if both are, `fit` refuses to begin.
+    It saves weights, optimizer, seeds, the metrics so far, the history, the epoch and batch, and
+    the place in the data: after each epoch, every few batches, and when SIGTERM asks the program
+    to end. On the same devices the restarted run has the same results, bit for bit. It is called
+    before other callbacks, wherever it is in the list. It keeps the last two backups: if the last
+    one is damaged, a warning names it and `fit` uses the one before; if both are damaged, `fit`
+    raises an error.
 
-    **Differs from Keras:** Keras' callback of this name restarts the epoch that was ended, with
-    weights from within it, and another order of the data.
+    **Differs from Keras:** Keras' callback of this name restarts the interrupted epoch from its
+    beginning, with weights from the middle of it and another order of the data.
 
     Args:
-        directory: The folder for the backup; nothing else should be in it.
-        every_batches: Save after this many batches, too.
-        save_before_preemption: Save when this or another worker is told to end, after the
-            batch in progress, and exit with code 42.
-        delete_checkpoint: Remove the folder when training is done.
-        termination_watcher_fn: Says whether this process will have to end; by default, SIGTERM.
-        exit_fn: Called after the save before the end, in place of an exit with code 42.
+        directory: The folder for the backup; it should hold nothing else.
+        every_batches: Also save after this many batches.
+        save_before_preemption: Whether to save when this or another worker has to end, after the
+            current batch, and exit with code 42.
+        delete_checkpoint: Whether to remove the folder when training is done.
+        termination_watcher_fn: Returns whether this process has to end; by default, after SIGTERM.
+        exit_fn: Called after the last save, instead of exiting with code 42.
 
     Raises:
         UsageError: If `every_batches` is not positive.
@@ -73,9 +74,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         super().__init__()
         if every_batches is not None and every_batches < 1:
             raise UsageError(
-                "`every_batches` says how often a backup is made, at least every batch. Received: "
-                f"{every_batches}. Nobody trains less than one batch. Leave it out to save after "
-                "each epoch only."
+                "`every_batches` is a positive number of batches between two backups. Received: "
+                f"{every_batches}. Leave it out to save after each epoch only."
             )
         install_hooks()
         self.directory = os.fspath(directory)
@@ -106,18 +106,18 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._manager = CheckpointManager(checkpoint, self.directory, max_to_keep=2)
         self._first_epoch = self._history = None
         if self._manager.restore_or_initialize() is not None:
-            self._go_on()
+            self._resume()
         if self._saves_at_end:
             self._notice = Notice(self._watcher_fn)
             self._notice.begin()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         place: Any = self._place.value
         model: Any = self.model
         _compat.begin_at(model, place["epoch"])
         self._history = place["history"]
-        # Until other callbacks have begun the epoch, which may set a learning rate: then the
-        # values once more, of which the metrics are reset, too.
+        # Other callbacks may set a learning rate when the epoch begins, and Keras resets metrics.
+        # After that the values are restored once more.
         kept = [(v, np.array(v.value)) for v in _variables(model)] if place["batch"] else []
 
         def put_back() -> None:
@@ -136,7 +136,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             place: Any = self._place.value
             self._last_batch = place["batch"]
         if not is_first:
-            # Here, not at the end of the epoch before: other callbacks had their say.
+            # Not at the end of the epoch before: other callbacks change values there.
             self._save_or_exit(0)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -155,16 +155,16 @@ class BackupAndRestore(keras.callbacks.Callback):
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _save_or_exit(self, batch: int) -> None:
-        told = self._notice is not None and self._notice.received
-        ends = self._saves_at_end and self._channel.any("backup", told)
+        noticed = self._notice is not None and self._notice.received
+        ends = self._saves_at_end and self._channel.any("backup", noticed)
         if batch and self._watch.ends_with(batch):
-            return  # Keras cannot begin behind the last batch: at the begin of the next epoch
+            return  # Keras cannot resume after the last batch: save when the next epoch begins
         is_due = not batch or (self._every and batch - self._last_batch >= self._every)
         if ends or is_due:
             self._last_batch = batch
             self._save(batch)
         if ends:
-            announce(f"A worker will have to end. Saved in epoch {self._epoch}, batch {batch}.")
+            announce(f"A worker has to end. Saved in epoch {self._epoch}, batch {batch}.")
             self._close()
             self._exit_fn()
 
@@ -192,7 +192,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._history = None
 
     def _close(self) -> None:
-        _compat.begin_at(_compat.model_of(self), None)  # the next `fit` begins where it is told
+        _compat.begin_at(_compat.model_of(self), None)  # the next `fit` uses its `initial_epoch`
         if self._notice is not None:
             self._notice.close()
             self._notice = None
@@ -200,7 +200,7 @@ class BackupAndRestore(keras.callbacks.Callback):
 
 @final
 class _Metrics:
-    """The variables of a compiled model's metrics."""
+    """The metrics of a compiled model, for a checkpoint."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -212,7 +212,7 @@ class _Metrics:
 
 @final
 class _Position:
-    """Where each worker's pass over the data began."""
+    """The position of each worker's data at the start of its pass, for a checkpoint."""
 
     states_of_all = True
 
@@ -224,7 +224,7 @@ class _Position:
     def set_state(self, states: list[Any]) -> None:
         position = states[0]
         if isinstance(position, dict) and "workers" in position:
-            position = states  # of a distributed data set, which takes those of all workers
+            position = states  # a distributed data set takes the positions of all workers
         elif len(states) == self._channel.size:
             position = states[self._channel.index]
         self.restored = position
@@ -235,12 +235,12 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _random_state() -> dict[str, Any]:
-    """The random numbers that Keras orders data by."""
+    """The state of the generators from which Keras draws the order of data."""
     return {"numpy": np.random.get_state(), "python": random.getstate()}
 
 
 def _set_random_state(state: dict[str, Any] | None, *, pythons: bool = True) -> None:
-    """Go on with these random numbers; None changes nothing."""
+    """Restore a state of the generators, Python's only with `pythons`; None is a no-op."""
     if state is not None:
         np.random.set_state(state["numpy"])
         if pythons:
@@ -249,13 +249,13 @@ def _set_random_state(state: dict[str, Any] | None, *, pythons: bool = True) -> 
 
 @final
 class _EpochWatch:
-    """Watches one `fit` take batches from Keras' epoch iterator."""
+    """Follows and restores the place of one `fit` in Keras' epoch iterator."""
 
     def __init__(self, epochs: Any) -> None:
         self._adapter = epochs.data_adapter
         self._epochs = epochs
-        self._arrived: Callable[[], None] = lambda: None
-        self._place: dict[str, Any] | None = None
+        self._on_arrival: Callable[[], None] = lambda: None
+        self._place: dict[str, Any] | None = None  # the place to go to, until it is reached
         self._is_fresh = True  # whether the current pass began in this epoch, or has not begun
         self._before = 0  # batches of this pass that earlier epochs took
         self._taken = 0  # batches of this epoch
@@ -267,7 +267,7 @@ class _EpochWatch:
         _compat.watch_epochs(epochs, self._steps, self._batches)
 
     def place(self, batch: int) -> dict[str, Any]:
-        """Where this is, as plain data, after so many batches of the epoch; 0 between epochs."""
+        """The place after `batch` batches of the epoch, as plain data; 0 between epochs."""
         spans_epochs = bool(self._epochs.steps_per_epoch) and not self._is_fresh
         if batch:
             before, begun = self._before, True
@@ -284,24 +284,25 @@ class _EpochWatch:
 
     @property
     def position(self) -> Any:
-        """Where a pass over a data set of Replicax is to go on from; None for other data."""
+        """The position of a Replicax data set at the start of its pass; None for other data."""
         return getattr(self._adapter, "position", None)
 
-    def go_to(self, place: dict[str, Any], position: Any, arrived: Callable[[], None]) -> None:
-        """Let the next epoch go on from what `place` and `position` gave; `arrived` is told so."""
-        self._place, self._arrived = place, arrived
+    def go_to(self, place: dict[str, Any], position: Any, on_arrival: Callable[[], None]) -> None:
+        """Let the next epoch resume at a saved place and position; then call `on_arrival`."""
+        self._place = place
+        self._on_arrival = on_arrival
         go_to = getattr(self._adapter, "go_to", None)
         if position is not None and go_to is not None:
             go_to(position, is_over=not place["begun"])
 
     def _batches(self, original: Callable[[], Any]) -> Iterator[Any]:
-        """Stands in for what makes an iterator of batches, which begins at the first `next`."""
+        """Replaces the function that makes an iterator of batches, which reads at `next`."""
         batches = original()
         self._is_fresh = True
 
         def watched() -> Iterator[Any]:
             if self._place is not None and self._place["begun"]:
-                # In a pass of this epoch Python's are drawn by now, by the threads of a PyDataset.
+                # If the pass began in this epoch, PyDataset threads have drawn Python's by now.
                 _set_random_state(self._place["at_pass"], pythons=self._place["before"] > 0)
             self._at_pass = _random_state()
             yield from batches if self._epochs.num_batches else self._one_ahead(batches)
@@ -309,7 +310,7 @@ class _EpochWatch:
         return watched()
 
     def _one_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Batches of a pass of unknown length, with one more read, to know the last."""
+        """Read one batch ahead in a pass of unknown length, to know the last batch."""
         coming = next(batches, None)
         while coming is not None:
             batch, coming = coming, next(batches, None)
@@ -317,12 +318,12 @@ class _EpochWatch:
             yield batch
 
     def ends_with(self, batch: int) -> bool:
-        """Whether the epoch is over after this many batches."""
+        """Whether `batch` batches complete the epoch."""
         length = self._epochs.num_batches
         return batch >= length if length else self._is_last
 
     def _steps(self, original: Callable[[], Any]) -> Iterator[Any]:
-        """Stands in for what enumerates the steps of an epoch."""
+        """Replaces the function that enumerates the steps of an epoch."""
         place = self._place
         if place is not None:
             _set_random_state(place["at_epoch" if place["batch"] else "now"])
@@ -338,7 +339,7 @@ class _EpochWatch:
             if place is not None:
                 _set_random_state(place["now"])
                 place = self._place = None
-                self._arrived()
+                self._on_arrival()
             self._taken = end + 1
             yield begin, end, iterator
 
@@ -356,7 +357,7 @@ def _drop(iterator: Any, count: int) -> None:
     for _ in range(count):
         if next(iterator, None) is None:
             raise UsageError(
-                "Training goes on behind the batches that it has seen. Received: data that ends "
-                f"within the next {count} of these. It is not the data of the run before. Use "
-                "the same data, or another folder for the backup."
+                "Training resumes after the batches that it has seen. Received: data that ends "
+                f"within the next {count} of these batches. Use "
+                "the data of the run before, or another folder for the backup."
             )

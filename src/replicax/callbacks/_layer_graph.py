@@ -1,4 +1,4 @@
-"""The layers of a model as the graph that TensorBoard draws."""
+"""The layers of a model as a graph for TensorBoard."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from replicax._keras import _compat
 
 
 def graph_of(model: Any) -> Any:
-    """A `GraphDef` with a node for each call of a layer; a model in a model is a group of nodes.
+    """A `GraphDef` of a built model: a node for each layer call, a group for each inner model.
 
-    Args:
-        model: A model that is built.
-
-    Returns:
-        The graph, or None if calls of layers are not known: a model with a `call` of its own.
+    None for a model with a `call` of its own, whose layer calls are unknown.
     """
     function = _function_of(model)
     if function is None:
@@ -40,7 +36,7 @@ def _function_of(layer: Any) -> Any:
 
 
 def _add_calls(graph: Any, function: Any, scope: str, names: dict[int, str]) -> None:
-    """Add the calls of a function; `names` has the node that each tensor comes from."""
+    """Add the layer calls of a function; `names` maps a tensor's `id` to its node."""
     called: Counter[str] = Counter()
     for layer, inputs, outputs in _compat.nodes_of(function):
         again = f"_{called[layer.name]}" if called[layer.name] else ""

@@ -1,4 +1,4 @@
-"""A Keras callback that writes down how training gets on: for TensorBoard, and as lines of JSON."""
+"""A Keras callback that writes the throughput of training as lines of JSON and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from replicax._keras import _compat, workers
 class ReplicaMonitor(keras.callbacks.Callback):
     """Write throughput, data wait and the slowest worker to files.
 
-    `monitor.jsonl` in the folder has a line for each epoch, and for every so many steps; the same
-    numbers are in `monitor/` beside it, for TensorBoard. What an epoch's line says is added to the
-    logs of the epoch, too, and so to the history. The chief writes. No step is waited for.
+    `monitor.jsonl` in the folder has a line for each epoch, and for every `every` steps; `monitor/`
+    beside it has the same numbers for TensorBoard. The numbers of an epoch are added to its logs,
+    and so to the history. The chief writes. It never waits for a step.
 
-    It is called before other callbacks, wherever it stands in the list. What each number means is
-    in the guide, docs/monitoring.md.
+    It is called before other callbacks, wherever it is in the list. docs/monitoring.md explains
+    each number.
 
     Args:
-        log_dir: The folder to write to; a new run wants a new folder.
-        every: Write a line after this many steps, too.
-        tensorboard: Whether to write for TensorBoard, too, which needs its package.
+        log_dir: The folder to write to; use a new folder for each run.
+        every: Also write a line after this many steps.
+        tensorboard: Whether to write for TensorBoard, which needs its package.
 
     Raises:
         UsageError: If `every` is not positive; in `fit`, if the model was not made in the scope
@@ -70,8 +70,8 @@ class ReplicaMonitor(keras.callbacks.Callback):
         super().__init__()
         if every is not None and every < 1:
             raise UsageError(
-                f"What is monitored is a positive number of steps. Received: every={every}. "
-                "There is no such step. Use 1 for every step, or leave it out."
+                f"`every` is a positive number of steps. Received: every={every}. "
+                "Use 1 for every step, or leave it out."
             )
         self.log_dir = Path(log_dir)
         self._every = every
@@ -85,7 +85,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
         if strategy is None:
             raise UsageError(
                 "ReplicaMonitor watches the replicas of a strategy. Received: `fit` of a model "
-                "that was made in the scope of none. Keras alone trains it. Make and compile the "
+                "that was made outside every scope. Make and compile the "
                 "model in `with strategy.scope():`."
             )
         self._pace = pace_of(model)
@@ -145,7 +145,7 @@ class ReplicaMonitor(keras.callbacks.Callback):
 
 
 def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each number with its name; those of a list are numbered."""
+    """Each number with its name; the elements of a list are numbered."""
     for name, value in about.items():
         if isinstance(value, list):
             yield from ((f"{name}/{number}", one) for number, one in enumerate(value))
@@ -154,20 +154,20 @@ def _scalars(about: dict[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _applied(model: Any) -> int | None:
-    """How many steps an optimizer has made that leaves out those whose gradients are not finite."""
+    """The steps that a loss-scaling optimizer has applied, not skipped; None for others."""
     inner = getattr(model.optimizer, "inner_optimizer", None)
     return None if inner is None else int(_compat.read(_compat.iterations(inner)))
 
 
 def _memory() -> dict[str, list[int]]:
-    """The peak of memory on each device of this process, where it can be asked for."""
+    """The peak of memory on each device of this process; empty where JAX has no statistics."""
     stats = [device.memory_stats() for device in jax.local_devices()]
     peaks = [one["peak_bytes_in_use"] for one in stats if one and "peak_bytes_in_use" in one]
     return {"peak_memory_bytes": peaks} if peaks else {}
 
 
 def _as_json(value: Any) -> Any:
-    """JSON has no word for NaN and infinity: null."""
+    """Replace NaN and infinity, which JSON lacks, by null."""
     if isinstance(value, list):
         return [_as_json(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""A Keras callback that measures what a step goes into, and writes it on one page."""
+"""A Keras callback that measures the parts of a step, and writes them on one page."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 class Profiler(keras.callbacks.Callback):
     """Profile some steps of `fit`: `profile.md`, `profile.json` and a trace in `log_dir`.
 
-    What is measured is what `replicax profile` measures: see docs/profile.md. `fit` goes on when
-    the steps are over. While it measures, each step is waited for. Of several workers each writes
-    into a folder of its own: `worker-0`, `worker-1` and so on in `log_dir`.
+    It measures the same as `replicax profile`: see docs/profile.md. `fit` continues after these
+    steps. While it measures, it waits for each step. With several workers, each writes to a folder
+    of its own: `worker-0`, `worker-1` and so on in `log_dir`.
 
     Args:
-        log_dir: The folder, for `tensorboard --logdir`, too.
-        warm_up: How many steps come before those that are measured.
-        steps: How many are measured.
-        traced: How many of those behind them JAX's profiler sees; 0 for no trace.
+        log_dir: The folder; `tensorboard --logdir` reads it, too.
+        warm_up: The number of steps before the measured ones.
+        steps: The number of steps to measure.
+        traced: The number of steps after them that JAX's profiler traces; 0 for no trace.
 
     Attributes:
-        profile: What was measured, when `fit` has ended; None if that had too few steps.
+        profile: The profile, after `fit`; None if `fit` had too few steps.
 
     Raises:
-        UsageError: If there is no step to measure, or `fit` is that of a model which no strategy
-            owns, or parameter servers.
+        UsageError: If there is no step to measure, or if the model of `fit` has no strategy or has
+            parameter servers.
 
     Example:
         >>> import replicax as rx
@@ -61,8 +61,8 @@ class Profiler(keras.callbacks.Callback):
         if min(warm_up, traced) < 0 or steps < 1:
             raise UsageError(
                 "A profile is the mean of some steps. Received: "
-                f"warm_up={warm_up}, steps={steps}, traced={traced}. There would be nothing to "
-                "say. Measure one step or more, after none or more."
+                f"warm_up={warm_up}, steps={steps}, traced={traced}. "
+                "Measure at least one step, and use no negative numbers."
             )
         self.log_dir = Path(log_dir)
         self.plan = Plan(warm_up, steps, traced)
@@ -77,16 +77,15 @@ class Profiler(keras.callbacks.Callback):
         if strategy is None:
             raise UsageError(
                 "A model that is profiled belongs to a strategy. Received: "
-                f"{getattr(model, 'name', model)!r}, which was made in no scope. Its steps are "
-                "Keras' own, which tell nothing. Make it in the scope of a strategy, such as "
+                f"{getattr(model, 'name', model)!r}, which was made outside every scope. "
+                "Make it in the scope of a strategy, such as "
                 "`OneDeviceStrategy`."
             )
         if strategy.extended.distribution.engine.closures is not None:
             raise UsageError(
-                "The steps that are profiled are those of a synchronous strategy. "
-                f"Received: a model of {strategy!r}. Parameter servers and their workers compute "
-                "in processes of their own, which are not seen here. Profile the model under a "
-                "`OneDeviceStrategy`, or leave out the callback."
+                "Only the steps of a synchronous strategy can be profiled. "
+                f"Received: a model of {strategy!r}, whose workers compute in other processes. "
+                "Profile the model under a `OneDeviceStrategy`, or leave out the callback."
             )
         self._open.close()
         self.profile = None
@@ -102,8 +101,8 @@ class Profiler(keras.callbacks.Callback):
         assert self._recorder is not None
         try:
             self.profile = summarized(self._recorder, "fit")
-        except UsageError as nothing:  # what was trained is worth more than a profile
-            warnings.warn(f"No profile was made. {nothing}", stacklevel=2)
+        except UsageError as error:  # do not lose the trained model over a profile
+            warnings.warn(f"No profile was made. {error}", stacklevel=2)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, text in (("md", _render.to_markdown), ("json", _render.to_json)):

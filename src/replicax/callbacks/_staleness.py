@@ -1,4 +1,4 @@
-"""A Keras callback that shows how late gradients are under parameter servers."""
+"""A Keras callback that shows the staleness of gradients under parameter servers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from replicax._keras import _compat
 
 
 class Staleness(keras.callbacks.Callback):
-    """Add to the logs of `fit` how late the gradients of each epoch were.
+    """Add the staleness of the gradients of each epoch to the logs of `fit`.
 
-    A gradient is as late as the number of updates that its server has made between the moment
-    the variables were read and the moment it arrived. The mean and the largest are in the logs, as
+    The staleness of a gradient is the number of updates that its server has made between the read
+    of the variables and the arrival of the gradient. The logs have the mean and the maximum, as
     `staleness_mean` and `staleness_max`: the progress bar, the history and
-    `rx.callbacks.TensorBoard` show them. The whole distribution is in `histograms`.
+    `rx.callbacks.TensorBoard` show them. `histograms` has the whole distribution of each epoch.
 
-    It is called before other callbacks, wherever it stands in the list.
+    It is called before other callbacks, wherever it is in the list.
 
     Raises:
         UsageError: In `fit`, if the model has no parameter servers.
@@ -49,8 +49,8 @@ class Staleness(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self._coordination() is None:
             raise UsageError(
-                "Staleness is that of a ParameterServerStrategy. Received: `fit` of a model that "
-                "has no parameter servers. Its gradients are applied at once and are never late. "
+                "Staleness needs a ParameterServerStrategy. Received: `fit` of a model without "
+                "parameter servers, whose gradients are never stale. "
                 "Leave the callback out, or make the model in the scope of such a strategy."
             )
         self.histograms = []
@@ -59,7 +59,7 @@ class Staleness(keras.callbacks.Callback):
         self._before = self._counts()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        # Without what a server has forgotten that died meanwhile.
+        # A server that died meanwhile has lost its counts; the difference drops negative counts.
         found = self._counts() - self._before
         self.histograms.append(dict(sorted(found.items())))
         if logs is not None:

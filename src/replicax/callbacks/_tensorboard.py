@@ -1,7 +1,7 @@
-"""What `fit` shows in TensorBoard, without TensorFlow.
+"""A `TensorBoard` callback without TensorFlow.
 
-Keras' own `TensorBoard` callback imports TensorFlow to write its files; this one writes the same
-with the `tensorboard` package.
+Keras' callback imports TensorFlow to write its files; this one writes the same files with the
+`tensorboard` package.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from replicax.callbacks._layer_graph import graph_of
 class TensorBoard(keras.callbacks.Callback):
     """Write losses, metrics, weights and profiles where `tensorboard --logdir` finds them.
 
-    Arguments, files and names are those of Keras' callback: `train/` and `validation/` below
-    `log_dir`, `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch. The chief of
-    several workers writes.
+    Arguments, files and names are the same as in Keras' callback: `train/` and `validation/` below
+    `log_dir`, `epoch_loss`, `epoch_accuracy`, … per epoch, `batch_loss`, … per batch. With several
+    workers, the chief writes.
 
     Args:
-        log_dir: The folder to write to; a new run wants a new folder.
-        histogram_freq: After how many epochs the weights are written as histograms; 0 for never.
-        write_graph: Whether to write the layers as a graph, of a sequential or functional model.
-        write_images: Whether to write the weights as images, too, from the lowest to the highest.
-        write_steps_per_second: Whether to write how many steps are done in a second.
-        update_freq: `"epoch"`, or a number of batches after which batch scalars are written
-            too, or `"batch"` for 1. Writing a batch's scalars waits for its step.
+        log_dir: The folder to write to; use a new folder for each run.
+        histogram_freq: The number of epochs between two histograms of the weights; 0 for none.
+        write_graph: Whether to write the layers of a sequential or functional model as a graph.
+        write_images: Whether to write the weights also as images, scaled from the lowest to the
+            highest value.
+        write_steps_per_second: Whether to write the number of steps per second.
+        update_freq: `"epoch"`, or the number of batches between two writes of batch scalars, or
+            `"batch"` for 1. Writing the scalars of a batch waits for its step.
         profile_batch: The batch to profile, counted from 1, or the first and the last one, as a
             pair or as `"10,20"`; 0 for none. TensorBoard shows it with the package `xprof`.
-        embeddings_freq: After how many epochs tables of `Embedding` layers are written for the
-            projector; 0 for never.
-        embeddings_metadata: The file that says what the rows of a table are; a dict for several
+        embeddings_freq: The number of epochs between two writes of the tables of `Embedding` layers
+            for the projector; 0 for none.
+        embeddings_metadata: The file with labels for the rows of a table; a dict for several
             layers, by their names.
 
     Raises:
-        UsageError: If the `tensorboard` package is missing, or an argument has no meaning.
+        UsageError: If the `tensorboard` package is missing, or an argument is not valid.
 
     Example:
         >>> import replicax as rx
@@ -72,9 +73,9 @@ class TensorBoard(keras.callbacks.Callback):
         if update_freq != "epoch" and not (isinstance(update_freq, int) and update_freq > 0):
             raise UsageError(
                 "Scalars are written per epoch or after a number of batches. Received: "
-                f"update_freq={update_freq!r}. That is neither. Use 'epoch' or a positive integer."
+                f"update_freq={update_freq!r}. Use 'epoch' or a positive integer."
             )
-        event_files.part("summary.writer.event_file_writer")  # before training, not in it
+        event_files.part("summary.writer.event_file_writer")  # fails before training, not in it
         self.log_dir = Path(log_dir)
         self.histogram_freq = histogram_freq
         self.write_graph = write_graph
@@ -87,7 +88,7 @@ class TensorBoard(keras.callbacks.Callback):
         self._profile, self._step = contextlib.ExitStack(), contextlib.ExitStack()
         self._files: dict[str, event_files.EventFile] = {}
         self._seen_batches = 0
-        self._epoch_began = self._written = (0.0, 0)  # when, and after how many steps
+        self._epoch_began = self._written = (0.0, 0)  # pairs (time, number of steps)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._seen_batches = 0
@@ -95,7 +96,7 @@ class TensorBoard(keras.callbacks.Callback):
         model = _compat.model_of(self)
         if not self._writes:
             return
-        _compat.at_end_of_fit(model, self._profile.close)  # also of one that fails
+        _compat.at_end_of_fit(model, self._profile.close)  # also if `fit` fails
         graph = graph_of(model) if self.write_graph else None
         if graph is not None:
             self._file("train").add_graph(graph)
@@ -115,13 +116,13 @@ class TensorBoard(keras.callbacks.Callback):
         self._step.close()
         if step == self._last_profiled:
             for value in (logs or {}).values():
-                float(value)  # what the devices do is part of the profile
+                float(value)  # wait: the profile includes the work of the devices
             self._profile.close()
         if isinstance(self.update_freq, int) and step % self.update_freq == 0 and self._writes:
             values = {name: float(value) for name, value in (logs or {}).items()}
             if self.write_steps_per_second:
-                # Several steps are under way at once: what counts is the time between two writes.
-                values["steps_per_second"] = _pace(self._written, step)
+                # Steps overlap, so the rate is measured between two writes.
+                values["steps_per_second"] = _rate(self._written, step)
             self._written = time.perf_counter(), step
             self._write("train", "batch_", values, step)
 
@@ -140,7 +141,7 @@ class TensorBoard(keras.callbacks.Callback):
         if rate is not None:
             logs["learning_rate"] = rate
         if self.write_steps_per_second:
-            logs["steps_per_second"] = _pace(self._epoch_began, self._iterations())
+            logs["steps_per_second"] = _rate(self._epoch_began, self._iterations())
         self._write("train", "epoch_", logs, epoch)
         self._write("validation", "epoch_", validation, epoch)
         if self.histogram_freq and epoch % self.histogram_freq == 0:
@@ -199,15 +200,15 @@ class TensorBoard(keras.callbacks.Callback):
         return [one for one in _compat.layers_in(model) if isinstance(one, keras.layers.Embedding)]
 
     def _configure_projector(self) -> None:
-        """Say where the projector finds the tables, and what their rows are."""
+        """Write the projector's configuration: the files of the tables and of their labels."""
         config = event_files.part("plugins.projector").ProjectorConfig()
         given = self.embeddings_metadata or {}
         names = {layer.name for layer in self._tables()}
         if isinstance(given, dict) and not given.keys() <= names:
             raise UsageError(
-                "Metadata of embeddings go by the names of `Embedding` layers. Received: "
-                f"embeddings_metadata of {sorted(given.keys() - names)}; the model has "
-                f"{sorted(names)}. Nothing would show them. Correct the names."
+                "The keys of `embeddings_metadata` are names of `Embedding` layers. Received: "
+                f"{sorted(given.keys() - names)}; the model has "
+                f"{sorted(names)}. Correct the names."
             )
         for layer in self._tables():
             path = given if isinstance(given, str) else given.get(layer.name, "")
@@ -227,14 +228,14 @@ def _profiled(given: Any) -> tuple[int, int]:
         first, last = -1, -1
     if not 0 <= first <= last or (first == 0 and last > 0):
         raise UsageError(
-            "A profile is of one batch, or of all from one to another. Received: "
+            "A profile covers one batch, or a range of batches. Received: "
             f"profile_batch={given!r}. Batches are counted from 1, and 0 is for no profile. "
             "Write `profile_batch=5` or `profile_batch=(5, 8)`."
         )
     return first, last
 
 
-def _pace(since: tuple[float, int], steps: int) -> float:
+def _rate(since: tuple[float, int], steps: int) -> float:
     when, before = since
     return (steps - before) / max(time.perf_counter() - when, 1e-9)
 

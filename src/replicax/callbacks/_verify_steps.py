@@ -1,4 +1,4 @@
-"""A Keras callback that computes the first steps of a fit once more, on one device."""
+"""A Keras callback that repeats the first steps of `fit` on one device, and compares."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 
 class VerifySteps(keras.callbacks.Callback):
-    """Check that the first steps of `fit` are those of one device, and end it if they are not.
+    """Check that the first steps of `fit` have the results of one device, and end it otherwise.
 
-    Each of these steps is computed once more on the first device, from the same state and batch.
-    Loss, metrics, weights, what the optimizer keeps, statistics and random states are compared.
-    The model and a batch must fit one device. `rx.verify` compares gradients, too.
+    Each of these steps is repeated on the first device, from the same state and batch. Loss,
+    metrics, weights, optimizer slots, statistics and random states are compared. The model and a
+    batch must fit one device. `rx.verify` compares gradients as well.
 
     Args:
-        steps: How many steps to check; the others cost nothing.
+        steps: The number of steps to check; later steps cost nothing.
 
     Raises:
-        UsageError: If `steps` is not positive, or the model trains in no strategy of one process.
+        UsageError: If `steps` is not positive, or the model's strategy is not a synchronous
+            strategy of one process.
         ResultsDiffer: In `fit`, if a step differs.
 
     Example:
@@ -49,8 +50,8 @@ class VerifySteps(keras.callbacks.Callback):
         super().__init__()
         if steps < 1:
             raise UsageError(
-                "The first steps are checked, at least one. "
-                f"Received: steps={steps}. There is no such step. Use 3, or leave out the callback."
+                "At least one step is checked. "
+                f"Received: steps={steps}. Use 3, or leave out the callback."
             )
         self.steps = steps
         self.rows: list[Comparison] = []
@@ -67,18 +68,18 @@ class VerifySteps(keras.callbacks.Callback):
             or engine.in_replica_view
         ):
             raise UsageError(
-                "VerifySteps looks at the steps of a synchronous strategy of one process. "
-                f"Received: a model of {strategy!r}. One device cannot compute its steps again. "
+                "VerifySteps repeats the steps of a synchronous strategy of one process. "
+                f"Received: a model of {strategy!r}, whose steps one device cannot repeat. "
                 "Make the model in the scope of a MirroredStrategy, or leave out the callback."
             )
         self.rows = []
         self._once_more = OnOneDevice(self.model, strategy)
         self._stop()
-        end = events.watch(self._hear)
+        end = events.watch(self._on_step)
         self._end = end
-        _compat.at_end_of_fit(self.model, self._stop)  # also of one that fails
+        _compat.at_end_of_fit(self.model, self._stop)  # also if `fit` fails
 
-    def _hear(self, step: events.Step) -> None:
+    def _on_step(self, step: events.Step) -> None:
         if step.doing == "before train step":
             self._once_more.before(step)
         elif step.doing == "train step":

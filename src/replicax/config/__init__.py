@@ -1,4 +1,4 @@
-"""What is set for the whole program: joining others, what is kept, how CPUs compute."""
+"""Settings of the whole program: its cluster, the compilation cache, the tuning for CPUs."""
 
 from replicax.config._compilation_cache import compilation_cache as compilation_cache
 from replicax.config._connect import (

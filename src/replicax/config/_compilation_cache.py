@@ -1,4 +1,4 @@
-"""Where compiled programs are kept for the next start."""
+"""The folder that keeps compiled programs for the next start."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 def compilation_cache(folder: str | os.PathLike[str] | bool | None = None) -> Path | None:
     """Keep compiled programs on disk, so that the next start of a program compiles nothing.
 
-    They are kept without this call, too, from the first strategy on: in the folder that
-    `RX_COMPILATION_CACHE` names, or in `replicax` in the user's cache folder; `off` keeps none. Up
-    to 1 GiB and 1000 programs; what was not used for longest goes first. Processes may share a
-    folder. A user's own `jax_compilation_cache_dir` is left alone, unless this is called.
+    Without this call, programs are kept from the first strategy on, in the folder of
+    `RX_COMPILATION_CACHE`, or else in `replicax` in the user's cache folder; `off` keeps none. The
+    folder holds up to 1 GiB and 1000 programs; the least recently used are deleted first. Processes
+    may share a folder. Only this call changes a `jax_compilation_cache_dir` that the user has set.
 
-    Only you may be able to write to the folder: what is in it is run.
+    Nobody else may be able to write to the folder, because the programs in it are executed.
 
     Args:
-        folder: The folder; None for the one that is used without this call, or the user's cache
-            folder where `RX_COMPILATION_CACHE` is `off`; False for none.
+        folder: The folder. None for the folder without this call, or for the user's cache
+            folder if `RX_COMPILATION_CACHE` is `off`. False for no folder.
 
     Returns:
         The folder with the programs for this kind of CPU, or None.

@@ -1,4 +1,4 @@
-"""Joining a cluster before anything is made, as programs for `tf.distribute` do."""
+"""Joining a cluster at the start of a program, as programs for `tf.distribute` do."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def experimental_connect_to_cluster(
     make_master_device_default: bool = True,
     cluster_device_filters: object = None,
 ) -> None:
-    """Join the cluster that a resolver describes; a strategy made of it afterwards is in it.
+    """Join the cluster that a resolver describes, for strategies made from it afterwards.
 
-    **Differs from TF:** the program runs on every host of the cluster. There is no process that
-    drives the others from outside.
+    **Differs from TF:** the program runs on every host of the cluster. No process drives the
+    others from outside.
 
     Args:
-        cluster_spec_or_resolver: The resolver, or a `ClusterSpec` with the two that follow.
+        cluster_spec_or_resolver: A resolver, or a `ClusterSpec` with `job_name` and `task_index`.
         job_name: The job of this process, for a `ClusterSpec`.
-        task_index: Its number in the job, for a `ClusterSpec`.
-        protocol: Not needed, as the two that follow; they are there for the signature.
-        make_master_device_default: Not needed.
-        cluster_device_filters: Not needed.
+        task_index: The number of this process in its job, for a `ClusterSpec`.
+        protocol: Ignored.
+        make_master_device_default: Ignored.
+        cluster_device_filters: Ignored.
 
     Raises:
         ClusterSpecError: If the description cannot be used.
@@ -46,23 +46,23 @@ def experimental_connect_to_cluster(
     if isinstance(given, ClusterSpec):
         given = SimpleClusterResolver(given, task_type=job_name, task_id=task_index)
     if "ps" in given.cluster_spec().jobs:
-        return  # its workers do not compute together; the strategy connects
+        return  # ParameterServerStrategy connects its workers itself
     start(given, CommunicationOptions())
 
 
 def experimental_connect_to_host(
     remote_host: str | Sequence[str] | None = None, job_name: str = "worker"
 ) -> None:
-    """Join the hosts with these addresses, of which this machine is one.
+    """Join the hosts with these addresses; this machine is one of them.
 
-    **Differs from TF:** every host runs the program; none is driven from outside.
+    **Differs from TF:** every host runs the program; no host is driven from outside.
 
     Args:
         remote_host: The addresses, such as `["host0:2222", "host1:2222"]`.
-        job_name: Their job: `"worker"`.
+        job_name: The job of the hosts, `"worker"`.
 
     Raises:
-        ClusterSpecError: If this machine has not exactly one of the addresses.
+        ClusterSpecError: If not exactly one of the addresses is this machine's.
         BackendAlreadyInitialized: If there are several hosts, and JAX was used before.
 
     Example:
@@ -75,9 +75,9 @@ def experimental_connect_to_host(
     mine = [number for number, host in enumerate(hosts) if (host.rpartition(":")[0] or host) in own]
     if len(mine) != 1:
         raise ClusterSpecError(
-            "A program connects to hosts of which this machine is one. "
+            "Exactly one of the hosts is this machine. "
             f"Received: {hosts}, of which {len(mine)} are this machine, {socket.gethostname()!r}. "
-            "Every host runs the program and has to know its number. Pass the address of each "
+            "Every host runs the program. Pass the address of each "
             "host once, or a resolver to experimental_connect_to_cluster."
         )
     resolver = SimpleClusterResolver({job_name: hosts}, task_type=job_name, task_id=mine[0])
@@ -85,7 +85,7 @@ def experimental_connect_to_host(
 
 
 def _own_names() -> set[str]:
-    """The names and addresses by which this machine may be called."""
+    """The names and addresses of this machine."""
     name = socket.gethostname()
     try:
         addresses = {str(found[4][0]) for found in socket.getaddrinfo(name, None)}

@@ -1,4 +1,4 @@
-"""The public switch of the tuning for CPUs; what it does is in `_cpu`."""
+"""The public switch of the tuning for CPUs, which is in `_cpu`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ if TYPE_CHECKING:
 
 
 def cpu_tuning(enabled: bool) -> AbstractContextManager[object]:
-    """Switch on or off what Replicax changes in how JAX computes on CPUs. It is on by default.
+    """Switch the tuning for CPUs on or off. It is on by default.
 
-    XLA is slow on CPUs at some operations. Where these were measured, Replicax lets JAX compute
-    the same by other means. On GPUs and TPUs nothing changes. `RX_CPU_TUNING=0` in the environment
-    is `cpu_tuning(False)`; docs/cpu.md has the parts, and the measurements.
+    XLA computes some operations slowly on CPUs. Replicax replaces those that it has measured, with
+    the same results. Nothing changes on GPUs and TPUs. `RX_CPU_TUNING=0` in the environment is the
+    same as `cpu_tuning(False)`; docs/cpu.md has the parts and the measurements.
 
-    It is asked when a program is compiled: what was compiled before stays. Memory that the C
-    library keeps for the next step is kept from the first strategy, or program for CPUs, to the end
-    of the process.
+    The switch applies to programs that are compiled later. One part is not switched back: from the
+    first strategy or program for CPUs to the end of the process, the C library keeps freed memory
+    for the next step.
 
     Args:
-        enabled: Whether it is on.
+        enabled: Whether the tuning is on.
 
     Returns:
-        A context manager. At its end, what was on before the call is on again.
+        A context manager that restores the former setting at its end.
 
     Example:
         >>> import replicax as rx
         >>> with rx.config.cpu_tuning(False):
         ...     double = rx.function(lambda x: 2 * x)
-        ...     print(double(4.0))  # compiled as JAX comes
+        ...     print(double(4.0))  # compiled by plain JAX
         8.0
     """
     return choose(PARTS if enabled else ())

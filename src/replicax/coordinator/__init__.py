@@ -1,4 +1,4 @@
-"""The names of `tf.distribute.coordinator`: functions that run on the workers of a cluster."""
+"""The names of `tf.distribute.coordinator`: scheduling functions on the workers of a cluster."""
 
 from replicax._ps.current_worker import (
     experimental_get_current_worker_index as experimental_get_current_worker_index,

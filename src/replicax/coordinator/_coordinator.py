@@ -1,6 +1,6 @@
 """`ClusterCoordinator`: functions that run on any worker, one after the other or at once.
 
-The queue, the threads and what happens when a worker dies are in `_ps`.
+The queue, the threads and the recovery of workers are in `_ps`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SHARDS = ("off", "dynamic")
 class ClusterCoordinator:
     """Schedules functions on the workers of a strategy, and waits for them.
 
-    There is one for each strategy: making it again gives the same.
+    Each strategy has one coordinator: constructing it again returns the same object.
 
-    A function runs **at least once**: if its worker dies, another one runs it, and its updates
-    are applied once by each server. The first error cancels all functions that were scheduled; it
-    is raised by the next `schedule`, `join` or `done`, when nothing runs any more, and after
-    that the coordinator can be used again.
+    A function runs **at least once**: if its worker dies, another worker runs it, and each server
+    applies its updates once. The first error cancels all scheduled functions. The next `schedule`,
+    `join` or `done` raises it when no function runs any more. After that the coordinator can be
+    used again.
 
-    **Differs from TF:** a server that dies is restored, and the functions go on; workers may join
-    while functions run; data sets can be shared out over the workers.
+    **Differs from TF:** a server that dies is restored, and functions continue; workers may join
+    while functions run; a data set can be divided over the workers.
 
     Args:
         strategy: A `ParameterServerStrategy`.
@@ -58,13 +58,13 @@ class ClusterCoordinator:
     _coordination: Coordination
 
     def __new__(cls, strategy: Any) -> ClusterCoordinator:
-        """Give the coordinator of `strategy`."""
+        """The coordinator of `strategy`."""
         coordination = getattr(strategy, "coordination", None)
         if coordination is None:
             raise UsageError(
                 "A ClusterCoordinator needs a strategy with parameter servers. Received: "
-                f"{type(strategy).__name__}. Only there do workers run functions one by one; under "
-                "other strategies all replicas run one program. Make a ParameterServerStrategy, or "
+                f"{type(strategy).__name__}, under which all replicas run one program. "
+                "Make a ParameterServerStrategy, or "
                 "call `strategy.run`."
             )
 
@@ -77,15 +77,15 @@ class ClusterCoordinator:
 
     @property
     def strategy(self) -> Any:
-        """The strategy whose workers these are."""
+        """The strategy of the workers."""
         return self._strategy
 
     @property
     def recoveries(self) -> Sequence[Recovery]:
-        """The servers that died and came back, in this order.
+        """The recoveries of servers that died, in order.
 
-        Each has `server`, `lost_updates` (of how many functions that had ended it lost what they
-        had changed), `seconds`, and `source`: "snapshot" or "replica".
+        Each has `server`, `lost_updates` (the number of completed functions whose updates the
+        server lost), `seconds`, and `source`: "snapshot" or "replica".
         """
         return self._coordination.recoveries
 
@@ -95,24 +95,24 @@ class ClusterCoordinator:
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> RemoteValue:
-        """Let a worker run `fn(*args, **kwargs)`, as soon as one has time.
+        """Schedule `fn(*args, **kwargs)` to run on a worker.
 
-        It is traced now, in the strategy's scope, and given to a worker later. Waits while
-        262,144 functions are scheduled that no worker has taken.
+        The function is traced now, in the strategy's scope, and runs later. If 262,144 functions
+        wait for a worker, this call blocks.
 
         Args:
-            fn: Made by `rx.function`.
-            args: A component of a `PerWorkerValues` or an iterator of a per-worker data set is
-                that of the worker which runs `fn`.
+            fn: A function made by `rx.function`.
+            args: Its arguments. For a `PerWorkerValues` or an iterator of a per-worker data set,
+                `fn` gets the component of the worker on which it runs.
             kwargs: The same, by name.
 
         Returns:
-            What `fn` will have returned.
+            A handle of the result.
 
         Raises:
             TypeError: If `fn` was not made by `rx.function`.
             ValueError: If there is a `RemoteValue` among the arguments.
-            Exception: What a function scheduled earlier raised; then `fn` is not scheduled.
+            Exception: The error of a function scheduled earlier; then `fn` is not scheduled.
 
         Example:
             >>> import replicax as rx
@@ -129,10 +129,10 @@ class ClusterCoordinator:
         return self._coordination.dispatcher.submit(task)
 
     def join(self, progress: bool = False) -> None:
-        """Wait until all scheduled functions have ended; what runs later sees their updates.
+        """Wait until all scheduled functions have ended; later functions see their updates.
 
         Args:
-            progress: Whether to show how many have ended.
+            progress: Whether to show the number of ended functions on standard error.
 
         Raises:
             Exception: The first error that a scheduled function raised, once; the others were
@@ -159,16 +159,16 @@ class ClusterCoordinator:
         return self._coordination.dispatcher.done()
 
     def fetch(self, val: Any) -> Any:
-        """Wait for each `RemoteValue` in a nest, and put what it gives in its place.
+        """Wait for the `RemoteValue`s in a nest, and replace them by their results.
 
         Args:
-            val: A `RemoteValue`, or a nest with some; other leaves stay as they are.
+            val: A `RemoteValue`, or a nest of them; other leaves stay as they are.
 
         Returns:
             The nest, with NumPy values.
 
         Raises:
-            Exception: What the first function of them that failed had raised.
+            Exception: The error of the first of their functions that failed.
 
         Example:
             >>> import replicax as rx
@@ -195,18 +195,18 @@ class ClusterCoordinator:
         Args:
             dataset_or_fn: A data set, or a function without arguments that makes one and is
                 called on each worker.
-            shard: `"off"`: each worker goes through the whole data set, as in TensorFlow.
-                `"dynamic"`: the workers share it out as they go, so that each example is visited
-                once in an epoch, although workers come and go. Each `iter` is the next epoch;
-                `len` says how many batches it has, if that is known beforehand, and a function
-                that takes one more raises `OutOfRangeError` when all the others have ended.
-            num_splits: Into how many splits an epoch is cut; by default four for each worker.
-                A worker reads a split from its begin to its end. Where only reading shows how
-                many batches there are, splits are files if there are enough, else each worker
-                reads all of the data and computes with its share.
+            shard: `"off"`: each worker reads the whole data set, as in TensorFlow.
+                `"dynamic"`: the workers divide the data set while they read, so that each example
+                is visited once in an epoch, although workers come and go. Each `iter` is the next
+                epoch. `len` is its number of batches, if known in advance. A function that
+                takes one batch more raises `OutOfRangeError` when all the others have ended.
+            num_splits: The number of splits of an epoch; by default four for each worker.
+                A worker reads a split from start to end. If the number of batches is unknown,
+                splits are files if there are enough of them; otherwise each worker reads all of
+                the data and computes with its part.
 
         Returns:
-            What `iter` makes iterators of, to be arguments of scheduled functions.
+            An iterable, whose iterators are arguments of scheduled functions.
 
         Example:
             >>> import replicax as rx
@@ -224,27 +224,27 @@ class ClusterCoordinator:
         """
         if shard not in _SHARDS:
             raise UsageError(
-                f"`shard` must be one of {list(_SHARDS)}. Received: {shard!r}. It says how the "
-                'workers share a data set. Use "dynamic" to visit each example once in an epoch, '
-                'or "off" to let each worker go through all of it.'
+                f"`shard` must be one of {list(_SHARDS)}. Received: {shard!r}. "
+                'Use "dynamic" to visit each example once in an epoch, '
+                'or "off" to let each worker read the whole data set.'
             )
         if num_splits is not None and num_splits < 1:
             raise UsageError(
                 "An epoch is cut into at least one split. Received: num_splits="
-                f"{num_splits}. There would be nothing to read. Leave it out for a number that "
+                f"{num_splits}. Leave it out for a number that "
                 "suits the data and the workers."
             )
         return self._coordination.worker_dataset(dataset_or_fn, shard, num_splits)
 
     def staleness(self) -> dict[int, int]:
-        """How late gradients were when the servers applied them, so far.
+        """The staleness of all gradients so far.
 
-        A gradient is as late as the number of updates that its server has made between the moment
-        the variables were read and the moment it arrived. `rx.callbacks.Staleness` shows it for
-        each epoch of `fit`.
+        The staleness of a gradient is the number of updates that its server has made between the
+        read of the variables and the arrival of the gradient. `rx.callbacks.Staleness` shows it
+        for each epoch of `fit`.
 
         Returns:
-            For each lateness, how often; each server counts by itself.
+            The number of gradients for each staleness, summed over the servers.
 
         Example:
             >>> import replicax as rx
@@ -255,10 +255,10 @@ class ClusterCoordinator:
         return dict(sorted(self._coordination.staleness().items()))
 
     def add_worker(self) -> int:
-        """Let one more worker join, also while functions run; it takes some at once.
+        """Add a worker, also while functions run; it takes functions at once.
 
         Returns:
-            Its number.
+            The number of the worker.
 
         Example:
             >>> import replicax as rx

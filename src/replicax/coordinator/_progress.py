@@ -1,4 +1,4 @@
-"""How far the workers have come, in one line of the terminal, while a program waits for them."""
+"""A line in the terminal with the progress of the workers, while a program waits for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS = 0.5
 
 
 def wait_and_show(dispatcher: Dispatcher) -> None:
-    """Wait until all functions have ended, and say on standard error how many have."""
+    """Wait until all functions have ended, and show the number of ended ones on standard error."""
     total = len(dispatcher)
     shown = False
     try:

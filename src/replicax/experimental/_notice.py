@@ -1,6 +1,6 @@
-"""That this process will have to end: SIGTERM, or what a function of the user says.
+"""Notices that this process has to end: SIGTERM, or a function of the user.
 
-What is done about it is in `_preemption.py`.
+`_preemption.py` reacts to them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ _POLL_SECONDS = 1.0
 
 @final
 class Notice:
-    """Listens for the end of this process, from `begin` to `close`.
+    """Listens for the notice that this process has to end, from `begin` to `close`.
 
-    Args:
-        watcher_fn: Says whether the process will have to end; asked once a second, in a thread.
-            None listens for SIGTERM.
+    `watcher_fn` returns whether the process has to end, and is called once a second, in a thread.
+    Without it, SIGTERM is the notice.
     """
 
     def __init__(self, watcher_fn: Callable[[], Any] | None = None) -> None:
@@ -36,15 +35,11 @@ class Notice:
 
     @property
     def received(self) -> bool:
-        """Whether this process, not another worker, was told to end."""
+        """Whether this process, not another worker, got a notice."""
         return self.received_at is not None
 
     def begin(self) -> None:
-        """Start to listen.
-
-        Raises:
-            UsageError: If signals cannot be listened for, in another thread than the main one.
-        """
+        """Start to listen; `UsageError` for SIGTERM outside the main thread."""
         if self._watcher_fn is None:
             _signals.add(self)
         else:
@@ -52,18 +47,18 @@ class Notice:
             threading.Thread(target=_poll, args=arguments, daemon=True).start()
 
     def close(self) -> None:
-        """Stop to listen; the last one gives the signal back to who had it."""
+        """Stop listening; the last notice restores the former signal handler."""
         self._closed.set()
         _signals.discard(self)
 
     def receive(self, message: str) -> None:
-        """Note that this process will have to end."""
+        """Note that this process has to end."""
         if self.received_at is None:
             self.received_at = time.monotonic()
-            self.tell(message)
+            self.note(message)
 
-    def tell(self, message: str) -> None:
-        """Note that this or another worker will have to end."""
+    def note(self, message: str) -> None:
+        """Note that this or another worker has to end."""
         self.message = self.message or message
 
 
@@ -80,7 +75,7 @@ def _poll(
 
 @final
 class _Signals:
-    """Who listens for SIGTERM, and who did before."""
+    """The notices that listen for SIGTERM, and the signal handler before them."""
 
     def __init__(self) -> None:
         self._listeners: list[Notice] = []
@@ -89,9 +84,9 @@ class _Signals:
     def add(self, notice: Notice) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
-                "SIGTERM is listened for in the main thread. Received: thread "
-                f"{threading.current_thread().name!r}. Python hands signals to the main thread "
-                "only. Make the handler there, or pass a `termination_watcher_fn`."
+                "Python handles SIGTERM in the main thread. Received: thread "
+                f"{threading.current_thread().name!r}. "
+                "Make the handler in the main thread, or pass a `termination_watcher_fn`."
             )
         if not self._listeners:
             self._before = signal.signal(signal.SIGTERM, self._receive)
@@ -111,26 +106,26 @@ class _Signals:
         for notice in self._listeners:
             notice.receive("SIGTERM: this process was asked to end.")
 
-    def tell(self, message: str) -> None:
+    def note(self, message: str) -> None:
         for notice in self._listeners:
-            notice.tell(message)
+            notice.note(message)
 
 
 _signals = _Signals()
 
 
 def announce(message: str) -> None:
-    """Tell all who listen that a worker will have to end."""
+    """Log that a worker has to end, and note it in all listening notices."""
     _log.info("%s", message)
-    _signals.tell(message)
+    _signals.note(message)
 
 
 @final
 class PreemptionWatcher:
-    """Knows whether this process, or the cluster that it is in, will have to end.
+    """Watches whether this process or its cluster has to end.
 
-    Other workers are heard of when all agree on the step to save at, which is done by
-    `PreemptionCheckpointHandler` and `rx.callbacks.BackupAndRestore`.
+    The notice of another worker arrives when all workers agree on the step at which to save, in
+    `PreemptionCheckpointHandler` or `rx.callbacks.BackupAndRestore`.
 
     Example:
         >>> import replicax as rx
@@ -146,12 +141,12 @@ class PreemptionWatcher:
 
     @property
     def preemption_message(self) -> str | None:
-        """What was said; None as long as nothing was."""
+        """The message of the notice; None without a notice."""
         return self._notice.message
 
     def block_until_worker_exit(self) -> None:
-        """Return at once: this waits on TPU pods of TensorFlow only, and so it is there."""
+        """No-op, for programs that call it: in TensorFlow it waits on TPU pods only."""
 
     def close(self) -> None:
-        """Stop to listen for SIGTERM."""
+        """Stop listening for SIGTERM."""
         self._notice.close()

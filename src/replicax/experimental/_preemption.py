@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @final
 class PreemptionCheckpointHandler:
-    """Saves a checkpoint when a worker is told to end, and restores it after the restart.
+    """Saves a checkpoint when a worker has to end, and restores it after the restart.
 
-    The constructor restores the latest checkpoint. When a worker hears that it will have to
+    The constructor restores the latest checkpoint. When a worker gets the notice that it has to
     end, all workers finish one more `run`, save, and exit with code 42. `replicax run
-    --max-restarts` starts them again, also after other failures.
+    --max-restarts` restarts them, also after other failures.
 
-    **Differs from TF:** no thread, key or metadata server: the workers agree at the beginning of
-    each `run`, which takes them some 0.2 ms. An error of one worker ends the others by the
-    cluster's watchdog. It works with every strategy.
+    **Differs from TF:** it needs no thread, key or metadata server. The workers agree at the
+    beginning of each `run`, which takes about 0.2 ms. If a worker fails, the cluster's watchdog
+    ends the others. It works with every strategy.
 
     Args:
-        cluster_resolver: As in tf.distribute; it may be None, the cluster is known.
-        checkpoint_or_checkpoint_manager: What is saved and restored.
-        checkpoint_dir: The folder for a `Checkpoint`, of which the last one stays.
-        termination_config: How the end is noticed, and what is done then.
+        cluster_resolver: Not needed; it may be None.
+        checkpoint_or_checkpoint_manager: The checkpoint to save and restore, or its manager.
+        checkpoint_dir: The folder for a `Checkpoint`; it keeps the last one.
+        termination_config: The source of the notice, and the reaction to it.
 
     Raises:
-        UsageError: If there is no folder, or one beside a manager.
+        UsageError: If a `Checkpoint` has no folder, or a manager has one besides.
 
     Example:
         >>> import keras, tempfile
@@ -73,19 +73,19 @@ class PreemptionCheckpointHandler:
 
     @property
     def total_run_calls(self) -> int:
-        """How often `run` has finished, before and after restarts."""
+        """The number of finished `run` calls, over all restarts."""
         return self._runs.value
 
     def run(self, distributed_train_function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function that makes one step, or save and exit if the time has come.
+        """Call a function that makes one step; save and exit if a worker has to end.
 
         Args:
-            distributed_train_function: Makes a step, such as one around `strategy.run`.
-            *args: For the function.
-            **kwargs: For the function.
+            distributed_train_function: A function that makes a step, for example by `strategy.run`.
+            *args: Its arguments.
+            **kwargs: Its arguments by name.
 
         Returns:
-            What the function returns.
+            The result of the function.
         """
         self._check()
         begin = time.monotonic()
@@ -97,33 +97,32 @@ class PreemptionCheckpointHandler:
         return result
 
     def save_checkpoint_if_preempted(self, *args: Any, **kwargs: Any) -> None:
-        """Save and exit if the time has come; call it once a step, instead of `run`.
+        """Save and exit if a worker has to end; call it once per step, instead of `run`.
 
         Args:
-            *args: For `CheckpointManager.save`, or for `save_fn`.
-            **kwargs: For the same.
+            *args: Arguments of `CheckpointManager.save`, or of `save_fn`.
+            **kwargs: The same, by name.
         """
         self._check(*args, **kwargs)
         self._runs.value += 1
 
     @contextlib.contextmanager
     def watch_preemption_scope(self) -> Generator[None, None, None]:
-        """Save and exit at the end of the block, if a worker was told to end within it."""
+        """Save and exit at the end of the block, if a worker got a notice within it."""
         yield
         if self._agreed(self._notice.received):
             self._save()
             self._exit()
 
     def close(self) -> None:
-        """Stop to listen; the end of training, for programs that go on."""
+        """Stop listening, for programs that continue after training."""
         self._notice.close()
 
     def _check(self, *args: Any, **kwargs: Any) -> None:
         if self._save_at is None:
-            told = self._notice.received
             due = not self._saved_once or time.monotonic() >= self._deadline
-            if self._agreed(told and due):
-                # One more step: the same number on all workers, who are all here.
+            if self._agreed(self._notice.received and due):
+                # After one more step, which has the same number on all workers.
                 self._save_at = self._runs.value + 1
         elif self._save_at == self._runs.value:
             self._save_at = None
@@ -132,18 +131,18 @@ class PreemptionCheckpointHandler:
                 self._exit()
             self._saved_once = True
             since = self._notice.received_at or time.monotonic()
-            # The last save comes after two more steps, the one that is announced and the next.
+            # Before the last save there are two more steps: one to agree, and the next.
             needed = took + 2 * self._run_seconds
             self._deadline = since + (self._config.grace_period or 0.0) - needed
 
     def _agreed(self, holds: bool) -> bool:
         agreed = self._manager.checkpoint.channel.any("preemption", holds)
         if agreed:
-            announce(f"A worker will have to end. Run calls so far: {self._runs.value}.")
+            announce(f"A worker has to end. Run calls so far: {self._runs.value}.")
         return agreed
 
     def _save(self, *args: Any, **kwargs: Any) -> float:
-        """Save; give the seconds that it took."""
+        """Save, and return the seconds it took."""
         begin = time.monotonic()
         if self._config.save_fn is not None:
             self._config.save_fn(*args, **kwargs)
@@ -164,7 +163,6 @@ def _manager(given: Any, directory: str | os.PathLike[str] | None) -> Checkpoint
         return CheckpointManager(given, directory, max_to_keep=1)
     raise UsageError(
         "A preemption handler needs a `Checkpoint` and a folder, or a `CheckpointManager`, which "
-        f"has one. Received: a {type(given).__name__} with checkpoint_dir={directory!r}. It has "
-        "to know where to save, and where to look for the latest. Pass "
+        f"has one. Received: a {type(given).__name__} with checkpoint_dir={directory!r}. Pass "
         "`rx.train.Checkpoint(…)` and `checkpoint_dir`, or a manager alone."
     )

@@ -1,4 +1,4 @@
-"""`TerminationConfig`: how a preemption is noticed, and what is done then."""
+"""`TerminationConfig`: the source of a preemption notice, and the reaction to it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ from typing import Any
 from replicax._control import note_exit
 from replicax._core.errors import UsageError
 
-RESTART_CODE = 42
-"""The exit code that asks for a restart, as in tf.distribute."""
+RESTART_CODE = 42  # the exit code that requests a restart, as in tf.distribute
 
 
 def exit_for_restart() -> None:
-    """End the program with the code that asks for a restart."""
+    """Exit with the code that requests a restart."""
     note_exit(RESTART_CODE)
     sys.exit(RESTART_CODE)
 
 
 @dataclass(frozen=True)
 class TerminationConfig:
-    """How a preemption is noticed, and what is done then.
+    """The source of a preemption notice, and the reaction to it.
 
-    **Differs from TF:** the defaults are the same on every platform; nobody asks a metadata
-    server.
+    **Differs from TF:** the defaults are the same on every platform; no metadata server is asked.
 
     Args:
-        termination_watcher_fn: Says whether this process will have to end; asked once a second.
-            By default SIGTERM says so.
+        termination_watcher_fn: Returns whether this process has to end; called once a second.
+            By default, SIGTERM is the notice.
         exit_fn: Called after the last save; by default the program ends with exit code 42.
         grace_period: Seconds between the notice and the end. With a positive number training
-            goes on after a first save, and saves again shortly before the end; otherwise the
-            program exits after the first.
-        save_fn: Saves, instead of the checkpoint manager; on all workers.
+            continues after a first save, and saves again shortly before the end; otherwise the
+            program exits after the first save.
+        save_fn: Saves on all workers, instead of the checkpoint manager.
 
     Raises:
-        UsageError: If the grace period is negative, or a function is none.
+        UsageError: If the grace period is negative, or a function is not callable.
 
     Example:
         >>> import replicax as rx
@@ -54,13 +52,13 @@ class TerminationConfig:
         if self.grace_period is not None and self.grace_period < 0:
             raise UsageError(
                 "The grace period is the time between the notice and the end, in seconds. "
-                f"Received: grace_period={self.grace_period}. The end cannot come first. Use 0, "
+                f"Received: grace_period={self.grace_period}. Use 0, "
                 "or leave it out, to exit after the first save."
             )
         for name in ("termination_watcher_fn", "exit_fn", "save_fn"):
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise UsageError(
-                    f"`{name}` is a function. Received: {function!r}. It is called when the time "
-                    "comes. Pass the function itself, not what it returns."
+                    f"`{name}` is a function. Received: {function!r}. "
+                    "Pass the function itself, not its result."
                 )

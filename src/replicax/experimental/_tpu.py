@@ -1,4 +1,4 @@
-"""`TPUStrategy` with the arguments that it had while it was experimental."""
+"""`TPUStrategy` with the arguments of TensorFlow's experimental one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class TPUStrategy(strategies.TPUStrategy):
-    """A `TPUStrategy`; an older spelling of its arguments.
+    """A `TPUStrategy` with an older spelling of its arguments.
 
     Args:
-        tpu_cluster_resolver: What describes the TPU.
-        device_assignment: Which chips form which replica.
+        tpu_cluster_resolver: The resolver of the TPU.
+        device_assignment: The assignment of chips to replicas.
 
     Example:
         >>> import replicax as rx

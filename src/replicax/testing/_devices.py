@@ -1,4 +1,4 @@
-"""Several virtual devices on one CPU, to try and test distributed programs anywhere."""
+"""Several virtual devices on one CPU, for trying and testing distributed programs anywhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def virtual_devices(count: int) -> list[jax.Device]:
     **Differs from TF:** it replaces `tf.config.set_logical_device_configuration`.
 
     Args:
-        count: How many devices.
+        count: The number of devices.
 
     Returns:
         The CPU devices, at least `count`.
 
     Raises:
-        BackendAlreadyInitialized: If JAX is in use already, with fewer devices.
+        BackendAlreadyInitialized: If JAX is already in use with fewer devices.
 
     Example:
         >>> import replicax as rx
@@ -30,15 +30,15 @@ def virtual_devices(count: int) -> list[jax.Device]:
         True
     """
     begin()
-    # If JAX is in use already, enough devices may be there all the same.
+    # If JAX is already in use, it may still have enough devices.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.local_devices(backend="cpu")
     if len(devices) < count:
         raise rx.errors.BackendAlreadyInitialized(
             "Virtual devices must be made before JAX is used. Received: a request for "
-            f"{count} devices from a JAX that runs with {len(devices)}. It counts its devices "
-            "once, at start-up. Call `virtual_devices` at the top of the program, or set the "
+            f"{count} devices, when JAX already runs with {len(devices)}. "
+            "Call `virtual_devices` at the top of the program, or set the "
             f"environment variable JAX_NUM_CPU_DEVICES={count}."
         )
     return devices

@@ -1,7 +1,4 @@
-"""The table of named strategies over which every public behaviour is tested.
-
-A strategy that cannot do something says so here, not in the tests.
-"""
+"""The named strategies on which every public behaviour is tested."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ MATRIX: dict[str, Callable[[], Any]] = {
     "default": lambda: rx.get_strategy(),
     "one_device": lambda: rx.OneDeviceStrategy("CPU:1"),
     **{f"mirrored_{count}": _mirrored(count) for count in (2, 3)},
-    # All virtual devices of the tests: without a cluster there is one worker.
+    # Without a cluster there is one worker, with all virtual devices of the tests.
     "multi_worker_8": lambda: rx.MultiWorkerMirroredStrategy(),
     **{f"central_storage_{count}": _central_storage(count) for count in (2, 3, 4)},
 }
@@ -40,7 +37,7 @@ def strategy_params(*, replicas: tuple[int, ...] | None = None) -> list[str]:
         replicas: Only strategies with these numbers of replicas; None for all.
 
     Returns:
-        The names, keys of `MATRIX`.
+        The names, which are keys of `MATRIX`.
 
     Example:
         >>> from replicax.testing import strategy_params

@@ -1,3 +1,3 @@
-"""The names of `tf.tpu`: where the chips of a TPU are, and which replica has which."""
+"""The names of `tf.tpu`: the topology of a TPU's chips, and their assignment to replicas."""
 
 from replicax.tpu import experimental as experimental

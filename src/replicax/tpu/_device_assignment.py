@@ -1,4 +1,4 @@
-"""Which devices of a TPU form which replica: `DeviceAssignment`, by TensorFlow's names."""
+"""The assignment of a TPU's devices to replicas: `DeviceAssignment`, by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from replicax.tpu._topology import RANK, Topology
 
 @final
 class DeviceAssignment:
-    """For each replica, the devices that compute it: a model too large for one is on several.
+    """The devices of each replica; a model that is too large for one device uses several.
 
-    `TPUStrategy(resolver, assignment)` has these replicas, and an axis `model` as long as a
-    replica has devices. Then `experimental_split_to_logical_devices` divides a tensor over them.
+    `TPUStrategy(resolver, assignment)` has these replicas, and a mesh axis `model` over the devices
+    of a replica. `experimental_split_to_logical_devices` divides a tensor over this axis.
 
     **Differs from TF:** all devices of a replica belong to one host.
 
     Args:
-        topology: Where the devices are.
+        topology: The topology of the devices.
         core_assignment: The coordinates of each device of each replica: an array of shape
             (replicas, devices of a replica, 4).
 
@@ -49,8 +49,8 @@ class DeviceAssignment:
             raise UsageError(
                 "An assignment gives each device to one replica. "
                 f"Received: core_assignment of shape {shape}, with "
-                f"{len(places) - len(set(places))} coordinates twice. A device computes one "
-                "replica. Pass different coordinates, in an array of shape (replicas, devices of "
+                f"{len(places) - len(set(places))} coordinates twice. "
+                "Pass different coordinates, in an array of shape (replicas, devices of "
                 "a replica, 4)."
             )
         for place in places:
@@ -65,19 +65,19 @@ class DeviceAssignment:
     ) -> DeviceAssignment:
         """Fill the mesh with replicas of one shape.
 
-        Replicas follow each other first along the cores of a chip, then along x, y and z, and the
-        devices within one in the order of their coordinates. **Differs from TF:** fewer replicas
-        than fit are the first ones, not those that are nearest to a cube.
+        Replicas follow each other first along the cores of a chip, then along x, y and z; devices
+        of a replica follow the order of their coordinates. **Differs from TF:** if fewer replicas
+        are requested than fit, they are the first ones, not the ones nearest to a cube.
 
         Args:
-            topology: Where the devices are.
-            computation_shape: How many devices of a replica there are along each axis. Defaults
+            topology: The topology of the devices.
+            computation_shape: The number of devices of a replica along each axis. Defaults
                 to one device.
-            computation_stride: How far apart they are. Defaults to 1: neighbours.
-            num_replicas: How many replicas.
+            computation_stride: The distance between them. Defaults to 1: neighbours.
+            num_replicas: The number of replicas.
 
         Raises:
-            UsageError: If the shape is none, or so many replicas do not fit.
+            UsageError: If the shape is not valid, or the replicas do not fit.
         """
         shape = np.array([1] * RANK if computation_shape is None else computation_shape)
         stride = np.array([1] * RANK if computation_stride is None else computation_stride)
@@ -114,23 +114,23 @@ class DeviceAssignment:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas there are."""
+        """The number of replicas."""
         return self._assignment.shape[0]
 
     @property
     def num_cores_per_replica(self) -> int:
-        """How many devices compute one replica."""
+        """The number of devices of a replica."""
         return self._assignment.shape[1]
 
     def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
-        """Where a device of a replica is."""
+        """The coordinates of a device of a replica."""
         return tuple(self._assignment[replica, logical_core].tolist())
 
     def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
-        """The replicas whose device of this number belongs to this host.
+        """The replicas whose device `logical_core` belongs to host `task_id`.
 
         Raises:
-            UsageError: If there is none.
+            UsageError: If there is no such replica.
         """
         task_of = self._topology.task_ordinal_at_coordinates
         found = [
@@ -141,39 +141,34 @@ class DeviceAssignment:
         ]
         if not found:
             raise UsageError(
-                "A host is looked up for a logical device that it has. "
+                "A logical device is looked up on a host that has one. "
                 f"Received: task {task_id}, logical device {logical_core}, of "
                 f"{self._topology.num_tasks} hosts and {self.num_cores_per_replica} devices of a "
-                "replica. No replica has such a device there. Count both from 0."
+                "replica. Count both from 0."
             )
         return found
 
     def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
-        """The number that a device of a replica has on its host."""
+        """The number of a replica's device on its host."""
         place = self.coordinates(replica, logical_core)
         return self._topology.tpu_device_ordinal_at_coordinates(place)
 
     def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """The name of the host of a device of a replica."""
+        """The name of the CPU device of the host of a replica's device."""
         place = self.coordinates(replica, logical_core)
         return self._topology.cpu_device_name_at_coordinates(place, job)
 
     def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
-        """The name of a device of a replica."""
+        """The name of a replica's device."""
         place = self.coordinates(replica, logical_core)
         return self._topology.tpu_device_name_at_coordinates(place, job)
 
 
 def assigned_devices(assignment: DeviceAssignment, devices: Sequence[jax.Device]) -> list[Any]:
-    """The devices of the replicas of an assignment, those of the first host first.
+    """The devices of an assignment's replicas, ordered by host.
 
-    Args:
-        assignment: Which coordinates form which replica.
-        devices: The devices that this program has.
-
-    Raises:
-        UnknownDevice: If the program does not have one of the assignment's.
-        UsageError: If a replica is on several hosts, or a host has none.
+    Raises `UnknownDevice` if a device of the assignment is not one of `devices`, which this program
+    has, and `UsageError` if a replica is on several hosts or a host has no replica.
     """
     live, replicas = Topology.of(devices), list[list[Any]]()
     for places in assignment.core_assignment:
@@ -184,19 +179,19 @@ def assigned_devices(assignment: DeviceAssignment, devices: Sequence[jax.Device]
     strange = [device for replica in replicas for device in replica if device not in devices]
     if strange:
         raise UnknownDevice(
-            "A strategy computes on the devices that this program has. "
-            f"Received: an assignment to {strange[0]!r} ({strange[0].device_kind}), beside "
-            f"{len(devices)} devices of the kind {devices[0].device_kind}. A TPU that is only "
-            "described can be compiled for, with `replicax plan`, but nothing runs there. Build "
-            "the assignment from what `initialize_tpu_system(resolver)` returns."
+            "A strategy computes on the devices of this program. "
+            f"Received: an assignment to {strange[0]!r} ({strange[0].device_kind}), which is not "
+            f"one of {len(devices)} devices of the kind {devices[0].device_kind}. Build the "
+            "assignment from the result of `initialize_tpu_system(resolver)`; to compile for a "
+            "TPU that is not here, use `replicax plan`."
         )
     hosts = [sorted({device.process_index for device in replica}) for replica in replicas]
     covered = {host for replica in hosts for host in replica}
     if any(len(replica) > 1 for replica in hosts) or len(covered) < live.num_tasks:
         raise UsageError(
             "A replica is on the devices of one host, and every host has one. Received: replicas "
-            f"on the hosts {hosts}, of {live.num_tasks} hosts. The batches of a replica come from "
-            "one process, and every process takes part. Choose a computation_shape that divides "
+            f"on the hosts {hosts}, of {live.num_tasks} hosts. "
+            "Choose a computation_shape that divides "
             "the chips of a host, and as many replicas as fit."
         )
     order = sorted(range(len(replicas)), key=lambda replica: hosts[replica])

@@ -1,4 +1,4 @@
-"""Joining the hosts of a TPU and looking at its devices; JAX itself starts and stops the chips."""
+"""Joining the hosts of a TPU and reading its topology; JAX itself starts and stops the chips."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from replicax.tpu._topology import Topology
 
 
 def initialize_tpu_system(cluster_resolver: ClusterResolver | None = None) -> Topology:
-    """Join the other hosts of the TPU, start its chips, and see where they are.
+    """Join the other hosts of the TPU, start its chips, and read their topology.
 
-    **Differs from TF:** it may be left out, and nothing is lost by calling it again: JAX starts
+    **Differs from TF:** the call is optional, and a second call loses nothing, because JAX starts
     the chips once.
 
     Args:
-        cluster_resolver: What describes the hosts. Defaults to `TPUClusterResolver()`.
+        cluster_resolver: The resolver of the hosts. Defaults to `TPUClusterResolver()`.
 
     Returns:
-        Where the devices are. After a fallback, where they would be on a TPU.
+        The topology of the devices. After a fallback, a topology that a TPU would have.
 
     Raises:
         ClusterSpecError: If there is no TPU and no fallback.
-        UnknownDevice: If JAX has no device of it.
+        UnknownDevice: If JAX has no device of the TPU.
 
     Example:
         >>> import replicax as rx
@@ -40,12 +40,12 @@ def initialize_tpu_system(cluster_resolver: ClusterResolver | None = None) -> To
 
 
 def shutdown_tpu_system(cluster_resolver: ClusterResolver | None = None) -> None:
-    """Forget what was compiled.
+    """Clear JAX's caches of compiled programs.
 
-    **Differs from TF:** the chips are given back when the program ends, not before.
+    **Differs from TF:** the chips are released when the program ends, not before.
 
     Args:
-        cluster_resolver: Whose topology is forgotten, too.
+        cluster_resolver: A resolver, whose topology is cleared as well.
 
     Example:
         >>> import replicax as rx

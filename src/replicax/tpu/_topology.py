@@ -1,6 +1,6 @@
-"""Where the devices of a TPU are in its mesh of chips: `Topology`, by TensorFlow's names.
+"""The places of a TPU's devices in its mesh of chips: `Topology`, by TensorFlow's names.
 
-The replicas of a strategy are another thing: they are in `_core/topology.py`.
+It is not the topology of a strategy's replicas, which is in `_core/topology.py`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ RANK = 4  # x, y and z of the chip, and the core on it
 
 @final
 class Topology:
-    """The mesh of a TPU's chips, and which device of which host sits where.
+    """The mesh of a TPU's chips, and the coordinates of each host's devices in it.
 
-    **Differs from TF:** `serialized` is JSON. Devices that are no TPU, to which a program fell
-    back, lie in a mesh as a TPU v5e of as many chips would have it: eight are 2 × 4.
+    **Differs from TF:** `serialized` is JSON. After a fallback to other devices, these have the
+    mesh of a TPU v5e with the same number of chips: eight devices are 2 × 4.
 
     Args:
-        serialized: What `serialized()` gave. Then nothing else is needed.
+        serialized: The result of `serialized()`, instead of the other arguments.
         mesh_shape: The size of the mesh: x, y, z, and cores on a chip.
-        device_coordinates: For each host and each of its devices, where it is: an array of
+        device_coordinates: The coordinates of the devices of each host: an array of
             shape (hosts, devices of a host, 4).
 
     Raises:
@@ -65,21 +65,21 @@ class Topology:
 
     @classmethod
     def of(cls, devices: Sequence[jax.Device]) -> Topology:
-        """The topology of devices: those of JAX, or some that are only described.
+        """The topology of JAX devices, or of described ones.
 
         Args:
             devices: All devices of one kind.
 
         Raises:
-            UsageError: If not every host has as many.
+            UsageError: If the hosts have different numbers of devices.
         """
         ordered = sorted(devices, key=lambda device: (device.process_index, device.id))
         counts = Counter(device.process_index for device in ordered)
         if len(set(counts.values())) != 1:
             raise UsageError(
-                "Every host of a TPU has as many devices. "
-                f"Received: {dict(counts)}, the devices by host. There is no array of their "
-                "coordinates. Pass all devices of the slice, or none of a host."
+                "All hosts of a TPU have the same number of devices. "
+                f"Received: {dict(counts)}, the devices by host. "
+                "Pass all devices of the slice, or none of a host."
             )
         places = _places(ordered)
         found = cls(None, places.max(0) + 1, places.reshape(len(counts), -1, RANK))
@@ -93,41 +93,41 @@ class Topology:
 
     @property
     def mesh_rank(self) -> int:
-        """How many coordinates a device has: four."""
+        """The number of coordinates of a device: four."""
         return len(self._mesh_shape)
 
     @property
     def device_coordinates(self) -> np.ndarray:
-        """Where the devices are: an array of shape (hosts, devices of a host, 4)."""
+        """The coordinates of the devices: an array of shape (hosts, devices of a host, 4)."""
         return self._coordinates
 
     @property
     def missing_devices(self) -> np.ndarray:
-        """The coordinates at which there is no device."""
+        """The coordinates without a device."""
         return np.argwhere(self._tasks < 0)
 
     @property
     def num_tasks(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return self._coordinates.shape[0]
 
     @property
     def num_tpus_per_task(self) -> int:
-        """How many devices each host has."""
+        """The number of devices of a host."""
         return self._coordinates.shape[1]
 
     def task_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """The number of the host whose device is at these coordinates."""
+        """The number of the host of the device at these coordinates."""
         return int(self._tasks[self._there(device_coordinates)])
 
     def tpu_device_ordinal_at_coordinates(self, device_coordinates: Sequence[int]) -> int:
-        """The number that the device at these coordinates has on its host."""
+        """The number of the device at these coordinates on its host."""
         return int(self._ordinals[self._there(device_coordinates)])
 
     def cpu_device_name_at_coordinates(
         self, device_coordinates: Sequence[int], job: str | None = None
     ) -> str:
-        """The name of the host of the device at these coordinates."""
+        """The name of the CPU device of the host of the device at these coordinates."""
         task = self.task_ordinal_at_coordinates(device_coordinates)
         return f"{_job(job)}/task:{task}/device:CPU:0"
 
@@ -140,7 +140,7 @@ class Topology:
         return f"{_job(job)}/task:{task}/device:TPU:{ordinal}"
 
     def device_at_coordinates(self, device_coordinates: Sequence[int]) -> jax.Device | None:
-        """The device of JAX that is there; None if the topology was made of numbers only."""
+        """The JAX device at these coordinates; None if the topology was made from coordinates."""
         return self._devices.get(self._there(device_coordinates))
 
     def serialized(self) -> bytes:
@@ -153,8 +153,8 @@ class Topology:
         if not fits or self._tasks[place] < 0:
             raise UsageError(
                 "The coordinates of a device are x, y, z and its core, from 0. "
-                f"Received: {list(place)} in a mesh of {self._mesh_shape.tolist()}. "
-                "No device is there. Use those of `topology.device_coordinates`."
+                f"Received: {list(place)} in a mesh of {self._mesh_shape.tolist()}, where no "
+                "device is. Use coordinates of `topology.device_coordinates`."
             )
         return place
 
@@ -166,13 +166,14 @@ def _check(mesh_shape: np.ndarray, coordinates: np.ndarray) -> None:
         raise UsageError(
             "A topology is a mesh of x, y, z and cores, and for each host the coordinates of its "
             f"devices in it. Received: mesh_shape={mesh_shape.tolist()}, device_coordinates of "
-            f"shape {coordinates.shape}. Each coordinate is a number from 0 below the mesh's. "
-            "Pass four sizes, and an array of shape (hosts, devices of a host, 4)."
+            f"shape {coordinates.shape}. "
+            "Pass four sizes, and an array of shape (hosts, devices of a host, 4) with numbers "
+            "from 0 to below these sizes."
         )
 
 
 def _places(devices: Sequence[jax.Device]) -> np.ndarray:
-    """The coordinates of devices; several slices lie behind each other along z."""
+    """The coordinates of devices; several slices are lined up along z."""
     if getattr(devices[0], "coords", None) is None:
         return _as_v5e(len(devices))
     found = np.array([[*device.coords, device.core_on_chip] for device in devices])
@@ -183,7 +184,7 @@ def _places(devices: Sequence[jax.Device]) -> np.ndarray:
 
 
 def _as_v5e(count: int) -> np.ndarray:
-    """A mesh of two axes, as near to a square as the number allows, x the shorter."""
+    """A mesh of two axes, as square as the number allows, with x as the shorter axis."""
     x = max(size for size in range(1, count + 1) if size * size <= count and count % size == 0)
     numbers = np.arange(count)
     return np.stack([numbers % x, numbers // x, 0 * numbers, 0 * numbers], axis=1)

@@ -189,7 +189,7 @@ def test_the_watcher_hears_signals_and_agreements(tmp_path):
     watcher.close()
     other = rx.experimental.PreemptionWatcher()
     training.step()
-    assert "A worker will have to end" in other.preemption_message
+    assert "A worker has to end" in other.preemption_message
     other.close()
     training.handler.close()
 
@@ -210,11 +210,11 @@ def test_signals_need_the_main_thread(tmp_path):
 
     (error,) = as_workers(1, work)
     assert isinstance(error, UsageError)
-    assert "SIGTERM is listened for in the main thread" in str(error)
+    assert "Python handles SIGTERM in the main thread" in str(error)
 
 
 def test_settings_are_checked():
     with pytest.raises(UsageError, match="The grace period is the time between the notice and"):
         TerminationConfig(grace_period=-1)
-    with pytest.raises(UsageError, match="It is called when the time comes"):
+    with pytest.raises(UsageError, match="Pass the function itself"):
         TerminationConfig(exit_fn=42)

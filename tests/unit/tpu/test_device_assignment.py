@@ -62,7 +62,7 @@ def test_replicas_are_looked_up_by_host():
     topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=hosts)
     assignment = DeviceAssignment.build(topology, [2, 1, 1, 1], num_replicas=2)
     assert [assignment.lookup_replicas(host, 1) for host in range(2)] == [[0], [1]]
-    with pytest.raises(errors.UsageError, match="looked up for a logical device that it has"):
+    with pytest.raises(errors.UsageError, match="looked up on a host that has one"):
         assignment.lookup_replicas(0, 2)
 
 
@@ -110,7 +110,7 @@ class Device:
 def test_a_described_device_computes_nothing():
     topology = Topology.of([Device(0, number) for number in range(8)])
     assignment = DeviceAssignment.build(topology, num_replicas=8)
-    with pytest.raises(errors.UnknownDevice, match="TPU that is only described can be compiled"):
+    with pytest.raises(errors.UnknownDevice, match="to compile for a TPU that is not here"):
         assigned_devices(assignment, jax.devices())
 
 

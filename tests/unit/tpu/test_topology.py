@@ -48,7 +48,7 @@ def test_it_travels_as_text():
 def test_a_chip_may_be_missing():
     topology = Topology(mesh_shape=[2, 2, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 1, 0, 0]]])
     assert topology.missing_devices.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
-    with pytest.raises(errors.UsageError, match="No device is there"):
+    with pytest.raises(errors.UsageError, match="where no device is"):
         topology.tpu_device_ordinal_at_coordinates([0, 1, 0, 0])
 
 
@@ -84,7 +84,9 @@ def test_slices_lie_behind_each_other():
 
 def test_hosts_with_different_numbers_of_devices():
     devices = [described(host, number, [number, 0, 0]) for number, host in enumerate([0, 0, 1])]
-    with pytest.raises(errors.UsageError, match="Every host of a TPU has as many devices"):
+    with pytest.raises(
+        errors.UsageError, match="All hosts of a TPU have the same number of devices"
+    ):
         Topology.of(devices)
 
 
