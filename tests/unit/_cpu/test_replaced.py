@@ -397,10 +397,10 @@ def test_each_type_and_no_rows_at_all(row, kind):
 def test_mapped(row):
     arrays = row.arrays(row.many, row.kinds[0], lead=(2,))
     mapped = jax.vmap(row.fresh())
-    close(ours(mapped, *arrays), stock(mapped, *arrays))
+    close(ours(mapped, *arrays), stock(mapped, *arrays), row.kinds[0])
     one_by_one = [stock(row.compute, *(array[i] for array in arrays)) for i in range(2)]
     stacked = jax.tree.map(lambda *found: jnp.stack(found), *one_by_one)
-    close(ours(mapped, *arrays), stacked)
+    close(ours(mapped, *arrays), stacked, row.kinds[0])
 
 
 @each_row_that(lambda row: row.is_smooth)
