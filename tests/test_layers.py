@@ -35,6 +35,7 @@ LAYERS = {
     "cluster_resolver": {"_core.errors", "_core.env"},
     "_core": {"_core"},
     "_cpu": {"_core", "_control"},
+    # Below the seams: what captures and runs a step reads and writes variables by it.
     "_keras._compat": {"_core.errors"},
     "_program": {"_core", "_control", "_cpu", "_keras._compat"},
     "_keras": {"_core", "_control", "_cpu", "_program"},

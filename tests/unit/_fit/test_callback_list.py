@@ -169,6 +169,26 @@ def test_a_list_of_a_users_class_is_one_of_ours(mirrored):
     assert mine.epochs == 2
 
 
+def test_a_callback_that_joins_at_an_epoch_hears_of_its_batches(mirrored):
+    heard = []
+
+    class Late(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            heard.append(batch)
+
+    class Mine(keras.callbacks.CallbackList):
+        def on_epoch_begin(self, epoch, logs=None):
+            super().on_epoch_begin(epoch, logs)
+            if epoch == 1:
+                self.callbacks.append(Late())
+
+    with mirrored.scope():
+        model = net()
+    mine = Mine(add_history=True, model=model, epochs=3, steps=2)
+    model.fit(ROWS[:8], TARGETS[:8], batch_size=4, verbose=0, callbacks=mine, epochs=3)
+    assert heard == [0, 1, 0, 1]
+
+
 def test_a_list_may_be_told_its_model_later(mirrored):
     with mirrored.scope():
         model = net()
