@@ -113,7 +113,7 @@ def test_staleness_is_bounded(started, bound):
 def test_a_bound_is_a_number_of_updates(started, bound):
     with pytest.raises(UsageError, match="at least 0. Received: max_staleness="):
         started(max_staleness=bound)
-    assert not begun_threads("replicax-door")  # no member was started for it
+    assert not begun_threads("replicax-listener")  # no member was started for it
 
 
 @pytest.mark.parametrize("scaling", ["linear", 2])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-from replicax._control._alone import Alone
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
     from replicax._control._offers import Offer
@@ -70,6 +68,60 @@ class Channel(Protocol):
     def from_chief(self, name: str, payload: bytes) -> bytes:
         """The bytes that the chief gives; what others give is ignored."""
         ...
+
+
+@final
+class Alone:
+    """One worker; every question is answered at once."""
+
+    index = 0
+    size = 1
+    is_chief = True
+
+    def waited(self) -> float:
+        return 0.0
+
+    def lateness(self) -> list[float]:
+        return []
+
+    def exchange(self, name: str, value: Any) -> list[Any]:
+        del name
+        return [value]
+
+    def offer(self, name: str, value: Any) -> _Kept:
+        del name
+        return _Kept(value)
+
+    def any(self, name: str, holds: bool) -> bool:
+        del name
+        return holds
+
+    def barrier(self, name: str) -> None:
+        pass
+
+    def bound(self, timeout: float | None) -> None:
+        del timeout
+
+    def explain(self, error: BaseException) -> None:
+        del error
+
+    def from_chief(self, name: str, payload: bytes) -> bytes:
+        del name
+        return payload
+
+
+@final
+class _Kept:
+    """The `Offer` of a worker to itself."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def answers(self) -> list[Any]:
+        return [self._value]
+
+    def withdraw(self) -> None:
+        pass
 
 
 _current: list[Channel] = [Alone()]

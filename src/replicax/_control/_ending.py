@@ -61,20 +61,20 @@ def note_exit(code: object) -> None:
     _noted[:] = [code & 0xFF if isinstance(code, int) else int(code is not None)]
 
 
-def install_exit_hooks(line: Leaver, of_others: Callable[[BaseException], bool]) -> None:
-    """See `Line.install_exit_hooks`."""
+def install_exit_hooks(channel: Leaver, of_others: Callable[[BaseException], bool]) -> None:
+    """See `ClusterChannel.install_exit_hooks`."""
     before, codes, process = sys.excepthook, list[int](), os.getpid()
 
     def on_exception(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if of_others(error):
-            line.explain(error)  # then this process ends there, with one message
+            channel.explain(error)  # then this process ends there, with one message
         before(kind, error, trace)
         if os.getpid() != process:  # a fork of ours, which is no worker
             return
         text = "".join(traceback.format_exception(kind, error, trace)).rstrip()
-        line.fail("\n".join(text.splitlines()[-_LINES_TOLD:]))
+        channel.fail("\n".join(text.splitlines()[-_LINES_TOLD:]))
         codes.append(_INTERRUPTED if issubclass(kind, KeyboardInterrupt) else _FAILED)
 
     def at_exit() -> None:
@@ -82,8 +82,8 @@ def install_exit_hooks(line: Leaver, of_others: Callable[[BaseException], bool])
             return
         if codes:  # what runs after this, such as JAX's end, would wait for the others
             _end(codes[0])
-        together = line.leave(preempted=_noted == [_PREEMPTED])
-        line.close()
+        together = channel.leave(preempted=_noted == [_PREEMPTED])
+        channel.close()
         if together:
             return
         # JAX's own end would take that of the others for a fault, and abort.

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from replicax._control._ledger import Ledger
+from replicax._control._heartbeat import Ticks
 from replicax._control._meeting import is_double, number_of, process_of
 from replicax._control._message import listed, worker_lost
 from replicax._control._notices import Notices
 from replicax._control._rules import Verdict, judge
 from replicax._control._states import Phase, WorkerState, to_json
-from replicax._control._ticks import Ticks
 from replicax._control._wire import BROKEN, Wire, encode
+from replicax._control._worker_table import WorkerTable
 from replicax._core.env import RX_SECOND_PORT
-from replicax._net import Caller, Connection, Door, Forged, Secret
+from replicax._net import Caller, Connection, Forged, Listener, Secret
 
 if TYPE_CHECKING:
     from replicax._control._limits import Limits
@@ -29,7 +29,7 @@ _LOOK = 0.1
 _LEAVING_SECONDS = 15.0  # to end what needs the chief's process, on a busy machine
 
 
-class Mouth(Protocol):
+class Recipient(Protocol):
     """What the hub can tell a worker by."""
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
@@ -50,14 +50,14 @@ class Hub:
         self._size = size
         self._limits, self._usual_timeout = limits, limits.timeout
         self._on_notice = on_notice
-        self._door = Door(secret, HUB, self._serve, admit=self._admit)
+        self._listener = Listener(secret, HUB, self._serve, admit=self._admit)
         self._ticks = Ticks(limits.beat)
-        self._ledger = Ledger(size, self._ticks)
+        self._workers = WorkerTable(size, self._ticks)
         self._lock = threading.Lock()
-        self._mouths: dict[int, Mouth] = {}
+        self._recipients: dict[int, Recipient] = {}
         self._wires: dict[int, Wire] = {}
         self._processes: dict[int, tuple[str, int]] = {}  # the host and pid of each that came
-        self._heard: set[int] = set()  # who has confirmed a verdict
+        self._confirmed: set[int] = set()  # who has confirmed a verdict
         self._open = threading.Condition(self._lock)  # the wires that are still open: who is there
         self._wake = threading.Event()
         self._port = 0
@@ -67,27 +67,27 @@ class Hub:
 
     def listen(self, host: str, port: int) -> int:
         """Open the door on an interface; give the port."""
-        self._port = self._door.listen(host, port).getsockname()[1]
-        self._door.open()
+        self._port = self._listener.listen(host, port).getsockname()[1]
+        self._listener.open()
         return self._port
 
-    def join_chief(self, mouth: Mouth, *, host: str, pid: int) -> str:
+    def join_chief(self, recipient: Recipient, *, host: str, pid: int) -> str:
         """Let the chief take part, wait for the others, and begin to watch.
 
         Returns who is missing, in words; if anybody is, nothing begins.
         """
         deadline = time.monotonic() + self._limits.connecting
         with self._open:
-            self._add(0, mouth, host=host, pid=pid)
+            self._add(0, recipient, host=host, pid=pid)
             while not (self._complete or self._lost_ones() or time.monotonic() > deadline):
                 self._open.wait(_LOOK)
             if not self._complete:
                 self._closing = True
-                missing = [each for each in range(self._size) if each not in self._mouths]
-                told = _told(self._lost_ones(), missing, self._port)
+                missing = [each for each in range(self._size) if each not in self._recipients]
+                absence = _absence(self._lost_ones(), missing, self._port)
                 for wire in self._wires.values():
-                    wire.send(encode({"kind": "missing", "told": told}))
-                return told
+                    wire.send(encode({"kind": "missing", "who": absence}))
+                return absence
         threading.Thread(target=self._watch, name="replicax-watchdog", daemon=True).start()
         return ""
 
@@ -98,31 +98,31 @@ class Hub:
 
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker."""
-        return self._ledger.lateness()
+        return self._workers.lateness()
 
     def take(self, index: int, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Do what a worker asks for; see `_line.py` for the kinds."""
         if "at" in header:
-            self._ledger.come(index, *header["at"])
+            self._workers.set_position(index, *header["at"])
         match header:
             case {"kind": "give", "name": name, "number": number, "value": value}:
                 how = {"early": False, "main": True}
                 how = {option: bool(header.get(option, usual)) for option, usual in how.items()}
-                values = self._ledger.give(index, (name, number), value, **how)
+                values = self._workers.give(index, (name, number), value, **how)
                 if values is not None:
                     answer = {"kind": "all", "name": name, "number": number, "values": values}
                     self._tell_all(encode(answer))
             case {"kind": "wait", "name": name, "number": number}:
-                self._ledger.wait(index, (name, number), main=bool(header.get("main")))
+                self._workers.wait(index, (name, number), main=bool(header.get("main")))
             case {"kind": "withdraw", "name": name, "number": number}:
-                self._ledger.withdraw(index, (name, number))
+                self._workers.withdraw(index, (name, number))
             case {"kind": "ask", "name": name, "number": number}:
-                self._ledger.ask(index, (name, number), main=bool(header.get("main")))
+                self._workers.ask(index, (name, number), main=bool(header.get("main")))
             case {"kind": "chief", "name": name, "number": number}:
-                self._ledger.answer((name, number))
+                self._workers.answer((name, number))
                 self._tell_all(encode(dict(header)), payload, but=0)
             case {"kind": "beat"}:
-                self._ledger.beat(index, dict(header))
+                self._workers.beat(index, dict(header))
             case {"kind": "left"}:
                 self._end(index, "left", preempted=bool(header.get("preempted")))
             case {"kind": "altered"}:
@@ -135,7 +135,7 @@ class Hub:
                 self._limits = replace(self._limits, timeout=timeout)
             case {"kind": "heard"}:
                 with self._open:
-                    self._heard.add(index)
+                    self._confirmed.add(index)
                     self._open.notify_all()
             case _:
                 pass  # of a later version
@@ -144,11 +144,11 @@ class Hub:
         """End all connections, once the others have hung up if all is over."""
         self._closing = True
         self._wake.set()
-        self._door.shut()
+        self._listener.shut()
         with self._open:
             if self._over:
                 self._open.wait_for(lambda: not self._wires, _LEAVING_SECONDS)
-        self._door.close()
+        self._listener.close()
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index, process = number_of(caller, self._size), process_of(caller)
@@ -174,11 +174,11 @@ class Hub:
                     before.hang_up()
         self._hear(index, wire)
 
-    def _add(self, index: int, mouth: Mouth, *, host: str, pid: int) -> None:
-        self._mouths[index] = mouth
-        self._ledger.join(index, host=host, pid=pid)
-        if len(self._mouths) == self._size:  # all have come: nobody begins before
-            table = to_json(self._ledger.states(), set())
+    def _add(self, index: int, recipient: Recipient, *, host: str, pid: int) -> None:
+        self._recipients[index] = recipient
+        self._workers.join(index, host=host, pid=pid)
+        if len(self._recipients) == self._size:  # all have come: nobody begins before
+            table = to_json(self._workers.states(), set())
             for wire in self._wires.values():
                 wire.send(encode({"kind": "welcome", "workers": table}))
             self._complete = True
@@ -204,7 +204,7 @@ class Hub:
             if self._wires.get(index) is not wire:
                 return
             if not self._complete:
-                del self._mouths[index]
+                del self._recipients[index]
                 self._lost.setdefault(index, time.monotonic() + _BACK)
             elif not self._closing:
                 self._end(index, "lost")  # unless it left before
@@ -217,12 +217,12 @@ class Hub:
 
     def _end(self, index: int, phase: Phase, error: str = "", *, preempted: bool = False) -> None:
         """Note that a worker has ended, and look at once what that means."""
-        self._ledger.end(index, phase, error, preempted=preempted)
+        self._workers.end(index, phase, error, preempted=preempted)
         self._wake.set()
 
     def _watch(self) -> None:
         """Look around at each tick, and at once when a worker ends."""
-        notices, told, received = Notices(self._limits), 0.0, {0: -1}
+        notices, last_table, received = Notices(self._limits), 0.0, {0: -1}
         while True:
             self._wake.wait(self._limits.beat)
             self._wake.clear()
@@ -232,16 +232,16 @@ class Hub:
             with self._lock:
                 counts = {index: wire.received for index, wire in self._wires.items()}
             for index in [0, *(i for i, count in counts.items() if count != received.get(i))]:
-                self._ledger.hear(index)
+                self._workers.mark_alive(index)
             received = counts
-            states = self._ledger.states()
+            states = self._workers.states()
             if verdict := judge(states, self._limits):
                 self._pronounce(verdict, states)
-            elif self._ledger.all_left():
+            elif self._workers.all_left():
                 self._over = True
                 self._tell_all(encode({"kind": "done"}))
-            elif self._ticks.now - told >= self._limits.beat / 2:
-                told = self._ticks.now
+            elif self._ticks.now - last_table >= self._limits.beat / 2:
+                last_table = self._ticks.now
                 self._tell_all(encode({"kind": "table", "workers": to_json(states, {0})}), but=0)
                 for notice in notices.due(states, self._ticks.now):
                     self._on_notice(notice)
@@ -259,18 +259,18 @@ class Hub:
         stopped = set(lost.workers) if verdict.reason == "silent" else set[int]()
         with self._open:
             self._open.wait_for(
-                lambda: set(self._wires) <= {*lost.workers, *self._heard}, _HEARING_SECONDS
+                lambda: set(self._wires) <= {*lost.workers, *self._confirmed}, _HEARING_SECONDS
             )
             self._open.wait_for(lambda: set(self._wires) <= stopped, self._limits.ending)
-        self._mouths[0].send(encode(answer))
+        self._recipients[0].send(encode(answer))
 
     def _tell_all(self, frame: bytes, payload: bytes = b"", *, but: int | None = None) -> None:
-        for index, mouth in self._mouths.items():
+        for index, recipient in self._recipients.items():
             if index != but:
-                mouth.send(frame, payload)
+                recipient.send(frame, payload)
 
 
-def _told(lost: list[int], missing: list[int], port: int) -> str:
+def _absence(lost: list[int], missing: list[int], port: int) -> str:
     """Who is missing, in words."""
     if lost:
         return f"{listed(lost)} met the others, and then died before all were connected"

@@ -22,8 +22,8 @@ from replicax._net import (
     Caller,
     Connection,
     Denied,
-    Door,
     Forged,
+    Listener,
     check_host,
     in_cluster,
     interface_of,
@@ -78,8 +78,8 @@ def meet(
     deadline = time.monotonic() + seconds
     chief = in_cluster(CHIEF.format(size), cluster)
     if index == 0:
-        hall = _Hall(size, secret, chief, on_leaving)
-        with hall.gathered(host, port, deadline, dict(offer or {})):
+        rendezvous = _Rendezvous(size, secret, chief, on_leaving)
+        with rendezvous.gathered(host, port, deadline, dict(offer or {})):
             yield dict(offer or {})
         return
     wire, said = _ask_chief((host, port), index, chief, deadline, secret)
@@ -121,18 +121,18 @@ def is_double(index: int, there: tuple[str, int], new: tuple[str, int]) -> Denie
     )
 
 
-def incomplete(told: str, index: int) -> ClusterError:
+def incomplete(missing: str, index: int) -> ClusterError:
     """The error where not all workers come."""
     return ClusterError(
         "All workers of a cluster must start. "
-        f"Received: {told}; this is {f'worker {index}' if index else 'the chief'}. Nobody can "
+        f"Received: {missing}; this is {f'worker {index}' if index else 'the chief'}. Nobody can "
         "begin without all. Look at what they print; if they say that they cannot reach the "
         "chief, open the port between the machines."
     )
 
 
 @final
-class _Guest:
+class _Arrival:
     """A worker that waits at the chief."""
 
     def __init__(self, caller: Caller) -> None:
@@ -173,7 +173,7 @@ class _Guest:
 
 
 @final
-class _Hall:
+class _Rendezvous:
     """The chief's end: who has come so far. A worker that hangs up has not come."""
 
     def __init__(
@@ -181,11 +181,11 @@ class _Hall:
     ) -> None:
         self._size = size
         self._on_leaving = on_leaving
-        self._guests: dict[int, _Guest] = {}
-        self._lost: dict[int, _Guest] = {}
+        self._arrivals: dict[int, _Arrival] = {}
+        self._lost: dict[int, _Arrival] = {}
         self._has_begun = False
         self._changed = threading.Condition()
-        self._door = Door(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
+        self._listener = Listener(secret, place, self._serve, admit=self._admit, patience=PATIENCE)
 
     @contextmanager
     def gathered(
@@ -193,7 +193,7 @@ class _Hall:
     ) -> Generator[None, None, None]:
         """Wait until all are there, and tell them the offer; they may leave in the end."""
         try:
-            self._door.listen(interface_of(host), port)
+            self._listener.listen(interface_of(host), port)
         except OSError as error:
             raise ClusterError(
                 "The chief listens at its own address. "
@@ -202,20 +202,20 @@ class _Hall:
                 "cluster."
             ) from error
         try:
-            self._door.open()
+            self._listener.open()
             self._wait(port, deadline)
             while silent := self._silent():
-                for index, guest in silent:
-                    self._forget(index, guest)
+                for index, arrival in silent:
+                    self._forget(index, arrival)
                 self._wait(port, deadline)
-            self._door.shut()
+            self._listener.shut()
             self._begin(offer)
             yield
         finally:
-            self._door.shut()
+            self._listener.shut()
             with self._changed:  # whoever hangs up has read all
-                self._changed.wait_for(lambda: not self._guests, _HANGING_UP)
-            self._door.close()
+                self._changed.wait_for(lambda: not self._arrivals, _HANGING_UP)
+            self._listener.close()
 
     def _wait(self, port: int, deadline: float) -> None:
         began = time.monotonic()
@@ -227,28 +227,28 @@ class _Hall:
                 print_notice(f"the chief still waits for {missing} at port {port}")
             if self._changed.wait_for(self._is_complete, deadline - time.monotonic()):
                 return
-            told = f"{self._told()} in {time.monotonic() - began:.0f} s at port {port}"
-            self._tell({"kind": "missing", "told": told})
-        raise incomplete(told, 0)
+            missing = f"{self._missing_text()} in {time.monotonic() - began:.0f} s at port {port}"
+            self._tell({"kind": "missing", "who": missing})
+        raise incomplete(missing, 0)
 
-    def _told(self) -> str:
+    def _missing_text(self) -> str:
         """Which workers are missing, in words."""
         missing = self._missing()
         never = [index for index in missing if index not in self._lost]
         lost = [
-            f"worker {index} (host {guest.process[0]}, pid {guest.process[1]}) came and was lost"
-            for index, guest in sorted(self._lost.items())
+            f"worker {index} (host {one.process[0]}, pid {one.process[1]}) came and was lost"
+            for index, one in sorted(self._lost.items())
             if index in missing
         ]
         return ", ".join([*([f"nothing from {listed(never)}"] if never else []), *lost])
 
-    def _silent(self) -> list[tuple[int, _Guest]]:
+    def _silent(self) -> list[tuple[int, _Arrival]]:
         """Those that do not answer any more, though their connections stand."""
         with self._changed:
-            guests = list(self._guests.items())
-        for _, guest in guests:
-            guest.ask()
-        return [(index, guest) for index, guest in guests if not guest.has_answered()]
+            arrivals = list(self._arrivals.items())
+        for _, arrival in arrivals:
+            arrival.ask()
+        return [(index, arrival) for index, arrival in arrivals if not arrival.has_answered()]
 
     def _begin(self, offer: dict[str, Any]) -> None:
         with self._changed:
@@ -259,26 +259,26 @@ class _Hall:
             self._on_leaving(index)
 
     def _missing(self) -> list[int]:
-        guests = self._guests.items()
-        here = {index for index, guest in guests if guest.wire and not guest.is_doubted}
+        arrivals = self._arrivals.items()
+        here = {index for index, arrival in arrivals if arrival.wire and not arrival.is_doubted}
         return [index for index in range(1, self._size) if index not in here]
 
     def _is_complete(self) -> bool:
         return not self._missing()
 
     def _tell(self, header: dict[str, Any]) -> None:
-        for guest in self._guests.values():
-            if guest.wire:
-                guest.wire.send(encode(header))
+        for arrival in self._arrivals.values():
+            if arrival.wire:
+                arrival.wire.send(encode(header))
 
     def _admit(self, caller: Caller) -> dict[str, Any]:
         index = number_of(caller, self._size)
-        caller.context = guest = _Guest(caller)
+        caller.context = arrival = _Arrival(caller)
         while True:
             with self._changed:
-                before = self._guests.setdefault(index, guest)
-                before.is_doubted = before is not guest
-            if before is guest:
+                before = self._arrivals.setdefault(index, arrival)
+                before.is_doubted = before is not arrival
+            if before is arrival:
                 return {}
             if not before.is_alive():
                 self._forget(index, before)
@@ -286,26 +286,26 @@ class _Hall:
             with self._changed:
                 before.is_doubted = False
                 self._changed.notify_all()
-            raise is_double(index, before.process, guest.process)
+            raise is_double(index, before.process, arrival.process)
 
     def _serve(self, connection: Connection) -> None:
         sock, session, caller = connection
-        guest: _Guest = caller.context
-        guest.connect(Wire(sock, session))
+        arrival: _Arrival = caller.context
+        arrival.connect(Wire(sock, session))
         with self._changed:
             self._changed.notify_all()
-        guest.listen()
-        self._forget(caller.hello["index"], guest)
+        arrival.listen()
+        self._forget(caller.hello["index"], arrival)
 
-    def _forget(self, index: int, guest: _Guest) -> None:
+    def _forget(self, index: int, arrival: _Arrival) -> None:
         with self._changed:
-            if self._guests.get(index) is not guest:
+            if self._arrivals.get(index) is not arrival:
                 return
-            del self._guests[index]
-            self._lost[index] = guest
+            del self._arrivals[index]
+            self._lost[index] = arrival
             self._changed.notify_all()
-        if guest.wire:
-            guest.wire.close()  # if it lives, it comes again
+        if arrival.wire:
+            arrival.wire.close()  # if it lives, it comes again
         if self._has_begun:
             self._on_leaving(index)
 
@@ -334,7 +334,7 @@ def _ask_chief(
             continue
         if answer.get("kind") == "missing":
             wire.close()
-            raise incomplete(answer["told"], index)
+            raise incomplete(answer["who"], index)
         return wire, answer["offer"]
 
 

@@ -16,7 +16,7 @@ from replicax._core.events import WORKERS, position, timed
 
 if TYPE_CHECKING:
     from replicax._control._calls import Calls, Key
-    from replicax._control._pulse import Link
+    from replicax._control._heartbeat import Link
 
 
 class Offer(Protocol):

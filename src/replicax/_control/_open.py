@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
+from replicax._control._cluster_channel import ClusterChannel
 from replicax._control._ending import end_process, print_notice
 from replicax._control._hub import HUB, Hub
-from replicax._control._line import Line
 from replicax._control._meeting import hello, incomplete
 from replicax._control._reach import reach, unreached
 from replicax._control._wire import BROKEN, Wire, decode, encode
@@ -43,7 +43,7 @@ def open_channel(
     port: int = 0,
     on_failure: Callable[[WorkerLost], None] = end_process,
     on_notice: Callable[[str], None] = print_notice,
-) -> Line:
+) -> ClusterChannel:
     """Connect this worker to the others; all workers call this at the same time.
 
     Args:
@@ -61,7 +61,7 @@ def open_channel(
         on_notice: What is done with notices of the watchdog, on the chief.
 
     Returns:
-        The line, once all workers are connected.
+        The channel, once all workers are connected.
 
     Raises:
         ClusterError: If a worker does not come, or the chief cannot be reached.
@@ -102,7 +102,7 @@ def _of_run(secret: Secret | None, token: str) -> Secret:
 
 
 @final
-class _Here:
+class _LocalLink:
     """The chief's own connection to the hub, which is no connection."""
 
     def __init__(self, hub: Hub) -> None:
@@ -128,11 +128,11 @@ class _Here:
 
 
 @final
-class _Mouth:
+class _ChiefRecipient:
     """What the hub tells the chief by."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, channel: ClusterChannel) -> None:
+        self._line = channel
 
     def send(self, frame: bytes, payload: bytes = b"") -> None:
         self._line.take(decode(frame), payload)
@@ -140,19 +140,21 @@ class _Mouth:
 
 def _join_here(
     hub: Hub, size: int, *, limits: Limits, on_failure: Callable[[WorkerLost], None]
-) -> Line:
-    line = Line(
+) -> ClusterChannel:
+    channel = ClusterChannel(
         0,
         size,
-        link=_Here(hub),
+        link=_LocalLink(hub),
         limits=limits,
         on_failure=on_failure,
         lateness=hub.lateness,
     )
-    if told := hub.join_chief(_Mouth(line), host=socket.gethostname(), pid=os.getpid()):
-        raise incomplete(told, 0)
-    line.start()
-    return line
+    if missing := hub.join_chief(
+        _ChiefRecipient(channel), host=socket.gethostname(), pid=os.getpid()
+    ):
+        raise incomplete(missing, 0)
+    channel.start()
+    return channel
 
 
 def _join(
@@ -163,14 +165,16 @@ def _join(
     *,
     limits: Limits,
     on_failure: Callable[[WorkerLost], None],
-) -> Line:
+) -> ClusterChannel:
     wire, welcome = _connect(endpoint, secret, index, limits)
-    line = Line(index, size, link=wire, limits=limits, on_failure=on_failure)
-    line.take(welcome)
+    channel = ClusterChannel(index, size, link=wire, limits=limits, on_failure=on_failure)
+    channel.take(welcome)
     wire.start()
-    threading.Thread(target=_hear, args=(line, wire), name="replicax-line", daemon=True).start()
-    line.start()
-    return line
+    threading.Thread(
+        target=_hear, args=(channel, wire), name="replicax-channel", daemon=True
+    ).start()
+    channel.start()
+    return channel
 
 
 def _connect(
@@ -199,18 +203,18 @@ def _connect(
             continue
         if welcome.get("kind") == "missing":
             wire.close()
-            raise incomplete(welcome["told"], index)
+            raise incomplete(welcome["who"], index)
         return wire, welcome
 
 
-def _hear(line: Line, wire: Wire) -> None:
+def _hear(channel: ClusterChannel, wire: Wire) -> None:
     try:
         while True:
             header, payload = wire.receive()
-            line.take(header, payload)
+            channel.take(header, payload)
     except Forged:
         wire.send(encode({"kind": "altered"}))  # this direction may be whole
-        line.lose_chief("altered")
+        channel.lose_chief("altered")
     except BROKEN:
-        line.lose_chief("died")
+        channel.lose_chief("died")
     wire.close()

@@ -19,8 +19,8 @@ from jax.experimental import multihost_utils
 
 from replicax._control import (
     Alone,
+    ClusterChannel,
     Limits,
-    Line,
     current,
     meet,
     open_channel,
@@ -130,7 +130,7 @@ def join(process: JaxProcess, timeout: float | None = None, *, cluster: str = ""
     set_current(line)
 
 
-def _join_jax(process: JaxProcess, line: Line) -> None:
+def _join_jax(process: JaxProcess, line: ClusterChannel) -> None:
     # It would take SIGTERM for itself, so that nothing else could be ended by it.
     jax.config.update("jax_enable_preemption_service", False)
     address = process.coordinator_address
@@ -193,7 +193,7 @@ def _bind_address(address: str) -> str | None:
 
 def _open(
     process: JaxProcess, announce: Announce, seconds: float | None, secret: Secret | None
-) -> Line:
+) -> ClusterChannel:
     address, size, index = process
     limits = replace(Limits.from_environ(), joining=seconds or _SECONDS_TO_JOIN)
     host, first = split(address)

@@ -1,13 +1,12 @@
 """Connections between processes of a cluster: who may connect, and that nobody changes messages.
 
-A `Door` listens, on no more than the address that the cluster names; a `Session` comes of the
+A `Listener` listens, on no more than the address that the cluster names; a `Session` comes of the
 handshake and seals every message. What is said over a connection is the business of `_control`,
 the workers' channel, and of `_ps`, the parameter servers. The standard library only.
 """
 
 from __future__ import annotations
 
-from replicax._net.door import Connection, Door
 from replicax._net.handshake import (
     PATIENCE,
     Caller,
@@ -21,6 +20,7 @@ from replicax._net.handshake import (
     wait_until,
 )
 from replicax._net.interfaces import check_host, interface_of, is_loopback
+from replicax._net.listener import Connection, Listener
 from replicax._net.relay import Relay
 from replicax._net.secret import HOW_TO, Secret, given_secret, secret_of_this_machine
 from replicax._net.session import TAG_SIZE, Forged, Seal, Session
@@ -33,7 +33,7 @@ __all__ = [
     "Caller",
     "Connection",
     "Denied",
-    "Door",
+    "Listener",
     "Forged",
     "Refused",
     "Relay",

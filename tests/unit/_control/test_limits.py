@@ -7,7 +7,7 @@ import types
 import pytest
 
 from replicax._control import Limits
-from replicax._control._ticks import Ticks
+from replicax._control._heartbeat import Ticks
 from replicax._core.errors import UsageError
 
 
@@ -43,7 +43,7 @@ def test_signs_of_life_are_more_frequent_if_time_is_short():
 def test_time_in_which_the_process_was_stopped_counts_little(monkeypatch):
     times = iter([100.0, 101.0, 161.0, 161.5])
     clock = types.SimpleNamespace(monotonic=lambda: next(times))  # in place of its own alone
-    monkeypatch.setattr("replicax._control._ticks.time", clock)
+    monkeypatch.setattr("replicax._control._heartbeat.time", clock)
     ticks = Ticks(1.0)
     assert [ticks.tick(), ticks.tick(), ticks.tick()] == [1.0, 2.0, 0.5]
     assert ticks.now == 3.5

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from replicax._control import Limits, Ticks, _hub, _ledger, _open, open_channel
+from replicax._control import Limits, Ticks, _hub, _open, _worker_table, open_channel
 from replicax._control._calls import Calls
 from replicax._control._reach import reach
 from replicax._control._wire import encode
@@ -134,7 +134,7 @@ def test_everyone_gets_what_all_have_given(cluster):
 
 def test_who_is_waited_for_and_for_how_long(cluster, monkeypatch):
     moments = [1.0, 5.0, 10.0, 10.0]  # of two exchanges; to the first one worker 1 comes late
-    monkeypatch.setattr(_ledger, "clock", lambda: moments.pop(0))
+    monkeypatch.setattr(_worker_table, "clock", lambda: moments.pop(0))
     two = cluster(2)
     chief, other = two.open()
     for left in (3, 1):
@@ -150,8 +150,8 @@ def test_who_is_waited_for_and_for_how_long(cluster, monkeypatch):
 
 def test_of_many_workers_those_behind_the_middle_are_late(monkeypatch):
     moments = iter([1.0, 1.5, 4.0, 2.0, 9.0, 3.0])
-    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
-    ledger = _ledger.Ledger(3, Ticks(1.0))
+    monkeypatch.setattr(_worker_table, "clock", lambda: next(moments))
+    ledger = _worker_table.WorkerTable(3, Ticks(1.0))
     for number in (1, 2):
         for worker in range(3):
             ledger.give(worker, ("x", number), None)
@@ -161,8 +161,8 @@ def test_of_many_workers_those_behind_the_middle_are_late(monkeypatch):
 
 def test_who_offers_a_value_does_not_wait_until_he_asks(monkeypatch):
     moments = iter([1.0, 2.0, 4.0, 5.0, 8.0])
-    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
-    ledger = _ledger.Ledger(2, Ticks(1.0))
+    monkeypatch.setattr(_worker_table, "clock", lambda: next(moments))
+    ledger = _worker_table.WorkerTable(2, Ticks(1.0))
     assert ledger.give(0, ("x", 1), "a", early=True) is None
     assert ledger.states()[0].waits == ()
     ledger.wait(0, ("x", 1))
@@ -178,8 +178,8 @@ def test_who_offers_a_value_does_not_wait_until_he_asks(monkeypatch):
 
 def test_who_offers_first_is_not_late_though_he_never_waits(monkeypatch):
     moments = iter([0.0, 1.0, 1.0, 10.0])
-    monkeypatch.setattr(_ledger, "clock", lambda: next(moments))
-    ledger = _ledger.Ledger(4, Ticks(1.0))
+    monkeypatch.setattr(_worker_table, "clock", lambda: next(moments))
+    ledger = _worker_table.WorkerTable(4, Ticks(1.0))
     ledger.give(0, ("x", 1), None, early=True)
     for worker in (1, 3, 2):
         ledger.give(worker, ("x", 1), None)
@@ -187,7 +187,7 @@ def test_who_offers_first_is_not_late_though_he_never_waits(monkeypatch):
 
 
 def test_what_was_withdrawn_was_never_given():
-    ledger = _ledger.Ledger(2, Ticks(1.0))
+    ledger = _worker_table.WorkerTable(2, Ticks(1.0))
     for worker in range(2):
         assert ledger.give(worker, ("x", 1), None, early=True) is None
         ledger.withdraw(worker, ("x", 1))

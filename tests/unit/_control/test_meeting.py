@@ -364,12 +364,12 @@ def test_who_gets_no_answer_asks_again(come, port, monkeypatch):
 
 
 def test_a_chief_may_come_again(come, port):
-    first = _meeting._Hall(3, None, _meeting.CHIEF.format(3), lambda index: None)
-    first._door.listen("127.0.0.1", port)
-    first._door.open()
+    first = _meeting._Rendezvous(3, None, _meeting.CHIEF.format(3), lambda index: None)
+    first._listener.listen("127.0.0.1", port)
+    first._listener.open()
     other = come(1, 3)
     wait_until(lambda: first._missing() == [2])
-    first._door.close()
+    first._listener.close()
     assert results(come(0, 3), come(2, 3), other) == [OFFER] * 3
 
 

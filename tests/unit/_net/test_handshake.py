@@ -11,8 +11,8 @@ import pytest
 
 from replicax._net import (
     Denied,
-    Door,
     Forged,
+    Listener,
     Refused,
     Seal,
     Secret,
@@ -37,7 +37,7 @@ def serve():
                 with contextlib.suppress(OSError):
                     connection.sock.recv(1)
 
-            door = Door(secret, place, hold, **options)
+            door = Listener(secret, place, hold, **options)
             stack.callback(door.close, 5.0)
             port = door.listen("127.0.0.1", 0).getsockname()[1]
             door.open()

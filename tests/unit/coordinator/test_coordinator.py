@@ -194,7 +194,7 @@ def test_per_worker_data_sets_are_the_strategys(strategy, coordinator):
 
 def test_another_way_to_share_is_refused(coordinator):
     with pytest.raises(
-        UsageError, match=r"`shard` must be one of \['off', 'dynamic'\]\. Received: 'auto'\. It"
+        UsageError, match=r"`shard` must be one of \['off', 'dynamic'\]\. Received: 'auto'"
     ):
         coordinator.create_per_worker_dataset([1], shard="auto")
 

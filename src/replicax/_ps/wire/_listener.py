@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
-from replicax._net import PATIENCE, Caller, Connection, Door, Forged, Secret, check_secret
+from replicax import _net
+from replicax._net import PATIENCE, Caller, Connection, Forged, Secret, check_secret
 from replicax._ps.wire._address import at_place, of_tcp, of_unix
 from replicax._ps.wire._channel import BROKEN, Channel, Prepared
 from replicax._ps.wire._frames import FAILURE, LARGEST, REPLY, REQUEST, Garbled, Message
@@ -64,7 +65,7 @@ class Listener:
         self._shared = shared and can_share()
         self._largest = largest
         self._unix_socket: UnixSocket | None = None
-        self._door = Door(
+        self._door = _net.Listener(
             Secret(secret),
             place,
             self._serve,

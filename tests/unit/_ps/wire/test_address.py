@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicax._core.errors import UsageError
-from replicax._net import Door, door, sockets
+from replicax._net import listener, sockets
 from replicax._ps.wire._address import at_place, host_id, of_tcp, parse, reachable
 from replicax._ps.wire._listener import Listener
 
@@ -124,8 +124,8 @@ def test_a_listener_goes_on_when_the_system_has_no_file_left(caplog, monkeypatch
         def accept(self):
             raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(door, "_PAUSE", 0.0)
-    Door(None, "", lambda connection: None)._accept(Full())
+    monkeypatch.setattr(listener, "_PAUSE", 0.0)
+    listener.Listener(None, "", lambda connection: None)._accept(Full())
     assert "A connection could not be accepted: [Errno 24] Too many open files" in caplog.text
 
 

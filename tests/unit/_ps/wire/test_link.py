@@ -290,7 +290,7 @@ def test_a_listener_that_closes_wakes_who_waits(serve, connect, way, stuck):
     thread.join(60)
     assert [type(error) for error in raised] == [LinkLost]
     assert "Received: a peer that hung up, at " in str(raised[0])
-    wait_until(lambda: not begun_threads(("replicax-door", "replicax-session")))
+    wait_until(lambda: not begun_threads(("replicax-listener", "replicax-session")))
 
 
 def test_a_handler_may_close_its_listener(serve, connect):

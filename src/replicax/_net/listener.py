@@ -48,7 +48,7 @@ class Connection(NamedTuple):
 
 
 @final
-class Door:
+class Listener:
     """Listens, and lets in who proves to be of the cluster.
 
     Args:
@@ -96,7 +96,7 @@ class Door:
         """Let callers in, from now on."""
         self._bell, heard = (own(end) for end in socket.socketpair())
         self._accepting = threading.Thread(
-            target=self._wait, args=(heard,), name="replicax-door", daemon=True
+            target=self._wait, args=(heard,), name="replicax-listener", daemon=True
         )
         self._accepting.start()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, final
 
 from replicax._control._sample import Sampler
-from replicax._control._ticks import Ticks
 from replicax._control._wire import encode
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Link(Protocol):
 
 
 @final
-class Pulse:
+class Heartbeat:
     """Tells the hub at each tick how this worker is.
 
     To go through one of `calls` is to move. `on_silence` is called when the hub has been silent for
@@ -54,7 +54,7 @@ class Pulse:
     def start(self) -> None:
         """Begin, in a thread of its own."""
         self.beat(0.0)
-        threading.Thread(target=self._run, name="replicax-pulse", daemon=True).start()
+        threading.Thread(target=self._run, name="replicax-heartbeat", daemon=True).start()
 
     def stop(self) -> None:
         """Say nothing any more."""
@@ -75,3 +75,26 @@ class Pulse:
             elif ticks.now - heard >= self._limits.silence:
                 self._on_silence()
                 return
+
+
+@final
+class Ticks:
+    """Seconds as a thread that ticks regularly has lived through them.
+
+    After `SIGSTOP` and `SIGCONT`, or when a laptop was closed, the others seem to have been silent
+    for long. So one tick counts for two intervals at most. Between ticks are about `interval`
+    seconds.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self.now = 0.0
+        self._most = 2 * interval
+        self._last = time.monotonic()
+
+    def tick(self) -> float:
+        """Let time pass; only one thread does. Give the seconds that have passed."""
+        now = time.monotonic()
+        passed = min(now - self._last, self._most)
+        self._last = now
+        self.now += passed
+        return passed

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from replicax._control._calls import Calls
 from replicax._control._ending import install_exit_hooks
+from replicax._control._heartbeat import Heartbeat, Link
 from replicax._control._message import worker_lost
 from replicax._control._offers import Offer, Offers
-from replicax._control._pulse import Link, Pulse
 from replicax._control._rules import Reason, Verdict
 from replicax._control._states import WorkerState, from_json
 from replicax._control._wire import encode
@@ -26,7 +26,7 @@ _HEARING_SECONDS = 2.0
 
 
 @final
-class Line:
+class ClusterChannel:
     """The `Channel` of a worker in a cluster; `open_channel` makes one.
 
     `on_failure` is called once with who is to blame, from a thread. `lateness` says for how many
@@ -54,7 +54,9 @@ class Line:
         self._calls = Calls()
         self._offers = Offers(link, self._calls)
         self.waited = lambda: self._calls.waited
-        self._pulse = Pulse(link, limits, self._calls, on_silence=lambda: self.lose_chief("silent"))
+        self._heartbeat = Heartbeat(
+            link, limits, self._calls, on_silence=lambda: self.lose_chief("silent")
+        )
         self._lock = threading.Lock()
         self._has_left = self._has_failed = False
         self._done, self._closed = threading.Event(), threading.Event()
@@ -116,7 +118,7 @@ class Line:
             first, self._has_left = not self._has_left, True
         if first:
             self._calls.refuse(_has_left())
-            self._pulse.beat()
+            self._heartbeat.beat()
             self._link.send(encode({"kind": "left", "preempted": preempted}))
         self._done.wait()
         return not self._judged.is_set()
@@ -127,7 +129,7 @@ class Line:
         `error` is the end of its traceback.
         """
         self._has_failed = True
-        self._pulse.beat()
+        self._heartbeat.beat()
         self._link.send(encode({"kind": "failed", "error": error}))
         self._judged.wait(_HEARING_SECONDS + self._limits.ending)
 
@@ -144,14 +146,14 @@ class Line:
     def close(self) -> None:
         """End the line without a word. Who has not left before is lost to the others."""
         self._closed.set()
-        self._pulse.stop()
+        self._heartbeat.stop()
         self._calls.refuse(_has_left())
         self._done.set()
         self._link.close()
 
     def start(self) -> None:
         """Begin to tell that this worker lives."""
-        self._pulse.start()
+        self._heartbeat.start()
 
     def take(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Do what the hub says."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from replicax._control._states import Phase, Wait, WorkerState
 
 if TYPE_CHECKING:
-    from replicax._control._ticks import Ticks
+    from replicax._control._heartbeat import Ticks
 
 Key = tuple[str, int]
 
@@ -37,12 +37,12 @@ class _Member:
 
 @final
 @dataclass
-class _Meeting:
+class _PendingExchange:
     """An exchange that is not complete: who has given what, and waits for the others since when."""
 
     values: dict[int, Any] = field(default_factory=dict)
-    gave: dict[int, float] = field(default_factory=dict)
-    came: dict[int, float] = field(default_factory=dict)
+    given_at: dict[int, float] = field(default_factory=dict)
+    waited_from: dict[int, float] = field(default_factory=dict)
     since: dict[int, float] = field(default_factory=dict)
     main: set[int] = field(default_factory=set)  # whose main thread waits
 
@@ -53,7 +53,7 @@ class _Meeting:
 
 
 @final
-class Ledger:
+class WorkerTable:
     """The state of all workers; any thread may write it."""
 
     def __init__(self, size: int, ticks: Ticks) -> None:
@@ -62,30 +62,30 @@ class Ledger:
         self._lock = threading.Lock()
         self._members = [_Member() for _ in range(size)]
         self._late = [0.0] * size
-        self._meetings: dict[Key, _Meeting] = {}
-        self._asked: dict[Key, _Meeting] = {}  # for what the chief has not given yet
-        self._given: dict[str, int] = {}  # the latest call of each name that the chief gave to
+        self._pending: dict[Key, _PendingExchange] = {}
+        self._asked: dict[Key, _PendingExchange] = {}  # for what the chief has not given yet
+        self._given: dict[str, int] = {}  # the latest call of each name that the chief given_at to
 
     def join(self, index: int, *, host: str, pid: int) -> None:
         """Note who a worker is."""
         self._members[index].host, self._members[index].pid = host, pid
-        self.hear(index)
+        self.mark_alive(index)
 
-    def hear(self, index: int) -> None:
+    def mark_alive(self, index: int) -> None:
         """Note that a worker lives."""
         self._members[index].heard = self._ticks.now
 
     def beat(self, index: int, report: dict[str, Any]) -> None:
         """Note what a worker tells of itself, see `_sample.py`."""
         member = self._members[index]
-        self.come(index, report["step"], report["doing"])
+        self.set_position(index, report["step"], report["doing"])
         member.unmoved, member.still = float(report["unmoved"]), float(report["still"])
         member.computing = bool(report.get("computing"))
         member.stack = report.get("stack", member.stack)
         if "history" in report:
             member.history = tuple((int(n), int(crc)) for n, crc in report["history"])
 
-    def come(self, index: int, step: int, doing: str) -> None:
+    def set_position(self, index: int, step: int, doing: str) -> None:
         """Note where a worker has come to."""
         self._members[index].step, self._members[index].doing = int(step), str(doing)
 
@@ -111,35 +111,35 @@ class Ledger:
         If it is `early`, it does not wait for the others yet; if `main`, its main thread waits.
         """
         with self._lock:
-            meeting = self._meetings.setdefault(key, _Meeting())
-            meeting.values[index] = value
-            meeting.gave[index] = now = clock()
+            exchange = self._pending.setdefault(key, _PendingExchange())
+            exchange.values[index] = value
+            exchange.given_at[index] = now = clock()
             if not early:
-                meeting.wait(index, self._ticks.now, main=main)
-                meeting.came[index] = now
-            if len(meeting.values) < self._size:
+                exchange.wait(index, self._ticks.now, main=main)
+                exchange.waited_from[index] = now
+            if len(exchange.values) < self._size:
                 return None
-            del self._meetings[key]
+            del self._pending[key]
             # The others wait for who gives when the middle of them waits already.
-            middle = median_low([meeting.came.get(each, now) for each in range(self._size)])
-            for each, moment in meeting.gave.items():
+            middle = median_low([exchange.waited_from.get(each, now) for each in range(self._size)])
+            for each, moment in exchange.given_at.items():
                 self._late[each] += max(moment - middle, 0.0)
-        return [meeting.values[each] for each in range(self._size)]
+        return [exchange.values[each] for each in range(self._size)]
 
     def wait(self, index: int, key: Key, *, main: bool = True) -> None:
         """Note that a worker waits for the others in an exchange that it has given to early."""
         with self._lock:
-            if key in self._meetings:  # it may be complete by now
-                self._meetings[key].wait(index, self._ticks.now, main=main)
-                self._meetings[key].came[index] = clock()
+            if key in self._pending:  # it may be complete by now
+                self._pending[key].wait(index, self._ticks.now, main=main)
+                self._pending[key].waited_from[index] = clock()
 
     def withdraw(self, index: int, key: Key) -> None:
         """Forget what a worker has given early, if it is still there."""
         with self._lock:
-            meeting = self._meetings.get(key, _Meeting())
-            meeting.values.pop(index, None)
-            if not meeting.values:
-                self._meetings.pop(key, None)
+            exchange = self._pending.get(key, _PendingExchange())
+            exchange.values.pop(index, None)
+            if not exchange.values:
+                self._pending.pop(key, None)
 
     def lateness(self) -> list[float]:
         """For how many seconds the others have waited for each worker, in all exchanges."""
@@ -151,7 +151,9 @@ class Ledger:
         name, number = key
         with self._lock:
             if number > self._given.get(name, 0):
-                self._asked.setdefault(key, _Meeting()).wait(index, self._ticks.now, main=main)
+                self._asked.setdefault(key, _PendingExchange()).wait(
+                    index, self._ticks.now, main=main
+                )
 
     def answer(self, key: Key) -> None:
         """Note that the chief has given the bytes."""
@@ -195,16 +197,16 @@ class Ledger:
         among_all = [
             Wait(
                 *key,
-                now - meeting.since[index],
-                tuple(sorted(everyone - set(meeting.values))),
-                index in meeting.main,
+                now - exchange.since[index],
+                tuple(sorted(everyone - set(exchange.values))),
+                index in exchange.main,
             )
-            for key, meeting in self._meetings.items()
-            if index in meeting.since
+            for key, exchange in self._pending.items()
+            if index in exchange.since
         ]
         for_chief = [
-            Wait(*key, now - meeting.since[index], (0,), index in meeting.main)
-            for key, meeting in self._asked.items()
-            if index in meeting.since
+            Wait(*key, now - exchange.since[index], (0,), index in exchange.main)
+            for key, exchange in self._asked.items()
+            if index in exchange.since
         ]
         return among_all + for_chief
