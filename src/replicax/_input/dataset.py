@@ -21,7 +21,7 @@ from replicax.data import AutoShardPolicy
 from replicax.data._node import Feed
 from replicax.data._nodes.ahead import read_ahead
 from replicax.data._nodes.sources import known_before
-from replicax.data._spec import own_copy
+from replicax.data._spec import own_copy, refuse_composites
 
 if TYPE_CHECKING:
     from replicax._core.options import InputOptions
@@ -200,6 +200,7 @@ class DistributedDataset:
             if not found:
                 raise StopIteration
             if steps is not None:
+                refuse_composites(found[0].pieces)  # whose sizes the others do not know
                 steps.announce(found[0])
             return found[0]
 
@@ -222,7 +223,7 @@ class DistributedDataset:
         spec = self._shares.spec
         if has_scalars(spec):
             return spec
-        return jax.tree.map(lambda leaf: type(leaf)((None, *leaf.shape[1:]), leaf.dtype), spec)
+        return jax.tree.map(lambda leaf: leaf.unbatched().batched(None), spec)
 
     def plan(self) -> ShardPlan:
         """Which worker reads what; print it.

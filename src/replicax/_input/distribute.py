@@ -13,6 +13,7 @@ import numpy as np
 from replicax._core.errors import UsageError, WorkersDiffer, by_worker
 from replicax._core.options import InputOptions, InputReplicationMode
 from replicax._core.values import PerReplica
+from replicax._input.composites import placed
 from replicax._input.context import InputContext
 from replicax._input.dataset import DistributedDataset
 from replicax._input.policy import plan_shards
@@ -84,6 +85,8 @@ def distribute_from_function(
     """Let `dataset_fn` make per-replica batches for the replicas of `target`."""
     replicas = target.topology.num_replicas
     per_replica = options.experimental_replication_mode is InputReplicationMode.PER_REPLICA
+    if options.experimental_place_dataset_on_device:
+        _check_placed(options, per_replica=per_replica)
     workers, worker = target.topology.num_processes, target.topology.process_index
     own = replicas // workers
     pipelines = own if per_replica else 1
@@ -95,6 +98,21 @@ def distribute_from_function(
     placing, share = _placing(target, options), _shared_by(target)
     away = target.hands_out
     return DistributedDataset(sources, shares, placing, options, None, *share, is_for_workers=away)
+
+
+def _check_placed(options: InputOptions, *, per_replica: bool) -> None:
+    if options.experimental_fetch_to_device:
+        raise UsageError(
+            "A pipeline placed on a device delivers there itself. Received: "
+            "experimental_place_dataset_on_device=True with experimental_fetch_to_device=True. "
+            "Fetching again would copy twice. Set experimental_fetch_to_device=False."
+        )
+    if not per_replica:
+        raise UsageError(
+            "Only a pipeline per replica can be placed on its replica's device. Received: "
+            "experimental_place_dataset_on_device=True with PER_WORKER. One pipeline feeds "
+            "many devices. Set experimental_replication_mode=InputReplicationMode.PER_REPLICA."
+        )
 
 
 def _shared_by(target: Target) -> tuple[Tell | None, str]:
@@ -115,8 +133,10 @@ def _take_seeds_of_chief(source: Any, target: Target) -> None:
 
 def _placing(target: Target, options: InputOptions) -> Callable[..., Any]:
     if options.experimental_fetch_to_device:
-        return target.put
-    return functools.partial(on_host, alone=target.topology.num_replicas == 1)
+        put = target.put
+    else:
+        put = functools.partial(on_host, alone=target.topology.num_replicas == 1)
+    return functools.partial(placed, put)
 
 
 def on_host(

@@ -19,7 +19,7 @@ from replicax.data import AutoShardPolicy
 from replicax.data._node import Cursor, Feed, Node, OneByOne, Path
 from replicax.data._nodes.unfetched import Unfetched, ends_of, in_parts
 from replicax.data._rewrite import with_file_shard, with_hinted_shard
-from replicax.data._spec import RowBuffer, joined, rows_of
+from replicax.data._spec import ArraySpec, RowBuffer, joined, parts_of, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Share:
 
     def without_rows(self) -> Share:
         """An equal share of no rows, for a step in which only other workers have some."""
-        nothing = jax.tree.map(lambda leaf: leaf[:0], self.pieces[0])
+        nothing = rows_of(self.pieces[0], 0, 0)
         return Share((nothing,) * len(self.pieces), nothing)
 
 
@@ -258,7 +258,7 @@ class SharesCursor(OneByOne, Cursor):
 def _rows(batch: Any) -> int:
     if isinstance(batch, Unfetched):
         return len(batch)
-    leaves = jax.tree.leaves(batch)
+    leaves = parts_of(batch)
     return leaves[0].shape[0] if leaves else 0
 
 
@@ -370,13 +370,13 @@ def _without_rows(batch: Any, given: int, replicas: int) -> Any:
             f"{given} for {replicas} replicas. The others would compute with numbers that are not "
             "in the data. Batch the data set, or `take` a multiple of the replicas."
         )
-    return jax.tree.map(lambda leaf: leaf[:0], batch)
+    return rows_of(batch, 0, 0)
 
 
 def blank(node: Any, sizes: Sequence[int]) -> Share:
     """A share of the shapes that a data set says, with so many rows for each replica."""
     specs = jax.tree.leaves(node.spec)
-    if any(None in spec.shape[1:] for spec in specs):
+    if any(type(spec) is not ArraySpec or None in spec.shape[1:] for spec in specs):
         raise UsageError(
             "What a batch looks like is known before it is there if all rows have one shape. "
             f"Received: a data set of shapes {[spec.shape for spec in specs]}. None varies from "

@@ -126,7 +126,8 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
         _of("._flow.loops", "foldl", "foldr", "map_fn", "scan", "vectorized_map", "while_loop"),
         _of("._flow.ranges", "range"),
         _of("._flow.tensor_array", "TensorArray"),
-        {"RaggedTensor": "._ragged", "SparseTensor": "._sparse"},
+        _of("._ragged", "RaggedTensor", "RaggedTensorSpec"),
+        _of("._sparse", "SparseTensor", "SparseTensorSpec"),
         {"__version__": "._services:VERSION"},
     ),
     "tf.autograph": (
