@@ -21,6 +21,7 @@ from replicax._input.sharing import Dealing, Sharing
 from replicax._input.source import as_dataset
 from replicax.data import AutoShardPolicy
 from replicax.data._seeds import drawn_seeds
+from replicax.data._yielded import yielded
 
 if TYPE_CHECKING:
     from replicax._input.in_step import Tell, Told
@@ -149,11 +150,11 @@ def on_host(
     """
     del sizes
     if alone:
-        return jax.tree.map(np.array, pieces[0])
+        return yielded(jax.tree.map(np.array, pieces[0]))
     return jax.tree.map(lambda *leaves: _stacked(leaves), *pieces)
 
 
 def _stacked(leaves: Sequence[Any]) -> PerReplica:
     if len({np.shape(leaf) for leaf in leaves}) > 1:
-        return PerReplica(parts=tuple(np.array(leaf) for leaf in leaves))
-    return PerReplica(np.stack(leaves))
+        return PerReplica(parts=tuple(yielded(np.array(leaf)) for leaf in leaves))
+    return PerReplica(yielded(np.stack(leaves)))

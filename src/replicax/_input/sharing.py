@@ -376,7 +376,7 @@ def _without_rows(batch: Any, given: int, replicas: int) -> Any:
 def blank(node: Any, sizes: Sequence[int]) -> Share:
     """A share of the shapes that a data set says, with so many rows for each replica."""
     specs = jax.tree.leaves(node.spec)
-    if any(type(spec) is not ArraySpec or None in spec.shape[1:] for spec in specs):
+    if any(type(spec) is not ArraySpec or None in (spec.shape or ())[1:] for spec in specs):
         raise UsageError(
             "What a batch looks like is known before it is there if all rows have one shape. "
             f"Received: a data set of shapes {[spec.shape for spec in specs]}. None varies from "

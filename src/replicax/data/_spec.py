@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -58,11 +58,11 @@ class ArraySpec:
             return False
         return self.dtype == other.dtype and TensorShape(self.shape).is_compatible_with(other.shape)
 
-    def batched(self, rows: int | None) -> ArraySpec:
+    def batched(self, rows: int | None) -> Self:
         """The spec of so many of these in a batch."""
         return replace(self, shape=None if self.shape is None else (rows, *self.shape), name=None)
 
-    def unbatched(self) -> ArraySpec:
+    def unbatched(self) -> Self:
         """The spec of a row."""
         return replace(self, shape=self.shape and self.shape[1:], name=None)
 

@@ -81,7 +81,6 @@ ABSENT = {
     "tf.RegisterGradient": "Use `tf.custom_gradient`.",
     "tf.Session": "Sessions are gone since TensorFlow 2: call the function itself.",
     "tf.Tensor.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
-    "tf.TypeSpec": "Use `tf.TensorSpec`.",
     "tf.Variable.count_up_to": "Use `assign_add`, or `tf.data.Dataset.range`.",
     "tf.Variable.eval": "Sessions are gone since TensorFlow 2: use `.numpy()`.",
     "tf.Variable.load": "Use `assign`.",

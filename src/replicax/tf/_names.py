@@ -88,6 +88,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
             "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
         ),
+        {"TypeSpec": "._tensors:TensorSpec"},
         _of(
             "._arrays",
             "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
@@ -778,7 +779,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "is_built_with_rocm", "is_built_with_xla", "is_gpu_available", "main",
         ),
     ),
-    "tf.tpu": ("the names of `rx.tpu`",),
+    "tf.tpu": ("the names of `rx.tpu`", {"XLAOptions": "._distribute"}),
     "tf.tpu.experimental": (
         "the names of `rx.tpu.experimental`",
         _of(

@@ -53,11 +53,11 @@ class RaggedTensorSpec(ArraySpec):
         """The class of what it describes."""
         return RaggedTensor if self.ragged_rank else jax.Array
 
-    def batched(self, rows: int | None) -> RaggedTensorSpec:
+    def batched(self, rows: int | None) -> Self:
         """The spec of so many of these in a batch."""
         return replace(super().batched(rows), ragged_rank=self.ragged_rank + 1)
 
-    def unbatched(self) -> RaggedTensorSpec:
+    def unbatched(self) -> Self:
         """The spec of a row."""
         return replace(super().unbatched(), ragged_rank=self.ragged_rank - 1)
 
