@@ -35,6 +35,11 @@ class PerReplicaComposite:
         columns = (part.values for part in self._parts)
         return tuple(self.tree_unflatten(self._kinds, row) for row in zip(*columns, strict=True))
 
+    @property
+    def spec(self) -> Any:
+        """What describes the tensor of a replica; how many rows it has may differ."""
+        return self.values[0].spec.unbatched().batched(None)
+
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The arrays, and what makes tensors of them."""
         return self._parts, self._kinds

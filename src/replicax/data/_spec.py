@@ -58,6 +58,11 @@ class ArraySpec:
             return False
         return self.dtype == other.dtype and TensorShape(self.shape).is_compatible_with(other.shape)
 
+    @property
+    def value_type(self) -> type:
+        """The class of what it describes."""
+        return jax.Array
+
     def batched(self, rows: int | None) -> Self:
         """The spec of so many of these in a batch."""
         return replace(self, shape=None if self.shape is None else (rows, *self.shape), name=None)

@@ -142,6 +142,26 @@ def test_specs_say_what_they_describe(sparse, ragged):
         next(iter(wrong))
 
 
+def test_an_input_signature_describes_them(sparse, ragged):
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    dataset = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(3)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+
+    @tf.function(input_signature=[distributed.element_spec])
+    def sums(batch):
+        def of(one):
+            return tf.reduce_sum(one["r"]) + tf.sparse.reduce_sum(one["s"])
+
+        return strategy.reduce("SUM", strategy.run(of, args=(batch,)), axis=None)
+
+    assert [float(sums(batch)) for batch in distributed] == [26]
+    total = tf.function(tf.reduce_sum, input_signature=[tf.RaggedTensorSpec([None, None])])
+    assert float(total(ragged)) == 22
+    for wrong in (sparse, ragged.to_tensor(), tf.cast(ragged, tf.int32)):
+        with pytest.raises(rx.errors.SignatureMismatch):
+            total(wrong)
+
+
 def test_a_position_is_taken_among_rows(sparse, ragged):
     rows = tf.data.Dataset.from_tensor_slices({"r": ragged, "s": sparse}).batch(2).rebatch(1)
     iterator = iter(rows)
