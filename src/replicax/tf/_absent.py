@@ -237,8 +237,6 @@ ABSENT = {
     "up what replicas give it.",
     "tf.keras.optimizers.Optimizer.compute_gradients": "Use `tf.GradientTape`.",
     "tf.keras.optimizers.Optimizer.get_gradients": "Use `tf.GradientTape`.",
-    "tf.keras.optimizers.Optimizer.get_slot": "Keep the variables that `build` makes.",
-    "tf.keras.optimizers.Optimizer.get_slot_names": "Use the names of `variables`.",
     "tf.keras.optimizers.Optimizer.get_unscaled_gradients": "Leave it out: gradients are scaled "
     "back when they are applied.",
     "tf.keras.optimizers.Optimizer.get_updates": "Use `apply_gradients`.",
