@@ -189,7 +189,7 @@ class DistributedDataset:
         steps = self.steps()
         next_share = self._reader(feed, steps)
         if steps is None:
-            return read_ahead(lambda: own_copy(next_share().batch()), max(1, self.ahead))
+            return read_ahead(lambda: _whole(next_share()), max(1, self.ahead))
         return _rows_in_step(steps, read_ahead(next_share, max(1, self.ahead)))
 
     def _reader(self, feed: Feed, steps: InStep | None) -> Callable[[], Share]:
@@ -286,7 +286,13 @@ def _rows_in_step(steps: InStep, shares: Iterator[Share]) -> Iterator[WorkerRows
         while True:
             step = steps.next(next(shares, None))
             counts = tuple(map(sum, step.sizes))
-            yield WorkerRows(own_copy(step.share.batch()), counts)
+            yield WorkerRows(_whole(step.share), counts)
+
+
+def _whole(share: Share) -> Any:
+    """A worker's rows, in memory of their own, for `fit`."""
+    refuse_composites(share.pieces)
+    return own_copy(share.batch())
 
 
 def _is_of_data_set(state: Any) -> bool:

@@ -201,8 +201,11 @@ def test_nothing_else_cuts_them_into_rows(sparse, ragged):
     batches = made.range(4).map(lambda i: tf.SparseTensor([[0]], [i], [2])).batch(2)
     model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    pairs = made.zip((batches, made.range(4).batch(2)))
     refused = [
-        lambda: model.fit(made.zip((batches, made.range(2).batch(1))), verbose=0),
+        lambda: model.fit(pairs, verbose=0),
+        lambda: model.fit(strategy.experimental_distribute_dataset(pairs), verbose=0),
         lambda: list(made.from_tensor_slices(tf.SparseTensor([[0]], [1], [2]))),
         lambda: list(batches.padded_batch(1)),
         lambda: list(made.from_tensors(ragged).repeat(2).batch(2)),
