@@ -69,7 +69,6 @@ ABSENT = {
     "tf.AggregationMethod": "Gradients are added up; leave it out.",
     "tf.ConfigProto": "Sessions are gone; see `tf.config` for the devices.",
     "tf.CriticalSection": "A step runs at once on its device; leave it out.",
-    "tf.DeviceSpec": "A device is its text, such as 'GPU:0'.",
     "tf.Graph": "Programs have no graph: `tf.function` compiles what it traces with JAX.",
     "tf.GraphDef": "Programs have no graph; `jax.export` keeps a compiled function.",
     "tf.IndexedSlicesSpec": "Gradients are dense arrays.",

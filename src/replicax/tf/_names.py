@@ -88,7 +88,7 @@ NAMESPACES: dict[str, tuple[str, *tuple[Source, ...]]] = {
             "IndexedSlices", "Tensor", "TensorShape", "TensorSpec", "constant", "convert_to_tensor",
             "ensure_shape", "get_static_value", "identity", "identity_n", "is_tensor",
         ),
-        {"TypeSpec": "._tensors:TensorSpec"},
+        {"DeviceSpec": "._device_spec", "TypeSpec": "._tensors:TensorSpec"},
         _of(
             "._arrays",
             "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "concat",
